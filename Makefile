@@ -1,0 +1,34 @@
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+.PHONY: help setup run test check format lock bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
+
+setup: ## Make .venv with everything that is needed (run and test do this by themselves)
+	@sh scripts/setup
+
+run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-C stops it
+	@exec $(BIN)/postroad up
+
+test: setup ## Run every test
+	@$(BIN)/python -m pytest -n auto --dist loadgroup tests
+
+check: setup ## Format, lint, types and import rules
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: setup ## Put the code into shape
+	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+lock: setup ## Resolve the dependencies anew into requirements.lock
+	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header --upgrade -o requirements.lock
+
+bench: setup ## Measure publishing against the bare engine (needs wrk)
+	@$(BIN)/python -m benchmarks.publish
+
+clean: ## Remove .venv and caches (never var/)
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build

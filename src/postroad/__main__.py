@@ -1,0 +1,11 @@
+"""`python -m postroad` and the `postroad` command."""
+
+from postroad.cli.commands import cli
+
+
+def main() -> None:
+    cli()
+
+
+if __name__ == "__main__":
+    main()

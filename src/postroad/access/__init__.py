@@ -1,0 +1,1 @@
+"""Who may do what: tenants, keys and the platform key that seals receipts."""

@@ -1,0 +1,53 @@
+"""Sealing: texts that we hand out and can trust when they come back. Authenticated, not secret.
+
+    sealed = base64url( key number (1 byte) | tag (16 bytes) | body )
+
+The tag is HMAC-SHA256, cut to 128 bits, over what kind of thing it is, whom it belongs to, and the body. Each kind has a key of
+its own, derived from the platform key. The first platform key seals; all of them open, so a rotation breaks nothing that is out.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+_TAG_BYTES = 16
+
+
+class SealBroken(Exception):
+    """Not sealed by us, not for this owner, or altered."""
+
+
+class Sealer:
+    """Seals one kind of thing."""
+
+    def __init__(self, platform_keys: tuple[str, ...], kind: str) -> None:
+        made = [hmac.digest(key.encode(), b"postroad seal 1 " + kind.encode(), hashlib.sha256) for key in platform_keys]
+        self._newest = made[0]
+        self._number = _number(made[0])
+        self._by_number = {_number(key): key for key in reversed(made)}
+
+    def seal(self, owner: bytes, body: bytes) -> str:
+        tag = _tag(self._newest, owner, body)
+        return base64.urlsafe_b64encode(self._number + tag + body).rstrip(b"=").decode()
+
+    def open(self, owner: bytes, sealed: str) -> bytes:
+        """The body. Raises SealBroken."""
+        try:
+            raw = base64.b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise SealBroken from exc
+        key = self._by_number.get(raw[:1])
+        tag, body = raw[1 : 1 + _TAG_BYTES], raw[1 + _TAG_BYTES :]
+        if key is None or not hmac.compare_digest(tag, _tag(key, owner, body)):
+            raise SealBroken
+        return body
+
+
+def _number(key: bytes) -> bytes:
+    """Tells the keys of one installation apart; says nothing about them."""
+    return hashlib.sha256(b"number" + key).digest()[:1]
+
+
+def _tag(key: bytes, owner: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, len(owner).to_bytes(4, "big") + owner + body, hashlib.sha256)[:_TAG_BYTES]

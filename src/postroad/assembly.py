@@ -1,0 +1,311 @@
+"""Puts the parts of one process together, and takes them apart again. The only place that knows them all."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
+from postroad import __version__
+from postroad.access.keys import KeyRecord, TenantRecord
+from postroad.access.seal import Sealer
+from postroad.access.service import KEYS_BUCKET, TENANTS_BUCKET, Access
+from postroad.engine.bucket import Bucket
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.layout import ensure_stream
+from postroad.engine.leader import Leadership
+from postroad.engine.link import Link, LinkSettings
+from postroad.engine.table import Table
+from postroad.http.app import App, AppSettings
+from postroad.http.operations import Check, Operations
+from postroad.http.routing import Route, Router
+from postroad.kernel.clock import Clock, now_ms, rfc3339
+from postroad.kernel.errors import PostroadError
+from postroad.kernel.ids import new_id
+from postroad.queues.definitions import QUEUES_BUCKET, Definitions
+from postroad.queues.routes import QueueRoutes
+from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.queues.service import Queues
+from postroad.settings import Secret, Settings
+from postroad.telemetry.catalogue import PLATFORM, WorkerStarted
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
+from postroad.telemetry.routes import TelemetryRoutes
+
+LEASES_BUCKET = "postroad_leases"
+_SWEEP_SECONDS = 300.0
+
+log = structlog.get_logger("postroad")
+
+
+class Role(StrEnum):
+    """What a process does: `gateway` answers the API, `control` has the chores of which there is one, `delivery` sends out."""
+
+    ALL = "all"
+    GATEWAY = "gateway"
+    CONTROL = "control"
+    DELIVERY = "delivery"
+
+    def includes(self, other: "Role") -> bool:
+        return self in (Role.ALL, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine as one process uses it."""
+
+    link: Link
+    committers: Committers
+    backlog: Backlog
+
+
+def link_settings(settings: Settings, name: str) -> LinkSettings:
+    if settings.nats_url is None:
+        raise PostroadError("POSTROAD_NATS_URL is not set: use `postroad up`, which runs a server of its own")
+    return LinkSettings(
+        urls=tuple(url.strip() for url in settings.nats_url.reveal().split(",")),
+        name=name,
+        credentials_file=settings.nats_credentials,
+        tls_ca=settings.nats_tls_ca,
+        tls_cert=settings.nats_tls_cert,
+        tls_key=settings.nats_tls_key,
+    )
+
+
+def engine_on(link: Link, settings: Settings) -> Engine:
+    backlog = Backlog(settings.waiting_bytes_max)
+    policy = CommitPolicy(batch_from=settings.commit_batch_from, deadline_seconds=settings.engine_timeout)
+    return Engine(link, Committers(link, policy, backlog), backlog)
+
+
+@asynccontextmanager
+async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
+    link = Link(link_settings(settings, name))
+    await link.open()
+    try:
+        yield engine_on(link, settings)
+    finally:
+        await link.close()
+
+
+async def prepare_engine(engine: Engine, settings: Settings) -> None:
+    """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
+    for spec in frame_streams(settings.replica_count):
+        await ensure_stream(engine.link, spec)
+    for name in (TENANTS_BUCKET, KEYS_BUCKET, QUEUES_BUCKET, LEASES_BUCKET):
+        await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What every process follows."""
+
+    tenants: Table[TenantRecord]
+    keys: Table[KeyRecord]
+    queues: Table[QueueRecord]
+
+    @property
+    def tables(self) -> tuple[Table[TenantRecord], Table[KeyRecord], Table[QueueRecord]]:
+        return self.tenants, self.keys, self.queues
+
+
+def registry_of(engine: Engine) -> Registry:
+    def bucket(name: str) -> Bucket:
+        return Bucket(engine.link, name, engine.committers)
+
+    return Registry(
+        Table(bucket(TENANTS_BUCKET), TenantRecord),
+        Table(bucket(KEYS_BUCKET), KeyRecord),
+        Table(bucket(QUEUES_BUCKET), QueueRecord),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process, put together and running."""
+
+    app: App
+    access: Access
+    engine: Engine
+    routes: tuple[Route, ...]
+
+
+def platform_keys(settings: Settings) -> tuple[str, ...]:
+    if settings.platform_key is None:
+        raise PostroadError(
+            "POSTROAD_PLATFORM_KEY is not set: all processes of an installation share one, `postroad up` makes it"
+        )
+    return tuple(key.strip() for key in settings.platform_key.reveal().split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a process is made of, before anything runs."""
+
+    engine: Engine
+    registry: Registry
+    access: Access
+    outbox: Outbox
+    definitions: Definitions
+    routes: tuple[Route, ...]
+
+
+def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
+    engine = engine_on(link, settings)
+    registry = registry_of(engine)
+    access = Access(registry.tenants, registry.keys, clock)
+    outbox = Outbox(engine.committers)
+    definitions = _definitions(settings, engine, registry, access, outbox, clock)
+    operations = Operations(__version__, _readiness(settings, engine, registry), access.authenticate, settings.metrics_dir)
+    routes = [*operations.table()]
+    if role.includes(Role.GATEWAY):
+        routes += _gateway_routes(settings, engine, registry, definitions, outbox, clock)
+    operations.describe(routes)
+    return _Parts(engine, registry, access, outbox, definitions, tuple(routes))
+
+
+def described_routes() -> tuple[Route, ...]:
+    """The whole route table without a server, for descriptions of it."""
+    settings = Settings(platform_key=Secret("x" * 32))
+    return _put_together(settings, Role.ALL, Link(LinkSettings(urls=())), now_ms).routes
+
+
+@asynccontextmanager
+async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms) -> AsyncIterator[Node]:
+    """A process of this role, ready to serve. Background work that fails takes the process down: it is started again, clean."""
+    worker = f"{socket.gethostname()}-{os.getpid()}"
+    link = Link(link_settings(settings, f"postroad-{role}-{os.getpid()}"))
+    parts = _put_together(settings, role, link, clock)
+    await link.open()
+    try:
+        async with asyncio.TaskGroup() as background:
+            tasks = [background.create_task(table.run()) for table in parts.registry.tables]
+            async with asyncio.timeout(30):
+                for table in parts.registry.tables:
+                    await table.wait_loaded()
+            if role.includes(Role.CONTROL):
+                leadership = Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), "control", worker)
+                tasks.append(background.create_task(leadership.run(_chores(parts.definitions))))
+            parts.outbox.emit([_started(worker, role, clock)])
+            try:
+                yield Node(
+                    App(Router(parts.routes), parts.access.authenticate, _app_settings(settings)),
+                    parts.access,
+                    parts.engine,
+                    parts.routes,
+                )
+            finally:
+                for task in tasks:
+                    task.cancel()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.5):
+                        await parts.outbox.drain()
+    finally:
+        await link.close()
+
+
+def _definitions(
+    settings: Settings, engine: Engine, registry: Registry, access: Access, outbox: Outbox, clock: Clock
+) -> Definitions:
+    async def may_auto_create(tenant: str) -> bool:
+        record = await access.tenant(tenant)
+        return record is not None and record.auto_create_queues
+
+    return Definitions(
+        engine.link,
+        registry.queues,
+        outbox,
+        clock,
+        replicas=settings.replica_count,
+        per_tenant_max=settings.queues_per_tenant_max,
+        may_auto_create=may_auto_create,
+    )
+
+
+def _gateway_routes(
+    settings: Settings, engine: Engine, registry: Registry, definitions: Definitions, outbox: Outbox, clock: Clock
+) -> list[Route]:
+    queues = Queues(
+        engine.link,
+        engine.committers,
+        definitions,
+        registry.queues,
+        outbox,
+        Sealer(platform_keys(settings), "receipt"),
+        clock,
+        limits=MessageLimits(settings.message_bytes_max, settings.message_headers_max, settings.message_headers_bytes_max),
+        idempotency_ttl_ms=settings.idempotency_ttl_ms,
+    )
+    queue_routes = QueueRoutes(
+        definitions,
+        queues,
+        batch_max=settings.batch_messages_max,
+        pull_max=settings.pull_messages_max,
+        wait_ms_max=settings.pull_wait_ms_max,
+    )
+    return [*queue_routes.table(), *TelemetryRoutes(engine.link).table()]
+
+
+def _app_settings(settings: Settings) -> AppSettings:
+    return AppSettings(
+        body_bytes_max=settings.body_bytes_max,
+        body_seconds_max=settings.request_seconds_max,
+        requests_max=settings.connections_max,
+        cors_origin=settings.cors_origin,
+        access_log=settings.access_log,
+    )
+
+
+def _readiness(settings: Settings, engine: Engine, registry: Registry) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
+    async def checks() -> dict[str, Check]:
+        age = max(table.out_of_touch_seconds for table in registry.tables)
+        limit = settings.out_of_touch_seconds_max
+        return {
+            "engine": await _engine_check(engine.link),
+            "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
+        }
+
+    return checks
+
+
+async def _engine_check(link: Link) -> Check:
+    """A real round trip to JetStream: a connection alone proves nothing."""
+    if not link.is_up:
+        return Check(False, "not connected")
+    try:
+        await link.call("INFO", timeout=2)
+    except PostroadError as problem:
+        return Check(False, problem.detail)
+    return Check(True, "answers")
+
+
+def _chores(definitions: Definitions) -> Callable[[], Coroutine[None, None, None]]:
+    """What one process of the installation does now and then."""
+
+    async def chores() -> None:
+        while True:
+            try:
+                swept = await definitions.sweep()
+                if swept:
+                    log.info("streams_swept", count=swept)
+            except PostroadError as problem:
+                log.warning("sweep_failed", code=problem.code)
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    return chores
+
+
+def _started(worker: str, role: Role, clock: Clock) -> WorkerStarted:
+    return WorkerStarted(
+        event_id=new_id(),
+        timestamp=rfc3339(clock()),
+        tenant=PLATFORM,
+        worker=worker,
+        role=role.value,
+        postroad_version=__version__,
+    )

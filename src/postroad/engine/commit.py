@@ -1,0 +1,331 @@
+"""Group commit: writes that overlap share one fsync.
+
+With `sync_interval: always` a publish costs one fsync, whereas an atomic batch costs a fixed few milliseconds and then almost
+nothing per message. So a few writes go singly, pipelined; once `batch_from` are waiting they go as one batch, and whatever
+arrives meanwhile goes into the next. Decision 0003 has the measurements.
+
+Every message carries its id as `Nats-Msg-Id`, so sending it again after a lost answer cannot store it twice.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+
+from postroad.engine import metrics
+from postroad.engine.answers import decode_pub_ack, translate
+from postroad.engine.link import Link, Lost
+from postroad.engine.wire import publish_command
+from postroad.kernel.errors import EngineUnavailable, Overloaded, PostroadError, TooLarge
+from postroad.kernel.ids import ShortIds
+
+_HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a message
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream."""
+
+    subject: str
+    payload: bytes
+    id: str
+    headers: str = ""
+    is_conditional: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + len(self.headers) + len(self.subject) + _HEADERS_ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a message came to rest. `is_duplicate`: the id was known, and the sequence is the first one's."""
+
+    sequence: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    batch_from: int = 12
+    batch_messages_max: int = 1000
+    batch_bytes_max: int = 4 * 1024 * 1024
+    try_seconds: float = 5.0
+    deadline_seconds: float = 10.0
+
+
+class Backlog:
+    """How many bytes may wait to be stored in this process, over all streams."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def take(self, size: int) -> None:
+        if self.bytes + size > self._bytes_max:
+            raise Overloaded(f"{self.bytes} bytes are waiting to be stored already", retry_after=1)
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.bytes -= size
+
+
+class _Unit:
+    """Messages of one caller that are stored together or not at all; nearly always a single one."""
+
+    __slots__ = ("drafts", "future", "give_up_at", "has_been_sent", "size")
+
+    def __init__(self, drafts: Sequence[Draft], size: int, give_up_at: float) -> None:
+        self.drafts = drafts
+        self.size = size
+        self.give_up_at = give_up_at
+        self.has_been_sent = False
+        self.future: asyncio.Future[Sequence[Stored]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_conditional(self) -> bool:
+        return any(draft.is_conditional for draft in self.drafts)
+
+
+class Committer:
+    """Appends to one stream; callers that overlap share a batch and its fsync."""
+
+    def __init__(self, link: Link, stream: str, policy: CommitPolicy, backlog: Backlog) -> None:
+        self.stream = stream
+        self._link = link
+        self._policy = policy
+        self._backlog = backlog
+        self._batch_ids = ShortIds()
+        self._waiting: deque[_Unit] = deque()
+        self._alone_in_flight = 0
+        self._is_batch_in_flight = False
+        self._is_advance_due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def append(self, draft: Draft) -> Stored:
+        """Return once the message would survive a crash.
+
+        Raises Conflict if a condition in the headers does not hold, EngineFull when the stream is at its limit, TooLarge,
+        Overloaded when too much is waiting already, and EngineUnavailable when no leader answered before the deadline: then
+        the message may or may not be stored, and the same `draft.id` can be sent again.
+        """
+        return (await self._submit((draft,)))[0]
+
+    async def append_together(self, drafts: Sequence[Draft]) -> Sequence[Stored]:
+        """As `append`, for messages of which either all are stored or none."""
+        return await self._submit(drafts)
+
+    async def append_each(self, drafts: Sequence[Sequence[Draft]]) -> list[Sequence[Stored] | PostroadError]:
+        """As `append_together` for each of many, which share their batches; an outcome for each, in order."""
+        outcomes: list[Sequence[Stored] | PostroadError] = []
+        waiting: list[asyncio.Future[Sequence[Stored]] | PostroadError] = []
+        for together in drafts:
+            try:
+                waiting.append(self._submit(together))
+            except PostroadError as refused:
+                waiting.append(refused)
+        for one in waiting:
+            try:
+                outcomes.append(one if isinstance(one, PostroadError) else await one)
+            except PostroadError as failed:
+                outcomes.append(failed)
+        return outcomes
+
+    def _submit(self, drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+        size = 0
+        for draft in drafts:
+            if draft.size > self._link.max_payload:
+                raise TooLarge(
+                    f"a message of {len(draft.payload)} bytes is over what the engine takes ({self._link.max_payload})"
+                )
+            size += draft.size
+        self._backlog.take(size)
+        unit = _Unit(drafts, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
+        self._waiting.append(unit)
+        self._advance_soon()
+        return unit.future
+
+    def _advance_soon(self) -> None:
+        """After the callbacks that are due now: whoever else is about to write gets to say so first."""
+        if not self._is_advance_due and not self._is_batch_in_flight:
+            self._is_advance_due = True
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Send what is waiting, if now is the time: a batch when many are, singles while few are in flight."""
+        self._is_advance_due = False
+        if self._is_batch_in_flight:
+            return
+        if len(self._waiting) >= self._policy.batch_from:
+            self._is_batch_in_flight = True
+            self._start(self._store_batch(self._take_batch()))
+            return
+        while self._waiting and self._alone_in_flight < self._policy.batch_from:
+            self._alone_in_flight += 1
+            self._start(self._store_alone(self._waiting.popleft()))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _take_batch(self) -> list[_Unit]:
+        units: list[_Unit] = []
+        messages = size = 0
+        while self._waiting:
+            unit = self._waiting[0]
+            messages += len(unit.drafts)
+            size += unit.size
+            if units and (messages > self._policy.batch_messages_max or size > self._policy.batch_bytes_max):
+                break
+            self._waiting.popleft()
+            if unit.future.cancelled():  # its caller left before it was ever sent
+                self._backlog.give_back(unit.size)
+                messages -= len(unit.drafts)
+                size -= unit.size
+            else:
+                units.append(unit)
+        return units
+
+    async def _store_alone(self, unit: _Unit) -> None:
+        try:
+            await self._until_answered([unit])
+        finally:
+            self._alone_in_flight -= 1
+            self._advance_soon()
+
+    async def _store_batch(self, units: list[_Unit]) -> None:
+        try:
+            if not await self._until_answered(units):
+                await self._each_for_itself(units)
+        finally:
+            self._is_batch_in_flight = False
+            self._advance_soon()
+
+    async def _each_for_itself(self, units: list[_Unit]) -> None:
+        """A batch was refused as a whole and the answer does not say for whose sake: let only the guilty fail."""
+        metrics.commit_rejected_batches.inc()
+        suspects = [unit for unit in units if unit.is_conditional]
+        others = [unit for unit in units if not unit.is_conditional]
+        if suspects and others and await self._until_answered(others):
+            others = []
+        await asyncio.gather(*[self._until_answered([unit]) for unit in suspects + others])
+
+    async def _until_answered(self, units: list[_Unit]) -> bool:
+        """Send, again and again while nobody answers, until stored or past the deadline. False if a batch was refused."""
+        loop = asyncio.get_running_loop()
+        pause = 0.02
+        while units:
+            try:
+                stored = await self._send(units)
+            except (Lost, TimeoutError, EngineUnavailable) as exc:
+                metrics.commit_retries.inc()
+                units = self._still_in_time(units, loop.time() + pause, exc)
+                if units:
+                    await self._pause(pause, min(unit.give_up_at for unit in units))
+                    pause = min(pause * 2, 1.0)
+                continue
+            except PostroadError as refusal:
+                if len(units) > 1:
+                    return False
+                self._settle(units[0], refusal)
+                return True
+            for unit, result in zip(units, stored, strict=True):
+                self._settle(unit, result)
+            return True
+        return True
+
+    async def _pause(self, seconds: float, give_up_at: float) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._link.wait_up()
+        except TimeoutError:
+            return
+
+    def _still_in_time(self, units: list[_Unit], now: float, cause: Exception) -> list[_Unit]:
+        late = [unit for unit in units if unit.give_up_at <= now]
+        for unit in late:
+            problem = EngineUnavailable(
+                f"{self.stream} did not answer in time: the message may or may not be stored", retry_after=1
+            )
+            problem.__cause__ = cause
+            self._settle(unit, problem)
+        return [unit for unit in units if unit.give_up_at > now] if late else units
+
+    def _settle(self, unit: _Unit, outcome: Sequence[Stored] | PostroadError) -> None:
+        self._backlog.give_back(unit.size)
+        if unit.future.done():  # cancelled: the caller no longer wants to know
+            return
+        if isinstance(outcome, PostroadError):
+            unit.future.set_exception(outcome)
+        else:
+            unit.future.set_result(outcome)
+
+    async def _send(self, units: list[_Unit]) -> list[Sequence[Stored]]:
+        """One try: a single publish, or one atomic batch written in one piece."""
+        drafts = [draft for unit in units for draft in unit.drafts]
+        reply, answered = self._link.expect()
+        commands = self._encode_single(drafts[0], reply) if len(drafts) == 1 else self._encode_batch(drafts, reply)
+        is_first_try = not units[0].has_been_sent
+        for unit in units:
+            unit.has_been_sent = True
+        try:
+            await self._link.write(commands)
+            async with asyncio.timeout(self._policy.try_seconds):
+                answer = await answered
+        finally:
+            self._link.forget(reply)
+        if answer.status == "503":
+            raise EngineUnavailable("no responders")
+        ack = decode_pub_ack(answer.data)
+        if ack.error is not None:
+            raise translate(ack.error)
+        if len(drafts) == 1:
+            metrics.stored_alone.inc()
+            # A duplicate of our own earlier try is no duplicate to the caller.
+            return [(Stored(ack.seq, ack.duplicate and is_first_try),)]
+        metrics.stored_in_batch.inc(len(drafts))
+        metrics.commit_batch_size.observe(len(drafts))
+        return _share_out(units, ack.seq - len(drafts) + 1)
+
+    def _encode_single(self, draft: Draft, reply: str) -> bytes:
+        return publish_command(draft.subject, reply, f"Nats-Msg-Id: {draft.id}\r\n{draft.headers}", draft.payload)
+
+    def _encode_batch(self, drafts: list[Draft], reply: str) -> bytes:
+        batch = f"Nats-Batch-Id: {self._batch_ids()}\r\nNats-Batch-Sequence: "
+        last = len(drafts)
+        commands = [
+            publish_command(draft.subject, "", f"Nats-Msg-Id: {draft.id}\r\n{draft.headers}{batch}{index}\r\n", draft.payload)
+            for index, draft in enumerate(drafts[:-1], 1)
+        ]
+        final = drafts[-1]
+        lines = f"Nats-Msg-Id: {final.id}\r\n{final.headers}{batch}{last}\r\nNats-Batch-Commit: 1\r\n"
+        commands.append(publish_command(final.subject, reply, lines, final.payload))
+        return b"".join(commands)
+
+
+def _share_out(units: list[_Unit], first: int) -> list[Sequence[Stored]]:
+    """A batch is stored without gaps, so its first sequence gives everyone's."""
+    shares: list[Sequence[Stored]] = []
+    for unit in units:
+        shares.append(tuple(Stored(first + index) for index in range(len(unit.drafts))))
+        first += len(unit.drafts)
+    return shares
+
+
+class Committers:
+    """The process's committers, one per stream, made when first needed. An idle one costs a few hundred bytes and no task."""
+
+    def __init__(self, link: Link, policy: CommitPolicy, backlog: Backlog) -> None:
+        self._link, self._policy, self._backlog = link, policy, backlog
+        self._by_stream: dict[str, Committer] = {}
+
+    def of(self, stream: str) -> Committer:
+        found = self._by_stream.get(stream)
+        if found is None:
+            found = self._by_stream[stream] = Committer(self._link, stream, self._policy, self._backlog)
+        return found
+
+    def forget(self, stream: str) -> None:
+        self._by_stream.pop(stream, None)

@@ -1,0 +1,166 @@
+"""Streams and consumers as they should be: created if missing, changed if different, and compared with what was asked.
+
+A server that is too old drops options it does not know without a word. So the configuration it echoes is compared with the
+request after every create and update.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from postroad.engine.answers import CONSUMER_NOT_FOUND, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiFailure, translate
+from postroad.engine.link import Link
+from postroad.kernel.errors import EngineRefused
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    name: str
+    subjects: tuple[str, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def as_config(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "allow_direct": True,
+            "num_replicas": 1,
+            **self.options,
+        }
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    config: Mapping[str, Any]
+    state: StreamState
+    age_seconds: float
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.config.get("metadata") or {}
+        return found
+
+
+class _InfoAnswer(msgspec.Struct):
+    config: dict[str, Any]
+    state: StreamState
+    created: datetime
+
+
+_decode_info = msgspec.json.Decoder(_InfoAnswer).decode
+
+
+def _info(answer: bytes) -> StreamInfo:
+    decoded = _decode_info(answer)
+    return StreamInfo(decoded.config, decoded.state, (datetime.now(UTC) - decoded.created).total_seconds())
+
+
+async def ensure_stream(link: Link, spec: StreamSpec) -> StreamInfo:
+    """Make the stream be as `spec` says. Raises EngineRefused when the server did not take an option."""
+    config = spec.as_config()
+    try:
+        info = _info(await link.api(f"STREAM.CREATE.{spec.name}", config))
+    except ApiFailure as failure:
+        if failure.error.err_code != STREAM_NAME_IN_USE:
+            raise translate(failure.error) from failure
+        info = _info(await link.call(f"STREAM.UPDATE.{spec.name}", config))
+    _compare(spec.name, config, info.config)
+    return info
+
+
+async def ensure_consumer(link: Link, stream: str, name: str, config: Mapping[str, object]) -> None:
+    """A durable pull consumer, made or changed to be as `config` says."""
+    wanted = {
+        "durable_name": name,
+        "name": name,
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+        **config,
+    }
+    answer = await link.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
+    _compare(f"{stream}/{name}", wanted, msgspec.json.decode(answer)["config"])
+
+
+def _compare(name: str, wanted: Mapping[str, object], got: Mapping[str, Any]) -> None:
+    for option, value in wanted.items():
+        echoed = got.get(option)
+        if option == "metadata":  # the server adds its own entries
+            echoed = {key: (echoed or {}).get(key) for key in wanted["metadata"]}  # type: ignore[attr-defined]
+        if echoed != value and not (not value and not echoed):
+            raise EngineRefused(
+                f"the engine made {name} with {option}={echoed!r} where {value!r} was asked: is nats-server too old?"
+            )
+
+
+async def stream_info(link: Link, name: str) -> StreamInfo | None:
+    """None if there is no such stream."""
+    try:
+        return _info(await link.api(f"STREAM.INFO.{name}"))
+    except ApiFailure as failure:
+        if failure.error.err_code == STREAM_NOT_FOUND:
+            return None
+        raise translate(failure.error) from failure
+
+
+class ConsumerState(msgspec.Struct, frozen=True):
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    num_redelivered: int = 0
+    num_waiting: int = 0
+
+
+_decode_consumer = msgspec.json.Decoder(ConsumerState).decode
+
+
+async def consumer_state(link: Link, stream: str, name: str) -> ConsumerState | None:
+    try:
+        return _decode_consumer(await link.api(f"CONSUMER.INFO.{stream}.{name}"))
+    except ApiFailure as failure:
+        if failure.error.err_code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
+            return None
+        raise translate(failure.error) from failure
+
+
+async def delete_stream(link: Link, name: str) -> bool:
+    """False if there was none."""
+    try:
+        await link.api(f"STREAM.DELETE.{name}")
+        return True
+    except ApiFailure as failure:
+        if failure.error.err_code == STREAM_NOT_FOUND:
+            return False
+        raise translate(failure.error) from failure
+
+
+async def purge_stream(link: Link, name: str, subject: str | None = None) -> int:
+    """How many messages were removed."""
+    answer = await link.call(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)
+    return int(msgspec.json.decode(answer)["purged"])
+
+
+async def stream_names(link: Link, subject: str | None = None) -> list[str]:
+    """The names of all streams, or of those that take `subject`."""
+    names: list[str] = []
+    while True:
+        body: dict[str, object] = {"offset": len(names)}
+        if subject:
+            body["subject"] = subject
+        page = msgspec.json.decode(await link.call("STREAM.NAMES", body))
+        found = page.get("streams") or []
+        names.extend(found)
+        if not found or len(names) >= page["total"]:
+            return names

@@ -1,0 +1,15 @@
+"""What the engine counts."""
+
+from prometheus_client import Counter, Histogram
+
+commit_messages = Counter("postroad_commit_messages_total", "Messages stored, by how they were sent.", ["way"])
+commit_batch_size = Histogram(
+    "postroad_commit_batch_size", "Messages per atomic batch.", buckets=(8, 16, 32, 64, 128, 256, 512, 1000)
+)
+commit_retries = Counter("postroad_commit_retries_total", "Sends repeated because the engine did not answer.")
+commit_rejected_batches = Counter(
+    "postroad_commit_rejected_batches_total", "Batches refused as a whole and sent again one by one."
+)
+tail_gaps = Counter("postroad_tail_gaps_total", "Gaps in live tails that were filled from the log.")
+stored_alone = commit_messages.labels("single")
+stored_in_batch = commit_messages.labels("batch")

@@ -1,0 +1,89 @@
+"""A registry kept in a bucket and followed in memory: reads cost a dictionary look-up, changes arrive within milliseconds."""
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from postroad.engine.bucket import Bucket, Follower, Value
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class Table(Generic[Record]):
+    """Records of one type by key. Every process that opens it sees every change; who writes sees its own at once."""
+
+    def __init__(self, bucket: Bucket, of: type[Record]) -> None:
+        self._bucket = bucket
+        self._decode = msgspec.json.Decoder(of).decode
+        self._encode = msgspec.json.Encoder().encode
+        self._records: dict[str, Record] = {}
+        self._revisions: dict[str, int] = {}
+        self._listeners: list[Callable[[str, Record | None], None]] = []
+        self._follower: Follower = bucket.follower(self._apply)
+
+    async def run(self) -> None:
+        """Follow, until cancelled."""
+        await self._follower.run()
+
+    @property
+    def out_of_touch_seconds(self) -> float:
+        return self._follower.out_of_touch_seconds
+
+    async def wait_loaded(self) -> None:
+        await self._follower.wait_loaded()
+
+    def on_change(self, listener: Callable[[str, Record | None], None]) -> None:
+        self._listeners.append(listener)
+
+    def _apply(self, change: Value) -> None:
+        if change.revision <= self._revisions.get(change.key, 0):
+            return
+        self._revisions[change.key] = change.revision
+        record = None if change.value is None else self._decode(change.value)
+        if record is None:
+            self._records.pop(change.key, None)
+        else:
+            self._records[change.key] = record
+        for listener in self._listeners:
+            listener(change.key, record)
+
+    def get(self, key: str) -> Record | None:
+        return self._records.get(key)
+
+    def revision(self, key: str) -> int:
+        return self._revisions.get(key, 0)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter(sorted(key for key in self._records if key.startswith(prefix)))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    async def fetch(self, key: str) -> Record | None:
+        """As `get`, but asks the engine when the key is not known here: another process may just have made it."""
+        found = self._records.get(key)
+        if found is None:
+            value = await self._bucket.get(key)
+            if value is not None:
+                self._apply(value)
+                found = self._records.get(key)
+        return found
+
+    def forget(self, key: str) -> None:
+        """Have the next `fetch` ask the engine: what is known here turned out to be old."""
+        self._records.pop(key, None)
+        self._revisions.pop(key, None)
+
+    async def create(self, key: str, record: Record) -> None:
+        """Raises Conflict if the key is there."""
+        value = self._encode(record)
+        self._apply(Value(key, value, await self._bucket.create(key, value)))
+
+    async def update(self, key: str, record: Record, revision: int) -> None:
+        """Raises Conflict if somebody changed it since `revision`."""
+        value = self._encode(record)
+        self._apply(Value(key, value, await self._bucket.update(key, value, revision)))
+
+    async def delete(self, key: str) -> None:
+        self._apply(Value(key, None, await self._bucket.delete(key)))

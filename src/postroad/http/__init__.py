@@ -1,0 +1,1 @@
+"""The ASGI app: routing, authentication, problem+json, OpenAPI, server-sent events."""

@@ -1,0 +1,275 @@
+"""The ASGI application: from a request's head to the last byte of its answer. Raw ASGI, chosen by numbers (decision 0005)."""
+
+import asyncio
+import re
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+
+from postroad.http import metrics
+from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, Send
+from postroad.http.problems import problem_reply
+from postroad.http.routing import Route, Router
+from postroad.kernel import json
+from postroad.kernel.caller import Caller
+from postroad.kernel.errors import (
+    Forbidden,
+    HeadersTooLarge,
+    InvalidParameter,
+    Overloaded,
+    PostroadError,
+    TooLarge,
+    Unauthenticated,
+    UnsupportedMediaType,
+)
+from postroad.kernel.ids import ShortIds
+
+Authenticate = Callable[[str, str | None], Awaitable[Caller]]
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_HEADERS_BYTES_MAX = 32 * 1024
+_CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+log = structlog.get_logger("postroad.http")
+
+
+@dataclass(frozen=True, slots=True)
+class AppSettings:
+    body_bytes_max: int
+    body_seconds_max: float
+    requests_max: int
+    cors_origin: str = "*"
+    access_log: bool = False
+
+
+class App:
+    """Serves the routes of a `Router`. `drain` makes long answers end; new requests are still served until the socket closes."""
+
+    def __init__(self, router: Router, authenticate: Authenticate, settings: AppSettings) -> None:
+        self._router, self._authenticate, self._settings = router, authenticate, settings
+        self._request_ids = ShortIds()
+        self._open = 0
+        self.draining = asyncio.Event()
+        self._common = [(b"x-content-type-options", b"nosniff")]
+        if settings.cors_origin:
+            self._common += [
+                (b"access-control-allow-origin", settings.cors_origin.encode()),
+                (b"access-control-expose-headers", b"*, X-Request-Id, Retry-After, Location"),
+            ]
+            if settings.cors_origin != "*":
+                self._common.append((b"vary", b"Origin"))
+        self._counters: dict[tuple[str, str, int], Any] = {}
+        self._timers: dict[tuple[str, str], Any] = {}
+
+    def drain(self) -> None:
+        self.draining.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, send)
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "no WebSocket is served at this path"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        given_id = headers.get(b"x-request-id")
+        request_id = given_id.decode() if given_id and _REQUEST_ID.fullmatch(given_id) else self._request_ids()
+        method = scope["method"]
+        route: Route | None = None
+        status = 0
+        self._open += 1
+        metrics.open_requests.inc()
+        try:
+            try:
+                if method == "OPTIONS":
+                    reply = self._preflight(scope["path"])
+                else:
+                    self._check_load(scope)
+                    route, parameters = self._router.find(method, scope["path"])
+                    request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
+                    reply = await self._handle(route, request, scope)
+            except PostroadError as problem:
+                if problem.status >= 500:
+                    log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail)
+                reply = problem_reply(problem, request_id)
+            except ClientGone:
+                status = 499
+                return
+            except Exception:  # a bug: the answer says no more than where to look
+                log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
+                reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
+            status = reply.status
+            await self._send(reply, request_id, method, receive, send)
+        finally:
+            self._open -= 1
+            metrics.open_requests.dec()
+            self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)
+
+    def _check_load(self, scope: Scope) -> None:
+        if self._open > self._settings.requests_max:
+            raise Overloaded("too many requests are open", retry_after=1)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _HEADERS_BYTES_MAX:
+            raise HeadersTooLarge(f"the headers are over {_HEADERS_BYTES_MAX} bytes")
+
+    async def _handle(self, route: Route, request: Request, scope: Scope) -> Reply:
+        client = scope.get("client")
+        request.client = client[0] if client else ""
+        if route.scope is not None:
+            request._caller = await self._authenticated(request, route.scope)
+        if route.query is not None:
+            request.query = _parse_query(scope["query_string"], route.query)
+        if route.body is not None:
+            request.body = json.decode(route.body_decoder, await self._read_body(request))
+        return await route.handler(request)
+
+    async def _authenticated(self, request: Request, scope: str) -> Caller:
+        value = request.headers.get(b"authorization")
+        if value is None:
+            raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
+        scheme, _, credential = value.decode("latin-1").partition(" ")
+        if scheme.lower() not in ("bearer", "apikey"):
+            raise Unauthenticated("the authorization scheme is neither Bearer nor ApiKey")
+        caller = await self._authenticate(credential.strip(), request.header(b"x-postroad-tenant"))
+        if scope not in caller.scopes:
+            raise Forbidden(f"the key lacks the scope {scope!r}")
+        return caller
+
+    async def _read_body(self, request: Request) -> bytes:
+        media = request.headers.get(b"content-type")
+        if media is not None and not _is_json(media):
+            raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
+        limit = self._settings.body_bytes_max
+        length = request.headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length) > limit:
+            raise TooLarge(f"the body has {int(length)} bytes; at most {limit} are allowed")
+        message = await request.receive()
+        if not message.get("more_body") and message["type"] == "http.request":
+            body: bytes = message.get("body", b"")
+            if len(body) > limit:
+                raise TooLarge(f"the body is over {limit} bytes")
+            return body
+        return await self._read_slow_body(request, message, limit)
+
+    async def _read_slow_body(self, request: Request, message: Any, limit: int) -> bytes:
+        """A body that comes in pieces, within its limits of size and time."""
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._settings.body_seconds_max):
+                while True:
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if size > limit:
+                        raise TooLarge(f"the body is over {limit} bytes")
+                    chunks.append(chunk)
+                    if not message.get("more_body"):
+                        return b"".join(chunks)
+                    message = await request.receive()
+        except TimeoutError as exc:
+            raise InvalidParameter(f"the body took longer than {self._settings.body_seconds_max:g} s") from exc
+
+    def _preflight(self, path: str) -> Reply:
+        methods = ", ".join(self._router.methods(path)).encode()
+        reply = Reply(status=204, headers=[(b"allow", methods)])
+        if self._settings.cors_origin:
+            reply.headers += [
+                (b"access-control-allow-methods", methods),
+                (
+                    b"access-control-allow-headers",
+                    _CORS_HEADERS,
+                ),
+                (b"access-control-max-age", b"86400"),
+            ]
+        return reply
+
+    async def _send(self, reply: Reply, request_id: str, method: str, receive: Receive, send: Send) -> None:
+        headers = [*self._common, (b"x-request-id", request_id.encode()), *reply.headers]
+        if isinstance(reply.body, AsyncIterator):
+            headers.append((b"content-type", reply.media))
+            await self._send_stream(reply, headers, method, receive, send)
+            return
+        body = reply.encoded()
+        if body or reply.status not in (204, 304):
+            headers += [(b"content-type", reply.media), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    async def _send_stream(
+        self, reply: Reply, headers: list[tuple[bytes, bytes]], method: str, receive: Receive, send: Send
+    ) -> None:
+        """Chunk by chunk until the source ends or the client leaves."""
+        chunks = reply.body
+        if not isinstance(chunks, AsyncIterator):
+            raise TypeError("not a stream")
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+
+        async def pump() -> None:
+            if method != "HEAD":
+                async for chunk in chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+        async def leave() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        pumping, leaving = asyncio.ensure_future(pump()), asyncio.ensure_future(leave())
+        try:
+            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if pumping.done():
+                pumping.result()
+        finally:
+            leaving.cancel()
+            pumping.cancel()
+            await asyncio.gather(pumping, leaving, return_exceptions=True)
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _count(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+        if method not in _METHODS:
+            method = "other"
+        key = (method, path, status)
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = metrics.requests.labels(method, path or "none", str(status))
+        counter.inc()
+        timer = self._timers.get((method, path))
+        if timer is None and path:
+            timer = self._timers[method, path] = metrics.request_seconds.labels(method, path)
+        if timer is not None:
+            timer.observe(seconds)
+        if self._settings.access_log:
+            log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
+
+
+def _is_json(media: bytes) -> bool:
+    kind = media.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or kind.endswith(b"+json")
+
+
+def _parse_query(text: bytes, into: type[msgspec.Struct]) -> msgspec.Struct:
+    try:
+        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
+    except (ValueError, UnicodeDecodeError) as exc:
+        raise InvalidParameter("the query string cannot be read") from exc
+    names = [name for name, _ in pairs]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InvalidParameter(f"the query parameter {repeated[:64]!r} is given more than once")
+    try:
+        return msgspec.convert(dict(pairs), into, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InvalidParameter(f"query parameter: {exc}") from exc

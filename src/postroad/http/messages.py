@@ -1,0 +1,96 @@
+"""A request as handlers see it, and a reply as they give it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from postroad.kernel.caller import Caller
+from postroad.kernel.errors import Draining
+from postroad.kernel.json import encode
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
+
+_TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class ClientGone(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+@dataclass(slots=True)
+class Request:
+    """`body` and `query` are of the types that the route declares; `caller` is set on routes that have a scope."""
+
+    method: str
+    path: str
+    request_id: str
+    headers: dict[bytes, bytes]
+    parameters: dict[str, str]
+    receive: Receive
+    draining: asyncio.Event
+    client: str = ""
+    body: Any = None
+    query: Any = None
+    _caller: Caller | None = None
+
+    @property
+    def caller(self) -> Caller:
+        if self._caller is None:
+            raise RuntimeError("the route has no scope, so nobody was authenticated")
+        return self._caller
+
+    def header(self, name: bytes) -> str | None:
+        """A header by its lower-case name."""
+        value = self.headers.get(name)
+        return value.decode("latin-1") if value is not None else None
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace that the request belongs to, if it names one in the right form."""
+        value = self.headers.get(b"traceparent")
+        return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
+
+    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result. If the client hangs up first, or the process is asked to stop, the work is cancelled: ClientGone
+        or Draining is raised."""
+        working = asyncio.ensure_future(work)
+        ends = [asyncio.ensure_future(self._disconnected()), asyncio.ensure_future(self.draining.wait())]
+        try:
+            await asyncio.wait({working, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            if ends[0].done():
+                raise ClientGone
+            raise Draining("the process is stopping", retry_after=1)
+        finally:
+            for end in ends:
+                end.cancel()
+            working.cancel()
+
+    async def _disconnected(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+@dataclass(slots=True)
+class Reply:
+    """What to answer. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
+
+    body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None
+    status: int = 200
+    media: bytes = b"application/json"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    def encoded(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
+        return b"" if self.body is None else encode(self.body)

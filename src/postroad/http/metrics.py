@@ -1,0 +1,14 @@
+"""What the gateway counts about requests."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+requests = Counter("postroad_http_requests_total", "Requests answered.", ["method", "route", "status"])
+request_seconds = Histogram(
+    "postroad_http_request_seconds",
+    "From the request's head to the last byte of its answer.",
+    ["method", "route"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25),
+)
+open_requests = Gauge(
+    "postroad_http_open_requests", "Requests being answered, live readers included.", multiprocess_mode="livesum"
+)

@@ -1,0 +1,141 @@
+"""Routes for those who run Postroad: health, readiness, metrics, the API's description."""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from postroad.http.app import Authenticate
+from postroad.http.messages import Reply, Request
+from postroad.http.openapi import openapi_document
+from postroad.http.routing import Route
+from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
+from postroad.kernel.json import encode
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: str
+    version: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    ok: bool
+    detail: str = ""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Ready when every check is ok."""
+
+    status: str
+    checks: dict[str, Check]
+
+
+ReadinessChecks = Callable[[], Awaitable[dict[str, Check]]]
+
+
+@dataclass(slots=True)
+class Operations:
+    version: str
+    checks: ReadinessChecks
+    authenticate: Authenticate
+    metrics_dir: Path | None = None
+    _document: bytes = field(init=False, default=b"")
+
+    def table(self) -> Sequence[Route]:
+        tag = "Operation"
+        return [
+            Route("GET", "/healthz", self.healthz, None, "Is the process alive?", tag, answer=Health),
+            Route("GET", "/livez", self.livez, None, "Is the process alive?", tag, answer=Health),
+            Route("GET", "/health", self.health, None, "Is the process alive?", tag, answer=Health),
+            Route("GET", "/readyz", self.readyz, None, "Can it serve?", tag, answer=Readiness, more_statuses=(503,)),
+            Route(
+                "GET",
+                "/metrics",
+                self.metrics,
+                None,
+                "Metrics for Prometheus",
+                tag,
+                media="text/plain",
+                errors=(Unauthenticated, Forbidden),
+                description="Open on the same machine; from others it needs a platform key, since tenants' ids are labels.",
+            ),
+            Route("GET", "/openapi.json", self.openapi, None, "This description", tag),
+            Route("GET", "/docs", self.docs, None, "A page to read and try the API", tag, media="text/html"),
+            Route("GET", "/docs/errors", self.errors, None, "What each error means", tag, media="text/html"),
+        ]
+
+    def describe(self, routes: Sequence[Route]) -> None:
+        """The routes that the description is of, these ones included."""
+        self._document = encode(openapi_document(routes, self.version))
+
+    async def healthz(self, _request: Request) -> Reply:
+        return Reply(Health("ok", self.version))
+
+    async def livez(self, request: Request) -> Reply:
+        return await self.healthz(request)
+
+    async def health(self, request: Request) -> Reply:
+        return await self.healthz(request)
+
+    async def readyz(self, request: Request) -> Reply:
+        checks = await self.checks()
+        if request.draining.is_set():
+            checks = {**checks, "process": Check(False, "stopping")}
+        is_ready = all(check.ok for check in checks.values())
+        return Reply(Readiness("ready" if is_ready else "not ready", checks), status=200 if is_ready else 503)
+
+    async def metrics(self, request: Request) -> Reply:
+        await self._admit_to_metrics(request)
+        registry = REGISTRY
+        if self.metrics_dir is not None:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, str(self.metrics_dir))  # type: ignore[no-untyped-call]
+        return Reply(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
+
+    async def _admit_to_metrics(self, request: Request) -> None:
+        if _is_loopback(request.client):
+            return
+        scheme, _, key = (request.header(b"authorization") or "").partition(" ")
+        if scheme.lower() not in ("bearer", "apikey"):
+            raise Unauthenticated("from another machine, metrics need a platform key")
+        caller = await self.authenticate(key.strip(), None)
+        if not caller.is_platform:
+            raise Forbidden("metrics need a platform key")
+
+    async def openapi(self, _request: Request) -> Reply:
+        return Reply(self._document)
+
+    async def docs(self, _request: Request) -> Reply:
+        return Reply((files("postroad.http") / "docs.html").read_bytes(), media=b"text/html; charset=utf-8")
+
+    async def errors(self, _request: Request) -> Reply:
+        return Reply(errors_page(), media=b"text/html; charset=utf-8")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def errors_page() -> bytes:
+    """The error table as a page: `type` of every problem points into it."""
+    rows = "".join(
+        f'<tr id="{code}"><td><code>{code}</code><td>{error.status}<td>{"yes" if error.retryable else "no"}'
+        f"<td>{error.title}<td>{error.__doc__ or ''}"
+        for code, error in sorted(ERRORS.items())
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Postroad: errors</title>"
+        "<style>body{font:15px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem;color-scheme:light dark}"
+        "td,th{padding:.4rem .8rem;text-align:left;vertical-align:top;border-bottom:1px solid #8884}"
+        "tr:target{background:#fd05}</style><h1>Errors</h1>"
+        "<p>Every error is <code>application/problem+json</code>; its <code>type</code> points to a row of this table.</p>"
+        f"<table><tr><th>code<th>status<th>retry helps<th>title<th>meaning{rows}</table>"
+    ).encode()

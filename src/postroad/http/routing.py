@@ -1,0 +1,115 @@
+"""The route table: each route is declared once, and routing, authentication, OpenAPI and the docs page come from it."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from postroad.http.messages import Reply, Request
+from postroad.kernel.caller import Scope
+from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
+
+Handler = Callable[[Request], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: Scope | None
+    summary: str
+    tag: str
+    body: Any = None
+    query: type[msgspec.Struct] | None = None
+    answer: Any = None
+    status: int = 200
+    more_statuses: tuple[int, ...] = ()
+    media: str = "application/json"
+    errors: tuple[type[PostroadError], ...] = ()
+    description: str = ""
+    body_decoder: Any = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.body is not None:
+            object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
+
+    @property
+    def parameters(self) -> list[str]:
+        return [segment.strip("{}") for segment in self.path.split("/") if segment.startswith("{")]
+
+
+class RouteClash(Exception):
+    """Two routes would answer the same request."""
+
+
+class _Node:
+    __slots__ = ("literals", "parameter", "routes")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
+
+
+class Router:
+    """Finds a request's route by its path's segments; a literal segment wins over a parameter."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.literals.setdefault(segment, _Node())
+        if route.method in node.routes:
+            raise RouteClash(f"{route.method} {route.path} and {node.routes[route.method][0].path}")
+        node.routes[route.method] = (route, tuple(route.parameters))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route and its path parameters. Raises RouteNotFound, or MethodNotAllowed with the methods that there are."""
+        values: list[str] = []
+        node = self._walk(self._root, path.split("/")[1:], 0, values)
+        if node is None:
+            raise RouteNotFound(f"nothing is served at {path[:200]}")
+        found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
+        if found is None:
+            raise MethodNotAllowed(f"{path[:200]} does not take {method}", extra={"allow": allowed_methods(node.routes)})
+        route, names = found
+        return route, dict(zip(names, values, strict=True))
+
+    def methods(self, path: str) -> list[str]:
+        node = self._walk(self._root, path.split("/")[1:], 0, [])
+        return allowed_methods(node.routes) if node else []
+
+    def _walk(self, node: _Node, segments: list[str], index: int, values: list[str]) -> "_Node | None":
+        if index == len(segments):
+            return node if node.routes else None
+        segment = segments[index]
+        following = node.literals.get(segment)
+        if following is not None:
+            found = self._walk(following, segments, index + 1, values)
+            if found is not None:
+                return found
+        if node.parameter is not None and segment:
+            values.append(segment)
+            found = self._walk(node.parameter, segments, index + 1, values)
+            if found is not None:
+                return found
+            values.pop()
+        return None
+
+
+def allowed_methods(routes: Iterable[str]) -> list[str]:
+    methods = set(routes) | {"OPTIONS"}
+    return sorted(methods | {"HEAD"}) if "GET" in methods else sorted(methods)

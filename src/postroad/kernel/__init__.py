@@ -1,0 +1,1 @@
+"""Words everyone uses: errors, ids, the clock, names, patterns, limits, JSON. No I/O."""

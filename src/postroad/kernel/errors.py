@@ -1,0 +1,165 @@
+"""The one table of expected failures: code, HTTP status, whether trying again can help.
+
+The classes below *are* the table. Responses, the docs page and (later) the SDK's exceptions are made from `ERRORS`.
+
+    PostroadError
+    ├── InvalidRequest      what the caller sent cannot be used        400, 413, 415, 422 …
+    ├── Refused             who the caller is, or may do               401, 403
+    ├── Missing             what the caller names is not there         404, 405
+    ├── Conflicting         the state of things forbids it             409
+    └── Unavailable         not now, or no room                        5xx
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+ERRORS: dict[str, type["PostroadError"]] = {}
+
+
+class PostroadError(Exception):
+    """Something went wrong inside Postroad; the request id finds it in the logs."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    title: ClassVar[str] = "Internal error"
+
+    def __init_subclass__(cls, *, code: str | None = None, status: int = 0, retryable: bool = False, title: str = "") -> None:
+        if code is None:
+            return
+        if code in ERRORS:
+            raise TypeError(f"two errors share the code {code!r}")
+        cls.code, cls.status, cls.retryable, cls.title = code, status, retryable, title
+        ERRORS[code] = cls
+
+    def __init__(self, detail: str = "", *, retry_after: float | None = None, extra: Mapping[str, object] | None = None) -> None:
+        super().__init__(detail or self.title)
+        self.detail = detail
+        self.retry_after = retry_after
+        self.extra = extra or {}
+
+
+ERRORS[PostroadError.code] = PostroadError
+
+
+# What the caller sent cannot be used.
+
+
+class InvalidRequest(PostroadError):
+    pass
+
+
+class MalformedJson(InvalidRequest, code="malformed-json", status=400, title="The body is not JSON"):
+    """The body could not be parsed as JSON in UTF-8."""
+
+
+class InvalidParameter(InvalidRequest, code="invalid-parameter", status=400, title="A parameter is not valid"):
+    """A path segment, query parameter or header has a form that is not allowed here."""
+
+
+class BodyInvalid(InvalidRequest, code="invalid-body", status=422, title="The body does not fit"):
+    """A field of the body is missing, unknown, of the wrong type or out of range; `errors` names the field."""
+
+
+class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="The idempotency key was used before"):
+    """The same idempotency key came with another body."""
+
+
+class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
+    """The body, or one message of it, is over the limit that `detail` names."""
+
+
+class HeadersTooLarge(InvalidRequest, code="headers-too-large", status=431, title="Headers too large"):
+    """The request's headers are over the limit."""
+
+
+class UnsupportedMediaType(InvalidRequest, code="unsupported-media-type", status=415, title="Unsupported media type"):
+    """The body's content type is not one that this route takes."""
+
+
+# Who the caller is, or may do.
+
+
+class Refused(PostroadError):
+    pass
+
+
+class Unauthenticated(Refused, code="unauthenticated", status=401, title="Not authenticated"):
+    """No credential was sent, or it is unknown, disabled or expired."""
+
+
+class Forbidden(Refused, code="forbidden", status=403, title="Not allowed"):
+    """The credential is good, but does not allow this; `detail` names the scope that is missing."""
+
+
+# What the caller names is not there.
+
+
+class Missing(PostroadError):
+    pass
+
+
+class RouteNotFound(Missing, code="route-not-found", status=404, title="No such path"):
+    """Nothing is served at this path."""
+
+
+class QueueNotFound(Missing, code="queue-not-found", status=404, title="No such queue"):
+    """The tenant has no queue of this name, and queues are not created by publishing to them."""
+
+
+class TenantNotFound(Missing, code="tenant-not-found", status=404, title="No such tenant"):
+    """A platform key named a tenant that does not exist."""
+
+
+class MethodNotAllowed(Missing, code="method-not-allowed", status=405, title="Method not allowed"):
+    """The path exists, but not with this method; `Allow` lists the methods it has."""
+
+
+# The state of things forbids it.
+
+
+class Conflicting(PostroadError):
+    pass
+
+
+class Conflict(Conflicting, code="conflict", status=409, retryable=True, title="Changed meanwhile"):
+    """What the write was based on is no longer the latest."""
+
+
+class ReceiptInvalid(Conflicting, code="receipt-invalid", status=400, title="Not a receipt of this queue"):
+    """The receipt was not made by this installation for this queue, or it was altered."""
+
+
+class LeaseExpired(Conflicting, code="lease-expired", status=409, title="The lease has expired"):
+    """The receipt's visibility timeout has passed; the message is, or will be, delivered again."""
+
+
+class QueueImmutable(Conflicting, code="setting-immutable", status=409, title="This setting cannot be changed"):
+    """The setting is fixed when the queue is created."""
+
+
+# Not now, or no room.
+
+
+class Unavailable(PostroadError):
+    pass
+
+
+class EngineUnavailable(Unavailable, code="engine-unavailable", status=503, retryable=True, title="The engine did not answer"):
+    """No leader answered in time. A write may or may not be stored; sending it again with the same id is safe."""
+
+
+class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, title="Too much is waiting"):
+    """More writes are waiting than the worker will hold. Nothing of this request was stored."""
+
+
+class Draining(Unavailable, code="draining", status=503, retryable=True, title="Shutting down"):
+    """This process is stopping; another one, or this one after its restart, will answer."""
+
+
+class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, title="No room"):
+    """The queue is at its limit, or the engine is out of storage. Nothing was stored."""
+
+
+class EngineRefused(Unavailable, code="engine-refused", status=502, title="The engine refused the request"):
+    """The engine answered with an error that Postroad does not expect; `detail` has its words."""

@@ -1,0 +1,46 @@
+"""JSON in and out, with errors that name the field."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from postroad.kernel.errors import BodyInvalid, InvalidRequest, MalformedJson
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
+    """The body as the decoder's type. Raises MalformedJson, or BodyInvalid with the path of the field in `errors`."""
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec.Raw skips over strings without looking at them
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        raise _field_error(str(exc)) from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise MalformedJson(str(exc)) from exc
+    except RecursionError as exc:
+        raise MalformedJson("the JSON is nested too deeply") from exc
+
+
+def _field_error(text: str) -> InvalidRequest:
+    found = _PATH.match(text)
+    what, path = (found["what"], found["path"] or "$") if found else (text, "$")
+    return invalid_field(path, what)
+
+
+def invalid_field(path: str, what: str) -> BodyInvalid:
+    return BodyInvalid(f"{what} (at {path})", extra={"errors": [{"path": path, "detail": what}]})
+
+
+def decoder(of: type[T]) -> "msgspec.json.Decoder[T]":
+    return msgspec.json.Decoder(of)
+
+
+def loads(body: bytes) -> Any:
+    return msgspec.json.decode(body)

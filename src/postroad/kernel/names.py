@@ -1,0 +1,108 @@
+"""Names that users choose, and the injective way they become NATS tokens.
+
+A token keeps letters, digits and `-`. Everything else is escaped with `_`: the common marks by one letter, any other byte of
+the UTF-8 text as `_x` and two hex digits. Since `_` itself is escaped, two names never make the same token, and a joined
+name such as `Q_<tenant>__<queue>` can be read in one way only: a tenant's id has no `_`.
+"""
+
+import re
+
+from postroad.kernel.errors import InvalidParameter
+
+TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+
+# API nouns stand where a project may stand (`/v1/{project}/stream/…`), so no tenant may be called by one of them.
+RESERVED = frozenset(
+    [
+        "admin",
+        "alert-channels",
+        "alert-rules",
+        "alerts",
+        "bans",
+        "buckets",
+        "claim",
+        "commands",
+        "control",
+        "grants",
+        "health",
+        "insights",
+        "invites",
+        "jobs",
+        "keys",
+        "live",
+        "loadtests",
+        "publish",
+        "queues",
+        "quotas",
+        "registry",
+        "replays",
+        "route-health",
+        "routes",
+        "services",
+        "session",
+        "sessions",
+        "settings",
+        "stream",
+        "streams",
+        "subscribe",
+        "subscriptions",
+        "tasks",
+        "telemetry",
+        "tenant-config",
+        "tenants",
+        "tokens",
+        "topics",
+        "topology",
+        "unsubscribe",
+        "ws",
+    ]
+)
+
+_SHORT = {"_": "_u", ".": "_d", ":": "_c", "/": "_s"}
+_LONG = {short[1]: mark for mark, short in _SHORT.items()}
+_PLAIN = re.compile(r"[A-Za-z0-9-]*")
+_ESCAPED = re.compile(r"_(?:x([0-9a-f]{2})|([a-z]))")
+
+
+def escape(name: str) -> str:
+    if _PLAIN.fullmatch(name):
+        return name
+    out: list[str] = []
+    for char in name:
+        if char in _SHORT:
+            out.append(_SHORT[char])
+        elif _PLAIN.fullmatch(char):
+            out.append(char)
+        else:
+            out.extend(f"_x{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
+    return "".join(out)
+
+
+def unescape(token: str) -> str:
+    """The name that `escape` made this token of."""
+    raw = _ESCAPED.sub(lambda m: chr(int(m[1], 16)) if m[1] else _LONG[m[2]], token)
+    return raw.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
+def tenant_id(text: str) -> str:
+    if not TENANT.fullmatch(text):
+        raise InvalidParameter(f"a tenant's id is 1 to 32 of a-z, 0-9 and '-', not starting with '-': {text!r}")
+    if text in RESERVED:
+        raise InvalidParameter(f"{text!r} is a word of the API and cannot be a tenant's id")
+    return text
+
+
+def queue_name(text: str) -> str:
+    if not QUEUE.fullmatch(text):
+        raise InvalidParameter(f"a queue's name is 1 to 80 of letters, digits and '_ . : -': {text[:100]!r}")
+    return text
+
+
+def queue_stream(tenant: str, queue: str) -> str:
+    return f"Q_{tenant}__{escape(queue)}"
+
+
+def queue_subject(tenant: str, queue: str) -> str:
+    """What every subject of the queue starts with: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
+    return f"q.{tenant}.{escape(queue)}"

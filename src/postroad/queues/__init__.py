@@ -1,0 +1,1 @@
+"""Work queues: publish, lease, settle."""

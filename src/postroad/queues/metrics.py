@@ -1,0 +1,10 @@
+"""What queues count."""
+
+from prometheus_client import Counter, Histogram
+
+published = Counter("postroad_messages_published_total", "Messages published to queues.", ["tenant"])
+leased = Counter("postroad_messages_leased_total", "Messages handed to consumers.", ["tenant"])
+acked = Counter("postroad_messages_acked_total", "Messages acknowledged.", ["tenant"])
+queue_wait = Histogram(
+    "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
+)

@@ -1,0 +1,397 @@
+"""What a user can do with a queue's messages: publish, lease, acknowledge."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from postroad.access.seal import SealBroken, Sealer
+from postroad.engine import log as stored_log
+from postroad.engine.commit import Committers, Draft
+from postroad.engine.layout import stream_info
+from postroad.engine.link import Link
+from postroad.engine.table import Table
+from postroad.engine.wire import header_lines
+from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
+from postroad.kernel.caller import Caller
+from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.errors import (
+    Conflict,
+    EngineFull,
+    IdempotencyMismatch,
+    LeaseExpired,
+    PostroadError,
+    QueueNotFound,
+    ReceiptInvalid,
+)
+from postroad.kernel.ids import new_id
+from postroad.queues import metrics
+from postroad.queues.definitions import WORK_CONSUMER, Definitions
+from postroad.queues.rules import (
+    LeasedMessage,
+    Marker,
+    MessageLimits,
+    NewMessage,
+    Published,
+    QueueRecord,
+    Receipt,
+    StoredMessage,
+    as_leased,
+    body_hash,
+    check_message,
+    decode_marker,
+    decode_message,
+    encode_message,
+    marker_token,
+)
+from postroad.telemetry.catalogue import JobDone, JobLeased, JobQueued
+from postroad.telemetry.metrics import tenant_label
+from postroad.telemetry.outbox import Outbox
+
+_UNREADABLE_AGAIN_MS = 3_600_000
+_ROOM_KNOWN_SECONDS = 1.0
+_ROOM_ASK_SECONDS = 0.05
+
+log = structlog.get_logger("postroad.queues")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a call came from, for its events: the request's id and the trace it belongs to."""
+
+    request_id: str = ""
+    traceparent: str | None = None
+
+
+@dataclass(slots=True)
+class _Room:
+    """What this worker knows of how full a limited queue is: a count, its age, and what it has added since."""
+
+    counted: int = 0
+    counted_at: float = float("-inf")
+    added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A message that is ready to be stored: its own draft last, before it the marker of its idempotency key."""
+
+    message: StoredMessage
+    drafts: tuple[Draft, ...]
+    new: NewMessage
+    body: str
+
+
+class Queues:
+    def __init__(
+        self,
+        link: Link,
+        committers: Committers,
+        definitions: Definitions,
+        table: Table[QueueRecord],
+        outbox: Outbox,
+        sealer: Sealer,
+        clock: Clock,
+        *,
+        limits: MessageLimits,
+        idempotency_ttl_ms: int,
+    ) -> None:
+        self._link, self._committers, self._definitions = link, committers, definitions
+        self._outbox, self._sealer, self._clock = outbox, sealer, clock
+        self._limits, self._idempotency_ttl_ms = limits, idempotency_ttl_ms
+        self._work: dict[str, WorkQueue] = {}
+        self._rooms: dict[str, _Room] = {}
+        table.on_change(self._queue_changed)
+
+    # Publishing
+
+    async def publish(self, caller: Caller, queue: str, new: NewMessage, origin: Origin) -> Published:
+        """Return once the message, and its job's first event, would survive a crash.
+
+        Raises QueueNotFound, TooLarge, BodyInvalid, IdempotencyMismatch, EngineFull, Overloaded, EngineUnavailable.
+        """
+        check_message(new, self._limits)
+        record = await self._definitions.find_or_create(caller, queue, origin.request_id)
+        if record.settings.max_messages:
+            await self._make_sure_of_room(record, 1)
+        prepared = self._prepare(record, caller, new, origin)
+        committer = self._committers.of(record.stream)
+        if len(prepared.drafts) == 1:
+            await committer.append(prepared.drafts[0])
+        else:
+            try:
+                await committer.append_together(prepared.drafts)
+            except Conflict:
+                return await self._known_already(record, caller, prepared, origin)
+        await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
+        metrics.published.labels(tenant_label(caller.tenant)).inc()
+        return _published(prepared.message)
+
+    async def publish_batch(
+        self, caller: Caller, queue: str, batch: Sequence[NewMessage], origin: Origin
+    ) -> list[Published | PostroadError]:
+        """As `publish` for each of many, with an outcome for each: one that fails does not keep the others from being stored."""
+        record = await self._definitions.find_or_create(caller, queue, origin.request_id)
+        outcomes: list[Published | PostroadError | None] = [self._fault(new, index) for index, new in enumerate(batch)]
+        good = [index for index, fault in enumerate(outcomes) if fault is None]
+        if record.settings.max_messages:
+            good = await self._those_with_room(record, good, outcomes)
+        prepared = [self._prepare(record, caller, batch[index], origin) for index in good]
+        stored = await self._committers.of(record.stream).append_each([one.drafts for one in prepared])
+        fresh: list[_Prepared] = []
+        for index, one, outcome in zip(good, prepared, stored, strict=True):
+            if isinstance(outcome, Conflict) and len(one.drafts) > 1:
+                try:
+                    outcomes[index] = await self._known_already(record, caller, one, origin)
+                except PostroadError as problem:
+                    outcomes[index] = problem
+            elif isinstance(outcome, PostroadError):
+                outcomes[index] = outcome
+            else:
+                fresh.append(one)
+                outcomes[index] = _published(one.message)
+        await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
+        metrics.published.labels(tenant_label(caller.tenant)).inc(len(fresh))
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _fault(self, new: NewMessage, index: int) -> PostroadError | None:
+        try:
+            check_message(new, self._limits, f"$.messages[{index}]")
+        except PostroadError as fault:
+            return fault
+        return None
+
+    async def _those_with_room(
+        self, record: QueueRecord, good: list[int], outcomes: list[Published | PostroadError | None]
+    ) -> list[int]:
+        """The first of them, as many as the queue has room for; the others' outcome is that it is full."""
+        roomy: list[int] = []
+        for index in good:
+            try:
+                await self._make_sure_of_room(record, 1)
+                roomy.append(index)
+            except EngineFull as full:
+                outcomes[index] = full
+        return roomy
+
+    def _prepare(self, record: QueueRecord, caller: Caller, new: NewMessage, origin: Origin) -> _Prepared:
+        message_id, now = new_id(), self._clock()
+        message = StoredMessage(
+            v=1,
+            id=message_id,
+            job=new_id(),
+            at=now,
+            headers=new.headers,
+            corr=new.correlation_id,
+            trace=origin.traceparent,
+            payload=new.payload,
+        )
+        draft = _draft(record, message, new.delay_ms)
+        if new.idempotency_key is None:
+            return _Prepared(message, (draft,), new, "")
+        body = body_hash(new)
+        marker = Marker(v=1, body=body, message=message_id, job=message.job, at=now)
+        ttl_ms = record.settings.dedupe_window_ms or self._idempotency_ttl_ms
+        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", f"{max(1, ttl_ms // 1000)}s")])
+        subject = f"{record.subject}.idem.{marker_token(caller.key_id, new.idempotency_key)}"
+        return _Prepared(
+            message,
+            (Draft(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True), draft),
+            new,
+            body,
+        )
+
+    async def _known_already(self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin) -> Published:
+        """The idempotency key was used before: the first message's ids, if the body is the same."""
+        entry = await stored_log.last(self._link, record.stream, prepared.drafts[0].subject)
+        if entry is None:  # it expired just now: this is a first use after all
+            return await self.publish(caller, record.name, prepared.new, origin)
+        marker = decode_marker(entry.payload)
+        if marker.body != prepared.body:
+            raise IdempotencyMismatch("the idempotency key was used with another body")
+        first = msgspec.structs.replace(prepared.message, id=marker.message, job=marker.job, at=marker.at)
+        # Whoever stored it may have died before the job's event was: the same event again is harmless, a missing one is not.
+        await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
+        return _published(first)
+
+    def _queued_event(
+        self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, first: StoredMessage | None = None
+    ) -> JobQueued:
+        """Its id is the message's own: repeated, it is the same event."""
+        message = first or prepared.message
+        return JobQueued(
+            event_id=message.id,
+            timestamp=rfc3339(message.at),
+            tenant=record.tenant,
+            job_id=message.job,
+            message_id=message.id,
+            queue=record.name,
+            payload_bytes=len(prepared.drafts[-1].payload),
+            delay_ms=prepared.new.delay_ms,
+            correlation_id=message.corr,
+            key_id=caller.key_id,
+            request_id=origin.request_id,
+        )
+
+    async def _make_sure_of_room(self, record: QueueRecord, count: int) -> None:
+        """Raises EngineFull. The engine cannot refuse for us: a stream with delayed messages may not refuse new ones."""
+        room = self._rooms.setdefault(record.stream, _Room())
+        limit, now = record.settings.max_messages, asyncio.get_running_loop().time()
+        age = now - room.counted_at
+        if age > _ROOM_KNOWN_SECONDS or (room.counted + room.added + count > limit and age > _ROOM_ASK_SECONDS):
+            room.counted_at, room.added = now, 0
+            info = await stream_info(self._link, record.stream)
+            room.counted = info.state.messages if info else 0
+        if room.counted + room.added + count > limit:
+            raise EngineFull(f"the queue {record.name!r} has reached its limit of {limit} messages", retry_after=5)
+        room.added += count
+
+    # Leasing
+
+    async def lease(
+        self, caller: Caller, queue: str, origin: Origin, *, count: int, lease_ms: int | None, wait_ms: int
+    ) -> list[LeasedMessage]:
+        """Up to `count` messages, each kept from others for `lease_ms`. Raises QueueNotFound, EngineUnavailable."""
+        record = await self._definitions.find(caller.tenant, queue)
+        work = self._work_queue(record)
+        delivered = await work.pull(count, wait_ms / 1000)
+        if not delivered:
+            return []
+        lease_ms = record.settings.visibility_timeout_ms if lease_ms is None else lease_ms
+        now = self._clock()
+        messages: list[LeasedMessage] = []
+        events: list[JobLeased] = []
+        verdicts: list[tuple[Delivery, bytes]] = []
+        for one in delivered:
+            stored = _readable(one, record)
+            verdicts.append((one.delivery, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
+            if stored is not None:
+                receipt = _receipt(one.delivery, stored, now, now + lease_ms)
+                messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
+                events.append(_leased_event(record, caller, origin, receipt, stored.at))
+        await work.settle_without_answer(verdicts)
+        self._outbox.emit(events)
+        metrics.leased.labels(tenant_label(caller.tenant)).inc(len(messages))
+        return messages
+
+    def _work_queue(self, record: QueueRecord) -> WorkQueue:
+        found = self._work.get(record.stream)
+        if found is None:
+            found = self._work[record.stream] = WorkQueue(self._link, record.stream, WORK_CONSUMER)
+        return found
+
+    # Settling
+
+    async def acknowledge(
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str], origin: Origin
+    ) -> list[PostroadError | None]:
+        """Return once none of them can come back; for each receipt what is wrong with it, or None.
+
+        Raises QueueNotFound, EngineUnavailable. Acknowledging twice is the same as once.
+        """
+        record = await self._definitions.find(caller.tenant, queue)
+        opened = [self._open(record, text) for text in receipt_ids]
+        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
+        await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
+        now = self._clock()
+        await self._outbox.commit([_done_event(record, caller, origin, receipt, now) for receipt in good])
+        metrics.acked.labels(tenant_label(caller.tenant)).inc(len(good))
+        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
+
+    def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
+        try:
+            receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
+        except (SealBroken, ValueError):
+            return ReceiptInvalid("this is not a receipt of this queue")
+        if self._clock() > receipt.deadline_ms:
+            return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
+        return receipt
+
+    def _queue_changed(self, _key: str, record: QueueRecord | None) -> None:
+        """A deleted queue's waiting consumers are told; whatever this worker keeps for queues that are gone is dropped."""
+        if record is not None:
+            return
+        tenant, _, token = _key.partition(".")
+        stream = f"Q_{tenant}__{token}"
+        self._rooms.pop(stream, None)
+        self._committers.forget(stream)
+        work = self._work.pop(stream, None)
+        if work is not None:
+            work.close(QueueNotFound("the queue was deleted"))
+
+
+def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:
+    ready = f"{record.subject}.ready"
+    retention = f"{max(1, record.settings.retention_ms // 1000)}s" if record.settings.retention_ms else None
+    if not delay_ms:
+        return Draft(ready, encode_message(message), message.id, header_lines([("Nats-TTL", retention)]) if retention else "")
+    headers = [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
+    if retention:
+        headers.append(("Nats-Schedule-TTL", retention))
+    return Draft(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
+
+
+def _published(message: StoredMessage) -> Published:
+    return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at))
+
+
+def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
+    """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
+    try:
+        return decode_message(delivered.payload)
+    except (msgspec.DecodeError, RecursionError):
+        log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
+        return None
+
+
+def _receipt(delivery: Delivery, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
+    return Receipt(
+        stream_sequence=delivery.stream_sequence,
+        consumer_sequence=delivery.consumer_sequence,
+        attempt=delivery.attempt,
+        stored_at_ns=delivery.stored_at_ns,
+        leased_at_ms=leased_at_ms,
+        deadline_ms=deadline_ms,
+        message_id=stored.id,
+        job_id=stored.job,
+    )
+
+
+def _delivery(receipt: Receipt) -> Delivery:
+    return Delivery(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)
+
+
+def _leased_event(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, stored_at_ms: int) -> JobLeased:
+    wait_ms = max(0, receipt.leased_at_ms - stored_at_ms)
+    if receipt.attempt == 1:
+        metrics.queue_wait.observe(wait_ms / 1000)
+    return JobLeased(
+        event_id=new_id(),
+        timestamp=rfc3339(receipt.leased_at_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        attempt=receipt.attempt,
+        lease_until=rfc3339(receipt.deadline_ms),
+        wait_ms=wait_ms,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def _done_event(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int) -> JobDone:
+    return JobDone(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        attempt=receipt.attempt,
+        processing_ms=max(0, now_ms - receipt.leased_at_ms),
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )

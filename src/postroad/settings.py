@@ -1,0 +1,211 @@
+"""Settings: read once at start from the environment (`POSTROAD_…`) and an optional TOML file, checked as a whole, then frozen.
+
+Nothing else reads the environment. `docs/settings.md` lists every one of them; a test compares.
+"""
+
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+
+
+class Secret(str):
+    """A text that does not show itself when printed or logged; `.reveal()` does."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+    def reveal(self) -> str:
+        return str.__str__(self)
+
+
+class SettingsInvalid(Exception):
+    """All faults of the settings at once, a line each."""
+
+
+def _setting(default: typing.Any, why: str, check: Callable[[typing.Any], bool] | None = None) -> typing.Any:
+    return field(default=default, metadata={"why": why, "check": check})
+
+
+def _positive(value: int | float) -> bool:
+    return value > 0
+
+
+def _is_sync(value: str) -> bool:
+    return value == "always" or re.fullmatch(r"[1-9][0-9]*(ms|s|m)", value) is not None
+
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    # Where
+    host: str = _setting("127.0.0.1", "Address the gateway listens on.")
+    port: int = _setting(8080, "Port the gateway listens on; 0 takes a free one.", lambda value: 0 <= value <= 65535)
+    workers: int = _setting(1, "Gateway processes that share the port.", lambda value: 1 <= value <= 64)
+    data_dir: Path = _setting(Path("var"), "Where the child server's data, the credentials and the platform key are kept.")
+
+    # Engine
+    nats_url: Secret | None = _setting(
+        None, "NATS servers, comma separated. Without it, Postroad runs a child server of its own."
+    )
+    nats_credentials: Path | None = _setting(None, "A NATS credentials file (JWT and seed).")
+    nats_tls_ca: Path | None = _setting(None, "Certificates that the NATS servers are checked against.")
+    nats_tls_cert: Path | None = _setting(None, "Client certificate for NATS.")
+    nats_tls_key: Path | None = _setting(None, "Key of the client certificate.")
+    nats_port: int = _setting(0, "Port of the child server; 0 takes a free one.", lambda value: 0 <= value <= 65535)
+    replicas: int = _setting(
+        0, "Copies of each stream: 1, 3 or 5; 0 means 1 on the child and 3 on a cluster.", lambda value: value in (0, 1, 3, 5)
+    )
+    sync: str = _setting(
+        "always", "When the child fsyncs: `always`, or an interval such as `2s`, whose writes a power cut may cost.", _is_sync
+    )
+    encryption_key: Secret | None = _setting(
+        None, "Encrypts the child's data at rest. Losing it loses the data.", lambda value: len(value) >= 16
+    )
+    engine_timeout: float = _setting(
+        10.0, "Seconds that a write may take, retries included, before it is answered 503.", _positive
+    )
+    batch_from: int = _setting(
+        0,
+        "Writes that must be waiting before they go as one batch; 0 chooses by `sync` (decision 0003).",
+        lambda value: 0 <= value <= 1000,
+    )
+    waiting_bytes_max: int = _setting(
+        64 * _MIB, "Bytes of writes that may wait in one worker before new ones are answered 503.", _positive
+    )
+
+    # Keys
+    platform_key: Secret | None = _setting(
+        None,
+        "Seals receipts; at least 32 characters, newest first, comma separated for rotation. `up` makes one in `data_dir`.",
+        lambda value: all(len(one) >= 32 for one in value.split(",")),
+    )
+
+    # Limits
+    body_bytes_max: int = _setting(8 * _MIB, "Largest request body.", _positive)
+    message_bytes_max: int = _setting(
+        1 * _MIB, "Largest payload of one message.", lambda value: 0 < value <= 8 * _MIB - 64 * _KIB
+    )
+    message_headers_max: int = _setting(64, "Headers of one message.", _positive)
+    message_headers_bytes_max: int = _setting(16 * _KIB, "Names and values of one message's headers together.", _positive)
+    batch_messages_max: int = _setting(1000, "Messages in one batch publish.", lambda value: 1 <= value <= 1000)
+    pull_messages_max: int = _setting(500, "Messages in one pull.", lambda value: 1 <= value <= 1000)
+    pull_wait_ms_max: int = _setting(20_000, "Longest long poll.", lambda value: 0 <= value <= 60_000)
+    queues_per_tenant_max: int = _setting(10_000, "Queues that a tenant may have.", _positive)
+    idempotency_ttl_ms: int = _setting(86_400_000, "How long an idempotency key is remembered.", lambda value: value >= 1000)
+    connections_max: int = _setting(10_000, "Open connections of one worker; more are answered 503.", _positive)
+    request_seconds_max: float = _setting(30.0, "Seconds that a client may take to send its body.", _positive)
+
+    # Operation
+    stop_seconds: float = _setting(3.0, "How long open requests may go on after a stop was asked for.", _positive)
+    out_of_touch_seconds_max: float = _setting(
+        30.0, "How old the registry may be before a gateway calls itself not ready.", _positive
+    )
+    cors_origin: str = _setting("*", "Origin that browsers may call from; empty turns CORS off.")
+    log_level: str = _setting(
+        "info", "debug, info, warning or error.", lambda value: value in ("debug", "info", "warning", "error")
+    )
+    log_format: str = _setting(
+        "auto", "json, text, or auto: text on a terminal.", lambda value: value in ("auto", "json", "text")
+    )
+    access_log: bool = _setting(False, "Log every request, not only those that fail.")
+    metrics_dir: Path | None = _setting(None, "Where workers share their metrics; `up` and `serve` choose one.")
+
+    @property
+    def replica_count(self) -> int:
+        return self.replicas or (3 if self.is_cluster else 1)
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.nats_url is not None and "," in self.nats_url.reveal()
+
+    @property
+    def commit_batch_from(self) -> int:
+        """Where a batch becomes cheaper than pipelined singles: with an fsync per write soon, without it late."""
+        return self.batch_from or (12 if self.sync == "always" else 192)
+
+
+def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """From `overrides` (the command line), else the environment, else the file that POSTROAD_CONFIG names, else the defaults.
+
+    Raises SettingsInvalid with every fault, unknown POSTROAD_ names included.
+    """
+    environ = os.environ if environ is None else environ
+    texts: dict[str, object] = {}
+    faults: list[str] = []
+    known = {one.name: one for one in fields(Settings)}
+    path = environ.get("POSTROAD_CONFIG")
+    if path:
+        try:
+            texts.update(tomllib.loads(Path(path).read_text()))
+        except (OSError, tomllib.TOMLDecodeError) as exc:
+            faults.append(f"POSTROAD_CONFIG: {exc}")
+    for name, value in environ.items():
+        if name.startswith("POSTROAD_") and name != "POSTROAD_CONFIG":
+            texts[name.removeprefix("POSTROAD_").lower()] = value
+    texts.update({name: value for name, value in (overrides or {}).items() if value is not None})
+    values: dict[str, object] = {}
+    for name, text in texts.items():
+        if name not in known:
+            faults.append(f"{env_name(name)}: there is no such setting")
+            continue
+        try:
+            values[name] = _parse(known[name], text)
+        except ValueError as exc:
+            faults.append(f"{env_name(name)}: {exc}")
+    if faults:
+        raise SettingsInvalid("\n".join(faults))
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def env_name(name: str) -> str:
+    return f"POSTROAD_{name.upper()}"
+
+
+def _parse(one: "Field[typing.Any]", given: object) -> object:
+    wanted = typing.get_type_hints(Settings)[one.name]
+    if isinstance(wanted, types.UnionType):
+        if given == "":
+            return None
+        wanted = next(part for part in wanted.__args__ if part is not type(None))
+    value = _convert(wanted, given)
+    check = one.metadata["check"]
+    if check is not None and not check(value.reveal() if isinstance(value, Secret) else value):
+        shown = "***" if isinstance(value, Secret) else repr(value)
+        raise ValueError(f"{shown} is not allowed. {one.metadata['why']}")
+    return value
+
+
+def _convert(wanted: type, given: object) -> object:
+    if wanted is bool:
+        if str(given).lower() in ("1", "true", "yes", "on"):
+            return True
+        if str(given).lower() in ("0", "false", "no", "off", ""):
+            return False
+        raise ValueError(f"{given!r} is neither true nor false")
+    try:
+        return wanted(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{given!r} is not {'a whole number' if wanted is int else 'a number'}") from None
+
+
+def settings_table() -> list[tuple[str, str, str]]:
+    """Every setting's variable, default and reason; the docs page is compared with this."""
+    rows = []
+    for one in fields(Settings):
+        default = "" if one.default in (None, MISSING) else str(one.default)
+        rows.append((env_name(one.name), default, one.metadata["why"]))
+    return rows

@@ -1,0 +1,224 @@
+"""`postroad up` and `postroad serve`: one small process that keeps the others alive and stops them in order."""
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import tomllib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
+from postroad.access.service import Access, make_first_tenant
+from postroad.assembly import Role, connected, prepare_engine, registry_of
+from postroad.engine.child import ChildServer, ChildSettings, raise_descriptor_limit
+from postroad.engine.files import write_private
+from postroad.engine.process import Command, Kept
+from postroad.kernel.clock import now_ms
+from postroad.kernel.errors import PostroadError
+from postroad.settings import Secret, Settings
+
+log = structlog.get_logger("postroad")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What was started, for the banner: where it answers, and whether these are new keys."""
+
+    url: str
+    engine: str
+    data_dir: Path
+    credentials: dict[str, str]
+    is_first_start: bool
+
+
+Announce = Callable[[Running], None]
+T = TypeVar("T")
+
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a socket that listens everywhere is reached from here
+
+
+async def up(settings: Settings, announce: Announce) -> None:
+    """The engine, unless POSTROAD_NATS_URL names one, and workers of all roles; until a signal comes."""
+    settings = with_platform_key(settings)
+    if settings.nats_url is not None:
+        await serve(settings, Role.ALL, announce)
+        return
+    child = ChildServer(_child_settings(settings))
+    command = child.prepare()
+    try:
+        async with _kept(Kept(command)):
+            engine = f"nats-server (child), fsync {settings.sync}"
+            await _serve(replace(settings, nats_url=Secret(child.url)), Role.ALL, announce, engine)
+    finally:
+        child.release()
+
+
+async def serve(settings: Settings, role: Role, announce: Announce) -> None:
+    """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
+    await _serve(settings, role, announce, "POSTROAD_NATS_URL")
+
+
+async def _serve(settings: Settings, role: Role, announce: Announce, engine: str) -> None:
+    stop = _stop_signal()
+    raise_descriptor_limit()
+    listener = _listen(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            credentials, is_first = await _unless_stopped(stop, _first_start(settings))
+            metrics_dir = (
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if settings.workers > 1 else None
+            )
+            command = _worker_command(settings, role, listener, metrics_dir)
+            for number in range(settings.workers):
+                await stack.enter_async_context(
+                    _kept(Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 0.7))
+                )
+            await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
+            url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+            announce(Running(url, engine, settings.data_dir.resolve(), credentials, is_first))
+            await stop.wait()
+    except _Stopped:
+        return
+    finally:
+        listener.close()
+
+
+class _Stopped(Exception):
+    """A signal came before everything was up."""
+
+
+async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T:
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _Stopped
+        return working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+
+
+@asynccontextmanager
+async def _kept(kept: Kept) -> AsyncIterator[Kept]:
+    """The process runs for as long as the block does; leaving it waits for the process to end."""
+    task = asyncio.create_task(kept.run())
+    try:
+        yield kept
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The workers share this socket: while one restarts, connections wait in its queue instead of being refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise PostroadError(f"cannot listen on {host}:{port}: {exc.strerror}. POSTROAD_PORT chooses another port") from exc
+    listener.listen(4096)
+    return listener
+
+
+def _child_settings(settings: Settings) -> ChildSettings:
+    return ChildSettings(
+        data_dir=settings.data_dir.resolve(),
+        port=settings.nats_port,
+        sync=settings.sync,
+        encryption_key=settings.encryption_key.reveal() if settings.encryption_key else None,
+    )
+
+
+def _worker_command(settings: Settings, role: Role, listener: socket.socket, metrics_dir: str | None) -> Command:
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir)}
+    if settings.nats_url is not None:
+        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    if settings.platform_key is not None:
+        env["POSTROAD_PLATFORM_KEY"] = settings.platform_key.reveal()
+    if metrics_dir is not None:
+        env |= {"POSTROAD_METRICS_DIR": metrics_dir, "PROMETHEUS_MULTIPROC_DIR": metrics_dir}
+    argv = (sys.executable, "-m", "postroad.worker", role.value, str(listener.fileno()))
+    return Command("worker", argv, env, (listener.fileno(),))
+
+
+async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
+    """The engine laid out and, if it is fresh, the first tenant and keys. The operator's copy is written before they count."""
+    async with connected(settings, "postroad-setup") as engine:
+        await prepare_engine(engine, settings)
+        registry = registry_of(engine)
+        access = Access(registry.tenants, registry.keys, now_ms)
+        if await access.tenant("default") is not None:
+            return _read_credentials(settings.data_dir), False
+        credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
+        await make_first_tenant(access, **credentials)
+        return credentials, True
+
+
+def _read_credentials(data_dir: Path) -> dict[str, str]:
+    path = data_dir / "credentials.toml"
+    if not path.exists():
+        return {}
+    found = tomllib.loads(path.read_text())
+    return {name: found[name] for name in ("tenant_key", "admin_key") if name in found}
+
+
+def _write_credentials(data_dir: Path) -> dict[str, str]:
+    made = {"tenant_key": new_key(TENANT_PREFIX), "admin_key": new_key(PLATFORM_PREFIX)}
+    text = "# The operator's copy; Postroad itself keeps only hashes. Made on the first start.\n"
+    write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in made.items()))
+    return made
+
+
+def with_platform_key(settings: Settings) -> Settings:
+    """As given, else from `platform.key` in the data directory, which is made when it is missing."""
+    if settings.platform_key is not None:
+        return settings
+    path = settings.data_dir / "platform.key"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(48) + "\n")
+    return replace(settings, platform_key=Secret(path.read_text().strip()))
+
+
+async def _wait_ready(host: str, port: int) -> None:
+    """Until a worker says that it is ready. Workers that die are started again for as long as it takes, so this waits."""
+    tries = 0
+    while not await _is_ready(host, port):
+        tries += 1
+        if tries % 200 == 0:
+            log.warning("not_ready_yet")
+        await asyncio.sleep(0.05)
+
+
+async def _is_ready(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(3):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return (await reader.readline()).split(b" ")[1:2] == [b"200"]
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

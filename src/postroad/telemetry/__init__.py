@@ -1,0 +1,1 @@
+"""Everything that happens, as typed events in durable frames, and as metrics."""

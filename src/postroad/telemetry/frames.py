@@ -1,0 +1,55 @@
+"""Frames: many events in one stored message.
+
+Format 1. Subject `job.<tenant>` or `telemetry.<tenant>`; headers `Postroad-Frame: 1` and `Postroad-Events: <count>`; the body
+is the events as JSON lines, in the order in which they happened in the process that sent them. An event's position is the
+frame's sequence and its line; its identity is `event_id`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from postroad.engine.layout import StreamSpec
+from postroad.engine.tail import republish
+from postroad.engine.wire import header_lines
+
+FRAME_VERSION = "1"
+STREAMS = {"JOBS": "job", "TELEMETRY": "telemetry"}
+
+
+def frame_subject(stream: str, tenant: str) -> str:
+    return f"{STREAMS[stream]}.{tenant}"
+
+
+def frame_headers(count: int) -> str:
+    return header_lines([("Postroad-Frame", FRAME_VERSION), ("Postroad-Events", str(count))])
+
+
+def pack(lines: Sequence[bytes]) -> bytes:
+    return b"\n".join(lines)
+
+
+def unpack(payload: bytes) -> Iterator[bytes]:
+    """The events of a frame, each as the JSON text that it was sent as."""
+    return (line for line in payload.split(b"\n") if line)
+
+
+def frame_streams(replicas: int) -> list[StreamSpec]:
+    """Kept until the pipeline has read them; it trims behind itself. The age is the bound for when no pipeline runs."""
+    return [
+        StreamSpec(
+            stream,
+            (f"{word}.>",),
+            {
+                "allow_atomic": True,
+                "num_replicas": replicas,
+                "max_age": 14 * 86_400 * 1_000_000_000,
+                "duplicate_window": 60_000_000_000,
+                "republish": republish(f"{word}.>"),
+            },
+        )
+        for stream, word in STREAMS.items()
+    ]
+
+
+encode_event = msgspec.json.Encoder().encode

@@ -1,0 +1,138 @@
+"""The outbox: events wait per tenant, and all that wait go out as one frame while the one before is being stored.
+
+`commit` returns when the event is durable, for answers that promise it. `emit` never waits and never fails: the event is on its
+way at once, and it is lost only if the process dies within that moment or the engine stays away for longer than the buffer
+lasts, which the metric `postroad_events_dropped_total` counts.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from postroad.engine.commit import Committers, Draft
+from postroad.kernel.errors import EngineUnavailable, Overloaded, PostroadError
+from postroad.kernel.ids import new_id
+from postroad.telemetry import metrics
+from postroad.telemetry.catalogue import Event
+from postroad.telemetry.frames import encode_event, frame_headers, frame_subject, pack
+
+_FRAME_EVENTS_MAX = 2000
+_FRAME_BYTES_MAX = 512 * 1024
+
+log = structlog.get_logger("postroad.telemetry")
+
+
+class _Waiter:
+    """Somebody who waits until the lane's lines from `first` to before `last` are stored."""
+
+    __slots__ = ("first", "future", "last")
+
+    def __init__(self, first: int, last: int, future: "asyncio.Future[None]") -> None:
+        self.first, self.last, self.future = first, last, future
+
+
+class _Lane:
+    """The events of one tenant for one stream."""
+
+    __slots__ = ("lines", "sending", "subject", "waiters")
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.lines: list[bytes] = []
+        self.waiters: list[_Waiter] = []
+        self.sending: asyncio.Task[None] | None = None
+
+
+class Outbox:
+    def __init__(self, committers: Committers, *, waiting_bytes_max: int = 32 * 1024 * 1024) -> None:
+        self._committers = committers
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+
+    async def commit(self, events: Sequence[Event]) -> None:
+        """Return once the events, which are of one tenant and one stream, are durable. Raises Overloaded, EngineUnavailable."""
+        if not events:
+            return
+        lines = [encode_event(event) for event in events]
+        if self._waiting_bytes > self._waiting_bytes_max:
+            raise Overloaded("too many events are waiting to be stored", retry_after=1)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._add(events[0], lines, future)
+        await future
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Send the events, which are of one tenant and one stream, soon. Never waits, never raises."""
+        if not events:
+            return
+        if self._waiting_bytes > self._waiting_bytes_max:
+            metrics.events_dropped.labels(events[0].stream).inc(len(events))
+            return
+        self._add(events[0], [encode_event(event) for event in events], None)
+
+    def _add(self, first: Event, lines: list[bytes], future: "asyncio.Future[None] | None") -> None:
+        key = (first.stream, first.tenant)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(frame_subject(*key))
+        if future is not None:
+            lane.waiters.append(_Waiter(len(lane.lines), len(lane.lines) + len(lines), future))
+        lane.lines.extend(lines)
+        self._waiting_bytes += sum(map(len, lines))
+        if lane.sending is None:
+            lane.sending = asyncio.create_task(self._send(key, lane))
+
+    async def _send(self, key: tuple[str, str], lane: _Lane) -> None:
+        """Frame after frame, until nothing waits; then the lane is forgotten."""
+        try:
+            while lane.lines:
+                lines, touched = self._take_frame(lane)
+                try:
+                    draft = Draft(lane.subject, pack(lines), new_id(), frame_headers(len(lines)))
+                    await self._committers.of(key[0]).append(draft)
+                    metrics.events_framed.labels(key[0]).inc(len(lines))
+                    metrics.frame_events.observe(len(lines))
+                    _tell([waiter for waiter in touched if waiter.last <= 0], None)
+                except PostroadError as problem:
+                    metrics.events_dropped.labels(key[0]).inc(len(lines))
+                    log.error("events_not_stored", stream=key[0], count=len(lines), code=problem.code)
+                    _tell(touched, problem)
+                finally:
+                    self._waiting_bytes -= sum(map(len, lines))
+        finally:
+            lane.sending = None
+            if not lane.lines and self._lanes.get(key) is lane:
+                del self._lanes[key]
+
+    def _take_frame(self, lane: _Lane) -> tuple[list[bytes], list[_Waiter]]:
+        """The lines of the next frame, and the waiters who have a line in it; done is one whose `last` is now 0 or less."""
+        count = size = 0
+        for line in lane.lines:
+            if count and (count >= _FRAME_EVENTS_MAX or size + len(line) > _FRAME_BYTES_MAX):
+                break
+            count += 1
+            size += len(line) + 1
+        lines, lane.lines = lane.lines[:count], lane.lines[count:]
+        touched = [waiter for waiter in lane.waiters if waiter.first < count]
+        for waiter in lane.waiters:
+            waiter.first -= count
+            waiter.last -= count
+        lane.waiters = [waiter for waiter in lane.waiters if waiter.last > 0]
+        return lines, touched
+
+    async def drain(self) -> None:
+        """Wait until everything that was emitted is stored or given up."""
+        while self._lanes:
+            tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell(waiters: Sequence[_Waiter], problem: PostroadError | None) -> None:
+    for waiter in waiters:
+        if waiter.future.done():
+            continue
+        if problem is None:
+            waiter.future.set_result(None)
+        else:
+            waiter.future.set_exception(EngineUnavailable("the job's record could not be stored", retry_after=1))

@@ -1,0 +1,103 @@
+"""A tenant's events as they happen, over server-sent events."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.engine.layout import stream_info
+from postroad.engine.link import Link
+from postroad.engine.log import Entry
+from postroad.engine.tail import Source, follow
+from postroad.http.messages import Reply, Request
+from postroad.http.routing import Route
+from postroad.http.sse import event_stream, frame
+from postroad.kernel.caller import Scope
+from postroad.kernel.errors import EngineUnavailable, InvalidParameter
+from postroad.kernel.patterns import matches, pattern
+from postroad.telemetry.frames import STREAMS, frame_subject, unpack
+
+_POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+class StreamQuery(msgspec.Struct, frozen=True, rename={"last_event_id": "lastEventId"}, forbid_unknown_fields=True):
+    events: Annotated[str, Meta(max_length=256, description="Which events: a pattern such as `job.*`.")] = ">"
+    last_event_id: Annotated[str, Meta(description="Go on after this event; the header Last-Event-ID says the same.")] | None = (
+        None
+    )
+
+
+class _Name(msgspec.Struct):
+    event: str
+
+
+_name_of = msgspec.json.Decoder(_Name).decode
+
+
+class TelemetryRoutes:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def table(self) -> Sequence[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/telemetry/stream",
+                self.stream,
+                Scope.READ,
+                "Follow the tenant's events",
+                "Telemetry",
+                query=StreamQuery,
+                media="text/event-stream",
+                errors=(EngineUnavailable,),
+                description=(
+                    "Server-sent events, from now on or after `Last-Event-ID`. `event` is the type, `data` the event as JSON. "
+                    "At least once: after a reconnect some events may come again with the same `event_id`."
+                ),
+            )
+        ]
+
+    async def stream(self, request: Request) -> Reply:
+        query: StreamQuery = request.query
+        wanted = pattern(query.events)
+        positions = await self._positions(request.header(b"last-event-id") or query.last_event_id)
+        return event_stream(request, self._frames(request.caller.tenant, wanted, positions))
+
+    async def _positions(self, last_event_id: str | None) -> dict[str, int]:
+        if last_event_id is not None:
+            found = _POSITION.fullmatch(last_event_id)
+            if found is None:
+                raise InvalidParameter("Last-Event-ID is not one that this stream gave out")
+            return dict(zip(STREAMS, map(int, found.groups()), strict=True))
+        infos = {stream: await stream_info(self._link, stream) for stream in STREAMS}
+        return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
+
+    async def _frames(self, tenant: str, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
+        """The id is given with a frame's last event: who reconnects in the middle of a frame gets all of it again."""
+        async for stream, entry in _merged(self._link, tenant, positions):
+            positions[stream] = entry.sequence
+            position = "-".join(str(positions[name]) for name in STREAMS)
+            chosen = [(name, line) for line in unpack(entry.payload) if matches(wanted, name := _name_of(line).event)]
+            for index, (name, line) in enumerate(chosen, 1):
+                yield frame(line, event=name, event_id=position if index == len(chosen) else None)
+
+
+async def _merged(link: Link, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
+    """The entries of all event streams, in the order in which they arrive."""
+    ready: asyncio.Queue[tuple[str, Entry]] = asyncio.Queue(maxsize=64)
+
+    async def copy(stream: str, after: int) -> None:
+        async for entry in follow(link, Source(stream, frame_subject(stream, tenant)), after):
+            await ready.put((stream, entry))
+
+    copies = [asyncio.create_task(copy(stream, after)) for stream, after in positions.items()]
+    try:
+        while True:
+            yield await ready.get()
+    finally:
+        for task in copies:
+            task.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
