@@ -1,5 +1,6 @@
 """One worker process: `python -m postroad.worker <role> <listening descriptor>`, started by the supervisor."""
 
+import gc
 import socket
 import sys
 
@@ -24,8 +25,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def _calm_garbage_collector() -> None:
+    """What is there after the start stays; what requests leave behind is freed by reference counts. Looking for cycles every
+    few hundred objects, Python's default, cost a tenth of the processor under load."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+
+
 async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
+        _calm_garbage_collector()
         config = uvicorn.Config(
             node.app,
             http="httptools",
@@ -34,6 +44,7 @@ async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             date_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=max(1, round(settings.stop_seconds)),

@@ -55,7 +55,7 @@ def new_key(prefix: str = TENANT_PREFIX) -> str:
 
 
 def looks_like_key(text: str) -> bool:
-    """Cheap to ask, and spares the engine from look-ups of typing errors."""
+    """Spares the engine from look-ups of typing errors and guesses."""
     return text.startswith((TENANT_PREFIX, PLATFORM_PREFIX)) and len(text) > 49 and text[-6:] == _checksum(text[:-6])
 
 

@@ -12,18 +12,19 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from postroad.engine import metrics
 from postroad.engine.answers import decode_pub_ack, translate
 from postroad.engine.link import Link, Lost
 from postroad.engine.wire import publish_command
-from postroad.kernel.errors import EngineUnavailable, Overloaded, PostroadError, TooLarge
+from postroad.kernel.errors import EngineRefused, EngineUnavailable, Overloaded, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
 _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a message
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream."""
 
     subject: str
@@ -34,11 +35,11 @@ class Draft:
 
     @property
     def size(self) -> int:
-        return len(self.payload) + len(self.headers) + len(self.subject) + _HEADERS_ROOM
+        header_bytes = len(self.headers) if self.headers.isascii() else len(self.headers.encode())
+        return len(self.payload) + header_bytes + len(self.subject) + _HEADERS_ROOM
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """Where a message came to rest. `is_duplicate`: the id was known, and the sequence is the first one's."""
 
     sequence: int
@@ -73,13 +74,13 @@ class Backlog:
 class _Unit:
     """Messages of one caller that are stored together or not at all; nearly always a single one."""
 
-    __slots__ = ("drafts", "future", "give_up_at", "has_been_sent", "size")
+    __slots__ = ("drafts", "future", "give_up_at", "may_be_stored", "size")
 
     def __init__(self, drafts: Sequence[Draft], size: int, give_up_at: float) -> None:
         self.drafts = drafts
         self.size = size
         self.give_up_at = give_up_at
-        self.has_been_sent = False
+        self.may_be_stored = False  # by an earlier try that nobody answered
         self.future: asyncio.Future[Sequence[Stored]] = asyncio.get_running_loop().create_future()
 
     @property
@@ -220,20 +221,39 @@ class Committer:
                 stored = await self._send(units)
             except (Lost, TimeoutError, EngineUnavailable) as exc:
                 metrics.commit_retries.inc()
+                for unit in units:
+                    unit.may_be_stored = True
                 units = self._still_in_time(units, loop.time() + pause, exc)
                 if units:
                     await self._pause(pause, min(unit.give_up_at for unit in units))
                     pause = min(pause * 2, 1.0)
                 continue
-            except PostroadError as refusal:
+            except Exception as refusal:  # our own mistakes too, which must reach the caller and him alone
                 if len(units) > 1:
                     return False
-                self._settle(units[0], refusal)
+                self._settle(units[0], await self._found_stored(units[0], refusal))
                 return True
             for unit, result in zip(units, stored, strict=True):
                 self._settle(unit, result)
             return True
         return True
+
+    async def _found_stored(self, unit: _Unit, refusal: Exception) -> Sequence[Stored] | Exception:
+        """A batch whose ids are known is refused, unlike a single message. If all of them are, the unit is stored already."""
+        if len(unit.drafts) == 1 or not (unit.may_be_stored or isinstance(refusal, EngineRefused)):
+            return refusal
+        places: list[Stored] = []
+        for draft in unit.drafts:
+            # Known ids are looked up before conditions, so this answers with the place or an error, and stores nothing.
+            probe = Draft(draft.subject, b"", draft.id, "Nats-Expected-Last-Msg-Id: -\r\n")
+            try:
+                [[place]] = await self._send([_Unit((probe,), 0, unit.give_up_at)])
+            except (Lost, TimeoutError, EngineUnavailable) as exc:
+                return self._too_late(exc)
+            except PostroadError:
+                return refusal
+            places.append(Stored(place.sequence, is_duplicate=not unit.may_be_stored))
+        return places
 
     async def _pause(self, seconds: float, give_up_at: float) -> None:
         await asyncio.sleep(seconds)
@@ -246,18 +266,20 @@ class Committer:
     def _still_in_time(self, units: list[_Unit], now: float, cause: Exception) -> list[_Unit]:
         late = [unit for unit in units if unit.give_up_at <= now]
         for unit in late:
-            problem = EngineUnavailable(
-                f"{self.stream} did not answer in time: the message may or may not be stored", retry_after=1
-            )
-            problem.__cause__ = cause
-            self._settle(unit, problem)
+            self._settle(unit, self._too_late(cause))
         return [unit for unit in units if unit.give_up_at > now] if late else units
 
-    def _settle(self, unit: _Unit, outcome: Sequence[Stored] | PostroadError) -> None:
+    def _too_late(self, cause: Exception) -> EngineUnavailable:
+        words = f"{self.stream} did not answer in time: the message may or may not be stored"
+        problem = EngineUnavailable(words, retry_after=1)
+        problem.__cause__ = cause
+        return problem
+
+    def _settle(self, unit: _Unit, outcome: Sequence[Stored] | Exception) -> None:
         self._backlog.give_back(unit.size)
         if unit.future.done():  # cancelled: the caller no longer wants to know
             return
-        if isinstance(outcome, PostroadError):
+        if isinstance(outcome, Exception):
             unit.future.set_exception(outcome)
         else:
             unit.future.set_result(outcome)
@@ -267,12 +289,10 @@ class Committer:
         drafts = [draft for unit in units for draft in unit.drafts]
         reply, answered = self._link.expect()
         commands = self._encode_single(drafts[0], reply) if len(drafts) == 1 else self._encode_batch(drafts, reply)
-        is_first_try = not units[0].has_been_sent
-        for unit in units:
-            unit.has_been_sent = True
         try:
             await self._link.write(commands)
-            async with asyncio.timeout(self._policy.try_seconds):
+            try_until = asyncio.get_running_loop().time() + self._policy.try_seconds
+            async with asyncio.timeout_at(min(try_until, units[-1].give_up_at)):
                 answer = await answered
         finally:
             self._link.forget(reply)
@@ -284,7 +304,7 @@ class Committer:
         if len(drafts) == 1:
             metrics.stored_alone.inc()
             # A duplicate of our own earlier try is no duplicate to the caller.
-            return [(Stored(ack.seq, ack.duplicate and is_first_try),)]
+            return [(Stored(ack.seq, ack.duplicate and not units[0].may_be_stored),)]
         metrics.stored_in_batch.inc(len(drafts))
         metrics.commit_batch_size.observe(len(drafts))
         return _share_out(units, ack.seq - len(drafts) + 1)

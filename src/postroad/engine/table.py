@@ -54,7 +54,7 @@ class Table(Generic[Record]):
     def revision(self, key: str) -> int:
         return self._revisions.get(key, 0)
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
+    def keys_under(self, prefix: str = "") -> Iterator[str]:
         return iter(sorted(key for key in self._records if key.startswith(prefix)))
 
     def __len__(self) -> int:
@@ -85,5 +85,6 @@ class Table(Generic[Record]):
         value = self._encode(record)
         self._apply(Value(key, value, await self._bucket.update(key, value, revision)))
 
-    async def delete(self, key: str) -> None:
-        self._apply(Value(key, None, await self._bucket.delete(key)))
+    async def delete(self, key: str, revision: int | None = None) -> None:
+        """Raises Conflict if `revision` is given and somebody changed it since."""
+        self._apply(Value(key, None, await self._bucket.delete(key, revision)))

@@ -97,6 +97,7 @@ class WorkQueue:
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox_name = ""
         self._is_wake_open = False
+        self._has_lost_touch = False
 
     # Pulling
 
@@ -134,13 +135,15 @@ class WorkQueue:
             finally:
                 forget()
                 await stop()
+                while not self._inbox.empty():
+                    await self._take_in(self._inbox.get_nowait())
         except Exception as exc:
             self._fail_all(exc)
             if not isinstance(exc, PostroadError):
                 raise
         finally:
-            self._loop = None
             self._is_wake_open = False
+            self._loop = asyncio.create_task(self._run()) if self._pullers else None  # somebody came as this was ending
 
     async def _heard(self, message: Msg) -> None:
         self._inbox.put_nowait(message)
@@ -148,13 +151,18 @@ class WorkQueue:
     def _start_over(self) -> None:
         """The connection was lost and is back: nothing that was asked for will come."""
         self._is_wake_open = False
+        self._has_lost_touch = True
         for puller in self._pullers:
             puller.has_been_asked_for = False
         self._inbox.put_nowait(None)
 
     async def _somebody_waits(self) -> bool:
-        """Stay for a while when nobody does: the next one will come soon, and the subscription can be kept."""
-        if not self._pullers:
+        """Stay for a while when nobody does: the next one will come soon, and the subscription can be kept.
+
+        But not when the engine was asked to send the next message here: it would come for nobody, be given back, and count as
+        an attempt. To end the subscription is to take that back.
+        """
+        if not self._pullers and not self._is_wake_open:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_SECONDS):
                     while not self._pullers:
@@ -168,7 +176,9 @@ class WorkQueue:
             puller.has_been_asked_for = True
             demand += puller.want - len(puller.got)
         demand = min(demand, _ASK_MAX)
-        if not await self._request({"batch": demand, "no_wait": True}):
+        self._has_lost_touch = False
+        more = demand - self._is_wake_open  # one has been asked for already; what is asked for twice would come for nobody
+        if more == 0 or not await self._request({"batch": more, "no_wait": True}):
             return
         received = 0
         with contextlib.suppress(TimeoutError):
@@ -178,7 +188,7 @@ class WorkQueue:
                     status = await self._take_in(message)
                     if status == "message":
                         received += 1
-                    elif status in ("404", "409", "503") or not self._link.is_up:
+                    elif status in ("404", "409", "503") or self._has_lost_touch or not self._link.is_up:
                         if status == "503":
                             await self._no_responders()
                         return

@@ -20,7 +20,6 @@ from postroad.kernel import json
 from postroad.kernel.caller import Caller
 from postroad.kernel.errors import (
     Forbidden,
-    HeadersTooLarge,
     InvalidParameter,
     Overloaded,
     PostroadError,
@@ -33,7 +32,6 @@ from postroad.kernel.ids import ShortIds
 Authenticate = Callable[[str, str | None], Awaitable[Caller]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-_HEADERS_BYTES_MAX = 32 * 1024
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -59,10 +57,8 @@ class App:
         self.draining = asyncio.Event()
         self._common = [(b"x-content-type-options", b"nosniff")]
         if settings.cors_origin:
-            self._common += [
-                (b"access-control-allow-origin", settings.cors_origin.encode()),
-                (b"access-control-expose-headers", b"*, X-Request-Id, Retry-After, Location"),
-            ]
+            self._common.append((b"access-control-allow-origin", settings.cors_origin.encode()))
+            self._common.append((b"access-control-expose-headers", b"*"))
             if settings.cors_origin != "*":
                 self._common.append((b"vary", b"Origin"))
         self._counters: dict[tuple[str, str, int], Any] = {}
@@ -88,13 +84,13 @@ class App:
         route: Route | None = None
         status = 0
         self._open += 1
-        metrics.open_requests.inc()
         try:
             try:
                 if method == "OPTIONS":
                     reply = self._preflight(scope["path"])
                 else:
-                    self._check_load(scope)
+                    if self._open > self._settings.requests_max:
+                        raise Overloaded("too many requests are open", retry_after=1)
                     route, parameters = self._router.find(method, scope["path"])
                     request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
                     reply = await self._handle(route, request, scope)
@@ -112,14 +108,7 @@ class App:
             await self._send(reply, request_id, method, receive, send)
         finally:
             self._open -= 1
-            metrics.open_requests.dec()
             self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)
-
-    def _check_load(self, scope: Scope) -> None:
-        if self._open > self._settings.requests_max:
-            raise Overloaded("too many requests are open", retry_after=1)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > _HEADERS_BYTES_MAX:
-            raise HeadersTooLarge(f"the headers are over {_HEADERS_BYTES_MAX} bytes")
 
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Reply:
         client = scope.get("client")
@@ -214,6 +203,7 @@ class App:
         if not isinstance(chunks, AsyncIterator):
             raise TypeError("not a stream")
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        metrics.live_readers.inc()
 
         async def pump() -> None:
             if method != "HEAD":
@@ -231,6 +221,7 @@ class App:
             if pumping.done():
                 pumping.result()
         finally:
+            metrics.live_readers.dec()
             leaving.cancel()
             pumping.cancel()
             await asyncio.gather(pumping, leaving, return_exceptions=True)

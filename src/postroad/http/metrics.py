@@ -9,6 +9,4 @@ request_seconds = Histogram(
     ["method", "route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25),
 )
-open_requests = Gauge(
-    "postroad_http_open_requests", "Requests being answered, live readers included.", multiprocess_mode="livesum"
-)
+live_readers = Gauge("postroad_http_live_readers", "Open answers that are sent as things happen.", multiprocess_mode="livesum")

@@ -98,7 +98,8 @@ class Operations:
         return Reply(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
 
     async def _admit_to_metrics(self, request: Request) -> None:
-        if _is_loopback(request.client):
+        is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers
+        if _is_loopback(request.client) and not is_forwarded:
             return
         scheme, _, key = (request.header(b"authorization") or "").partition(" ")
         if scheme.lower() not in ("bearer", "apikey"):

@@ -42,6 +42,9 @@ class Route:
         return [segment.strip("{}") for segment in self.path.split("/") if segment.startswith("{")]
 
 
+_RECENT_MAX = 8192  # paths whose routes are remembered; a busy gateway sees the same few again and again
+
+
 class RouteClash(Exception):
     """Two routes would answer the same request."""
 
@@ -61,6 +64,7 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._root = _Node()
+        self._recent: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
         for route in self.routes:
             self._add(route)
 
@@ -78,6 +82,15 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and its path parameters. Raises RouteNotFound, or MethodNotAllowed with the methods that there are."""
+        known = self._recent.get((method, path))
+        if known is None:
+            known = self._search(method, path)
+            if len(self._recent) >= _RECENT_MAX:
+                self._recent.clear()
+            self._recent[method, path] = known
+        return known
+
+    def _search(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         values: list[str] = []
         node = self._walk(self._root, path.split("/")[1:], 0, values)
         if node is None:

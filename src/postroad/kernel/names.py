@@ -6,6 +6,7 @@ name such as `Q_<tenant>__<queue>` can be read in one way only: a tenant's id ha
 """
 
 import re
+from functools import lru_cache
 
 from postroad.kernel.errors import InvalidParameter
 
@@ -65,6 +66,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9-]*")
 _ESCAPED = re.compile(r"_(?:x([0-9a-f]{2})|([a-z]))")
 
 
+@lru_cache(maxsize=65_536)
 def escape(name: str) -> str:
     if _PLAIN.fullmatch(name):
         return name
@@ -99,10 +101,12 @@ def queue_name(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=65_536)
 def queue_stream(tenant: str, queue: str) -> str:
     return f"Q_{tenant}__{escape(queue)}"
 
 
+@lru_cache(maxsize=65_536)
 def queue_subject(tenant: str, queue: str) -> str:
     """What every subject of the queue starts with: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
     return f"q.{tenant}.{escape(queue)}"

@@ -1,9 +1,11 @@
 """Queues as things: made, found, changed, listed and deleted.
 
-The registry's record is the truth. A stream without one is left over from a delete that was interrupted; it is replaced when
-the name is used again, and swept away by the control role.
+The registry's record is the truth and the lock: whoever creates it makes the stream, whoever marks it deletes the stream, and
+everyone else waits for them, for a while. A process that dies half-way leaves a record that is not ready; the next one that
+needs the queue, or the control role's sweep, takes the work up.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -16,7 +18,6 @@ from postroad.engine.layout import (
     ensure_consumer,
     ensure_stream,
     stream_info,
-    stream_names,
 )
 from postroad.engine.link import Link
 from postroad.engine.table import Table
@@ -27,7 +28,7 @@ from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter, QueueN
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import escape, queue_name
-from postroad.queues.rules import QueueRecord, QueueSettings
+from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
 from postroad.telemetry.catalogue import QueueChanged, QueueDeleted
 from postroad.telemetry.outbox import Outbox
 
@@ -35,6 +36,8 @@ QUEUES_BUCKET = "postroad_queues"
 WORK_CONSUMER = "work"
 LATER_CONSUMER = "later"  # never pulled from: its backlog is the number of delayed messages
 _INCARNATION = "postroad.incarnation"
+_TAKE_UP_SECONDS = 10.0
+_STUCK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,17 @@ class Definitions:
     ) -> None:
         self._link, self._table, self._outbox, self._clock = link, table, outbox, clock
         self._replicas, self._per_tenant_max, self._may_auto_create = replicas, per_tenant_max, may_auto_create
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def known(self, tenant: str, name: str) -> QueueRecord | None:
+        """The queue, if this process has heard of it: the short way for the busy paths, where it nearly always has."""
+        record = self._table.get(_key(tenant, name))
+        return record if record is not None and record.state is QueueState.READY else None
 
     async def find(self, tenant: str, name: str) -> QueueRecord:
         """Raises QueueNotFound, InvalidParameter."""
-        record = await self._table.fetch(_key(tenant, queue_name(name)))
+        key = _key(tenant, queue_name(name))
+        record = await self._settled(key)
         if record is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return record
@@ -80,59 +90,108 @@ class Definitions:
         except QueueNotFound:
             if name.startswith("_") or not await self._may_auto_create(caller.tenant):
                 raise
-        record, _ = await self.put(caller, name, QueueSettings(), request_id)
+        record, _ = await self.put(caller, name, None, request_id)
         return record
 
-    async def put(self, caller: Caller, name: str, settings: QueueSettings, request_id: str) -> tuple[QueueRecord, bool]:
-        """Create the queue, or give it these settings; the second value says whether it is new."""
-        _check(settings)
+    async def put(self, caller: Caller, name: str, settings: QueueSettings | None, request_id: str) -> tuple[QueueRecord, bool]:
+        """Create the queue, or give it these settings; the second value says whether it is new.
+
+        Without settings a queue that is there is left as it is.
+        """
+        if settings is not None:
+            _check(settings)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' belong to Postroad")
-        key, now = _key(caller.tenant, name), self._clock()
+        key = _key(caller.tenant, name)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            record, is_new = await self._create_or_change(key, caller.tenant, name, settings)
+        self._locks.pop(key, None)
+        if is_new or settings is not None:
+            self._outbox.emit([self._changed_event(record, caller, request_id, is_new=is_new)])
+        return record, is_new
+
+    async def _create_or_change(
+        self, key: str, tenant: str, name: str, settings: QueueSettings | None
+    ) -> tuple[QueueRecord, bool]:
         while True:
-            known = await self._table.fetch(key)
-            if known is None:
-                self._check_count(caller.tenant)
-            record = QueueRecord(
-                tenant=caller.tenant,
-                name=name,
-                incarnation=known.incarnation if known else new_id(),
-                settings=settings,
-                created_at_ms=known.created_at_ms if known else now,
-                updated_at_ms=now,
-            )
-            await self._lay_out(record, is_new=known is None)
+            known = await self._settled(key)
             try:
                 if known is None:
-                    await self._table.create(key, record)
-                else:
-                    await self._table.update(key, record, self._table.revision(key))
-                break
+                    return await self._create(key, tenant, name, settings or QueueSettings()), True
+                if settings is None or settings == known.settings:
+                    return known, False
+                changed = msgspec.structs.replace(known, settings=settings, updated_at_ms=self._clock())
+                revision = self._table.revision(key)
+                await self._lay_out(changed)
+                await self._table.update(key, changed, revision)
+                return changed, False
             except Conflict:  # somebody else was at it: look again
                 self._table.forget(key)
-        event = QueueChanged(
-            event_id=new_id(),
-            timestamp=rfc3339(now),
-            tenant=caller.tenant,
-            queue=name,
-            is_new=known is None,
-            key_id=caller.key_id,
-            request_id=request_id,
+
+    async def _create(self, key: str, tenant: str, name: str, settings: QueueSettings) -> QueueRecord:
+        """Raises Conflict if somebody else creates it at the same time; then this one has touched nothing."""
+        self._check_count(tenant)
+        now = self._clock()
+        record = QueueRecord(
+            state=QueueState.MAKING,
+            tenant=tenant,
+            name=name,
+            incarnation=new_id(),
+            settings=settings,
+            created_at_ms=now,
+            updated_at_ms=now,
         )
-        self._outbox.emit([event])
-        return record, known is None
+        await self._table.create(key, record)
+        return await self._make(key, record)
+
+    async def _make(self, key: str, record: QueueRecord) -> QueueRecord:
+        """The stream of a record that is being made. What an earlier queue of this name may have left must not appear in it."""
+        revision = self._table.revision(key)
+        left_over = await stream_info(self._link, record.stream)
+        if left_over is not None and left_over.metadata.get(_INCARNATION) != record.incarnation:
+            await delete_stream(self._link, record.stream)
+        await self._lay_out(record)
+        ready = msgspec.structs.replace(record, state=QueueState.READY)
+        await self._table.update(key, ready, revision)
+        return ready
+
+    async def _settled(self, key: str) -> QueueRecord | None:
+        """The record once nobody works on its stream, None if there is none (any more)."""
+        loop = asyncio.get_running_loop()
+        take_up_at = loop.time() + _TAKE_UP_SECONDS
+        while True:
+            record = await self._table.fetch(key)
+            if record is None or record.state is QueueState.READY:
+                return record
+            if loop.time() > take_up_at:
+                await self._take_up(key, record)
+            else:
+                await asyncio.sleep(0.02)
+
+    async def _take_up(self, key: str, record: QueueRecord) -> None:
+        """Finish what a process that is gone has begun."""
+        try:
+            if record.state is QueueState.MAKING:
+                await self._make(key, record)
+            else:
+                await self._unmake(key, record)
+        except Conflict:
+            self._table.forget(key)
+
+    async def _unmake(self, key: str, record: QueueRecord) -> None:
+        revision = self._table.revision(key)
+        info = await stream_info(self._link, record.stream)
+        if info is not None and info.metadata.get(_INCARNATION) == record.incarnation:
+            await delete_stream(self._link, record.stream)
+        await self._table.delete(key, revision)
 
     def _check_count(self, tenant: str) -> None:
-        count = sum(1 for _ in self._table.keys(f"{tenant}."))
+        count = sum(1 for _ in self._table.keys_under(f"{tenant}."))
         if count >= self._per_tenant_max:
             raise Forbidden(f"the tenant has {count} queues; {self._per_tenant_max} is the limit")
 
-    async def _lay_out(self, record: QueueRecord, *, is_new: bool) -> None:
-        """The stream and its consumers. What an earlier queue of this name left behind must not appear in the new one."""
-        if is_new:
-            left_over = await stream_info(self._link, record.stream)
-            if left_over is not None and await self._table.fetch(_key(record.tenant, record.name)) is None:
-                await delete_stream(self._link, record.stream)
+    async def _lay_out(self, record: QueueRecord) -> None:
+        """The stream and its consumers, as the record says. Doing it again changes nothing."""
         subject = record.subject
         options = {
             "retention": "workqueue",
@@ -148,9 +207,16 @@ class Definitions:
         await ensure_consumer(self._link, record.stream, LATER_CONSUMER, {"filter_subject": f"{subject}.later.>"})
 
     async def delete(self, caller: Caller, name: str, request_id: str) -> None:
+        """Raises QueueNotFound."""
         record = await self.find(caller.tenant, name)
-        await self._table.delete(_key(caller.tenant, name))
-        await delete_stream(self._link, record.stream)
+        key = _key(caller.tenant, name)
+        deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
+        try:
+            await self._table.update(key, deleting, self._table.revision(key))
+            await self._unmake(key, deleting)
+        except Conflict as exc:
+            self._table.forget(key)
+            raise Conflict(f"the queue {name!r} was changed at the same time") from exc
         event = QueueDeleted(
             event_id=new_id(),
             timestamp=rfc3339(self._clock()),
@@ -161,13 +227,25 @@ class Definitions:
         )
         self._outbox.emit([event])
 
+    def _changed_event(self, record: QueueRecord, caller: Caller, request_id: str, *, is_new: bool) -> QueueChanged:
+        return QueueChanged(
+            event_id=new_id(),
+            timestamp=rfc3339(record.updated_at_ms),
+            tenant=record.tenant,
+            queue=record.name,
+            is_new=is_new,
+            key_id=caller.key_id,
+            request_id=request_id,
+        )
+
     def page(self, tenant: str, limit: int, after: str | None) -> QueuePage:
         """Queues in the order of their names' tokens, after the one that the cursor names."""
         prefix = f"{tenant}."
         start = prefix + escape(after) if after is not None else ""
-        keys = [key for key in self._table.keys(prefix) if key > start]
-        records = [record for key in keys[:limit] if (record := self._table.get(key)) is not None]
-        return QueuePage(records, records[-1].name if len(keys) > limit else None)
+        keys = [key for key in self._table.keys_under(prefix) if key > start]
+        shown = [record for key in keys[:limit] if (record := self._table.get(key)) is not None]
+        records = [record for record in shown if record.state is not QueueState.DELETING]
+        return QueuePage(records, shown[-1].name if len(keys) > limit else None)
 
     async def stats(self, record: QueueRecord) -> QueueStats:
         work = await consumer_state(self._link, record.stream, WORK_CONSUMER)
@@ -177,19 +255,16 @@ class Definitions:
         return QueueStats(ready=work.num_pending, leased=work.num_ack_pending, delayed=later.num_pending)
 
     async def sweep(self) -> int:
-        """Delete the streams of queues that have no record, as an interrupted delete leaves them. For the control role."""
-        swept = 0
-        for stream in await stream_names(self._link, "q.>"):
-            if await self._is_left_over(stream):
-                swept += await delete_stream(self._link, stream)
-        return swept
+        """Finish what processes that are gone have begun. For the control role; returns how many queues that were."""
+        unfinished = [key for key in self._table.keys_under() if (found := self._table.get(key)) and self._is_stuck(found)]
+        for key in unfinished:
+            record = await self._table.fetch(key)
+            if record is not None and self._is_stuck(record):
+                await self._take_up(key, record)
+        return len(unfinished)
 
-    async def _is_left_over(self, stream: str) -> bool:
-        tenant, _, token = stream.removeprefix("Q_").partition("__")
-        info = await stream_info(self._link, stream)
-        if info is None or _INCARNATION not in info.metadata or info.age_seconds < 60:
-            return False  # gone already, not ours, or being made just now
-        return await self._table.fetch(f"{tenant}.{token}") is None
+    def _is_stuck(self, record: QueueRecord) -> bool:
+        return record.state is not QueueState.READY and self._clock() - record.updated_at_ms > _STUCK_MS
 
 
 def _key(tenant: str, name: str) -> str:

@@ -1,10 +1,12 @@
 """What queues count."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
-published = Counter("postroad_messages_published_total", "Messages published to queues.", ["tenant"])
-leased = Counter("postroad_messages_leased_total", "Messages handed to consumers.", ["tenant"])
-acked = Counter("postroad_messages_acked_total", "Messages acknowledged.", ["tenant"])
+from postroad.telemetry.metrics import TenantCounter
+
+published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")
+leased = TenantCounter("postroad_messages_leased_total", "Messages handed to consumers.")
+acked = TenantCounter("postroad_messages_acked_total", "Messages acknowledged.")
 queue_wait = Histogram(
     "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
 )

@@ -186,7 +186,7 @@ class QueueRoutes:
                 body=Pull,
                 answer=Pulled,
                 errors=(QueueNotFound, EngineUnavailable),
-                description="Each is kept from others for its visibility timeout; acknowledge it before. Delivery is at least once.",
+                description="Each is kept from others for its visibility timeout; acknowledge it before. At least once.",
             ),
             Route(
                 "POST",

@@ -4,6 +4,7 @@ import hashlib
 import struct
 import uuid
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -38,10 +39,20 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     ) = None
 
 
+class QueueState(StrEnum):
+    """A queue's record is there before its stream is and goes after it, so at any moment one process at most works on the
+    stream, and an interrupted one leaves a trace that the next can take up."""
+
+    MAKING = "making"
+    READY = "ready"
+    DELETING = "deleting"
+
+
 class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What is stored of a queue. `incarnation` tells it from an earlier queue of the same name."""
 
     v: int = 1
+    state: QueueState
     tenant: str
     name: str
     incarnation: str

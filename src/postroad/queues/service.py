@@ -36,6 +36,7 @@ from postroad.queues.rules import (
     NewMessage,
     Published,
     QueueRecord,
+    QueueState,
     Receipt,
     StoredMessage,
     as_leased,
@@ -47,7 +48,6 @@ from postroad.queues.rules import (
     marker_token,
 )
 from postroad.telemetry.catalogue import JobDone, JobLeased, JobQueued
-from postroad.telemetry.metrics import tenant_label
 from postroad.telemetry.outbox import Outbox
 
 _UNREADABLE_AGAIN_MS = 3_600_000
@@ -57,8 +57,7 @@ _ROOM_ASK_SECONDS = 0.05
 log = structlog.get_logger("postroad.queues")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where a call came from, for its events: the request's id and the trace it belongs to."""
 
     request_id: str = ""
@@ -74,8 +73,7 @@ class _Room:
     added: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(msgspec.Struct, frozen=True):
     """A message that is ready to be stored: its own draft last, before it the marker of its idempotency key."""
 
     message: StoredMessage
@@ -113,7 +111,9 @@ class Queues:
         Raises QueueNotFound, TooLarge, BodyInvalid, IdempotencyMismatch, EngineFull, Overloaded, EngineUnavailable.
         """
         check_message(new, self._limits)
-        record = await self._definitions.find_or_create(caller, queue, origin.request_id)
+        record = self._definitions.known(caller.tenant, queue)
+        if record is None:
+            record = await self._definitions.find_or_create(caller, queue, origin.request_id)
         if record.settings.max_messages:
             await self._make_sure_of_room(record, 1)
         prepared = self._prepare(record, caller, new, origin)
@@ -126,7 +126,7 @@ class Queues:
             except Conflict:
                 return await self._known_already(record, caller, prepared, origin)
         await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
-        metrics.published.labels(tenant_label(caller.tenant)).inc()
+        metrics.published.add(caller.tenant)
         return _published(prepared.message)
 
     async def publish_batch(
@@ -153,7 +153,7 @@ class Queues:
                 fresh.append(one)
                 outcomes[index] = _published(one.message)
         await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
-        metrics.published.labels(tenant_label(caller.tenant)).inc(len(fresh))
+        metrics.published.add(caller.tenant, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _fault(self, new: NewMessage, index: int) -> PostroadError | None:
@@ -273,7 +273,7 @@ class Queues:
                 events.append(_leased_event(record, caller, origin, receipt, stored.at))
         await work.settle_without_answer(verdicts)
         self._outbox.emit(events)
-        metrics.leased.labels(tenant_label(caller.tenant)).inc(len(messages))
+        metrics.leased.add(caller.tenant, len(messages))
         return messages
 
     def _work_queue(self, record: QueueRecord) -> WorkQueue:
@@ -297,7 +297,7 @@ class Queues:
         await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
         now = self._clock()
         await self._outbox.commit([_done_event(record, caller, origin, receipt, now) for receipt in good])
-        metrics.acked.labels(tenant_label(caller.tenant)).inc(len(good))
+        metrics.acked.add(caller.tenant, len(good))
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
     def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
@@ -311,7 +311,7 @@ class Queues:
 
     def _queue_changed(self, _key: str, record: QueueRecord | None) -> None:
         """A deleted queue's waiting consumers are told; whatever this worker keeps for queues that are gone is dropped."""
-        if record is not None:
+        if record is not None and record.state is not QueueState.DELETING:
             return
         tenant, _, token = _key.partition(".")
         stream = f"Q_{tenant}__{token}"

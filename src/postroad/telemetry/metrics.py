@@ -9,14 +9,20 @@ events_dropped = Counter(
 frame_events = Histogram("postroad_frame_events", "Events per stored frame.", buckets=(1, 4, 16, 64, 256, 1024, 4096))
 
 _TENANTS_MAX = 100
-_known_tenants: set[str] = set()
 
 
-def tenant_label(tenant: str) -> str:
-    """The tenant's id for the first hundred, then `other`: a metric must not grow with the number of tenants."""
-    if tenant in _known_tenants:
-        return tenant
-    if len(_known_tenants) < _TENANTS_MAX:
-        _known_tenants.add(tenant)
-        return tenant
-    return "other"
+class TenantCounter:
+    """A counter by tenant: by name for the first hundred, then as `other`, so that a metric does not grow with the tenants."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self._counter = Counter(name, what, ["tenant"])
+        self._children: dict[str, Counter] = {}
+
+    def add(self, tenant: str, count: int = 1) -> None:
+        child = self._children.get(tenant)
+        if child is None:
+            is_named = len(self._children) < _TENANTS_MAX
+            child = self._counter.labels(tenant if is_named else "other")
+            if is_named:
+                self._children[tenant] = child
+        child.inc(count)

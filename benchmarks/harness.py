@@ -1,0 +1,106 @@
+"""What the benchmarks share: a Postroad of their own on a temporary directory, wrk, and tables."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from postroad.engine.child import free_port
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    key: str
+    home: Path
+
+    @property
+    def nats_url(self) -> str:
+        """The child's address, with the credentials that only its owner can read."""
+        configuration = (self.home / "nats" / "nats.conf").read_text()
+        listen = re.search(r'listen: "(.*?)"', configuration)
+        password = re.search(r'password: "(.*?)"', configuration)
+        if listen is None or password is None:
+            raise SystemExit("the child's configuration is not as expected")
+        return f"nats://postroad:{password[1]}@{listen[1]}"
+
+
+@contextlib.contextmanager
+def postroad(**environment: str) -> Iterator[Server]:
+    """`postroad up` on free ports and a fresh directory; gone afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
+    port = free_port()
+    env = {**os.environ, "POSTROAD_PORT": str(port), "POSTROAD_DATA_DIR": str(home), "POSTROAD_LOG_LEVEL": "error", **environment}
+    process = subprocess.Popen([sys.executable, "-m", "postroad", "up"], env=env, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_ready(url)
+        yield Server(url, tomllib.loads((home / "credentials.toml").read_text())["tenant_key"], home)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait_ready(url: str) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    raise SystemExit("Postroad did not become ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def wrk(url: str, connections: int, seconds: float, script: str = "") -> Load:
+    """One run of wrk with one thread. Raises SystemExit where wrk is not installed."""
+    if shutil.which("wrk") is None:
+        raise SystemExit("these measurements need wrk (Debian: apt-get install wrk)")
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
+        lua.write(script)
+        lua.flush()
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", lua.name, url]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout
+    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    return Load(
+        float(_found(r"Requests/sec:\s+([\d.]+)", text)),
+        _milliseconds(_found(r"\n +50% +(\S+)", text)),
+        _milliseconds(_found(r"\n +99% +(\S+)", text)),
+        int(failed[1]) if failed else 0,
+    )
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    if found is None:
+        raise SystemExit(f"wrk said:\n{text}")
+    return found[1]
+
+
+def _milliseconds(text: str) -> float:
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()  # type: ignore[union-attr]
+    return float(number) * {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000}[unit]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
+    return "\n".join(lines)
