@@ -106,8 +106,12 @@ class Settings:
     pull_wait_ms_max: int = _setting(20_000, "Longest long poll.", lambda value: 0 <= value <= 60_000)
     queues_per_tenant_max: int = _setting(10_000, "Queues that a tenant may have.", _positive)
     idempotency_ttl_ms: int = _setting(86_400_000, "How long an idempotency key is remembered.", lambda value: value >= 1000)
-    connections_max: int = _setting(10_000, "Open connections of one worker; more are answered 503.", _positive)
-    request_seconds_max: float = _setting(30.0, "Seconds that a client may take to send its body.", _positive)
+    requests_max: int = _setting(
+        10_000, "Requests that may be open in one worker, live readers included; more are answered 503.", _positive
+    )
+    head_bytes_max: int = _setting(32 * _KIB, "Largest head of a request: its line and headers.", _positive)
+    head_seconds_max: float = _setting(10.0, "Seconds that a client may take to send a request's head.", _positive)
+    body_seconds_max: float = _setting(30.0, "Seconds that a client may take to send a request's body.", _positive)
 
     # Operation
     stop_seconds: float = _setting(3.0, "How long open requests may go on after a stop was asked for.", _positive)

@@ -4,25 +4,12 @@ import gc
 import socket
 import sys
 
-import uvicorn
 import uvloop
 
 from postroad.assembly import Role, running_node
-from postroad.http.app import App
+from postroad.http.server import Server
 from postroad.logs import set_up_logs
 from postroad.settings import Settings, load_settings
-
-
-class _Server(uvicorn.Server):
-    """Tells the app before it waits for open connections: long polls and live readers end then, and not at the time-out."""
-
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
-        super().__init__(config)
-        self._app = app
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.drain()
-        await super().shutdown(sockets)
 
 
 def _calm_garbage_collector() -> None:
@@ -36,21 +23,13 @@ def _calm_garbage_collector() -> None:
 async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
         _calm_garbage_collector()
-        config = uvicorn.Config(
+        server = Server(
             node.app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(settings.stop_seconds)),
-            backlog=4096,
+            stop_seconds=settings.stop_seconds,
+            head_bytes_max=settings.head_bytes_max,
+            head_seconds_max=settings.head_seconds_max,
         )
-        await _Server(config, node.app).serve(sockets=[listener])
+        await server.serve(sockets=[listener])
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from postroad.http.routing import Route, Router
 from postroad.kernel import json
 from postroad.kernel.caller import Caller
 from postroad.kernel.errors import (
+    BodyTooSlow,
     Forbidden,
     InvalidParameter,
     Overloaded,
@@ -167,7 +168,7 @@ class App:
                         return b"".join(chunks)
                     message = await request.receive()
         except TimeoutError as exc:
-            raise InvalidParameter(f"the body took longer than {self._settings.body_seconds_max:g} s") from exc
+            raise BodyTooSlow(f"the body took longer than {self._settings.body_seconds_max:g} s") from exc
 
     def _preflight(self, path: str) -> Reply:
         methods = ", ".join(self._router.methods(path)).encode()

@@ -69,6 +69,18 @@ class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
     """The body, or one message of it, is over the limit that `detail` names."""
 
 
+class MalformedRequest(InvalidRequest, code="malformed-request", status=400, title="Not HTTP"):
+    """The connection did not speak HTTP/1.1; it was closed."""
+
+
+class HeadTooSlow(InvalidRequest, code="request-timeout", status=408, retryable=True, title="Request timeout"):
+    """The request's head did not arrive in time; the connection was closed."""
+
+
+class BodyTooSlow(InvalidRequest, code="body-timeout", status=408, retryable=True, title="Request timeout"):
+    """The request's body did not arrive in time. Nothing was done."""
+
+
 class HeadersTooLarge(InvalidRequest, code="headers-too-large", status=431, title="Headers too large"):
     """The request's headers are over the limit."""
 

@@ -1,6 +1,7 @@
 """What a user can do with a queue's messages: publish, lease, acknowledge."""
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -340,8 +341,10 @@ def _published(message: StoredMessage) -> Published:
 def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
     """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
     try:
-        return decode_message(delivered.payload)
-    except (msgspec.DecodeError, RecursionError):
+        stored = decode_message(delivered.payload)
+        uuid.UUID(stored.id), uuid.UUID(stored.job)
+        return stored
+    except (msgspec.DecodeError, RecursionError, ValueError):
         log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
         return None
 

@@ -1,0 +1,125 @@
+"""A whole Postroad as an operator starts it: `postroad up` in a directory of its own, with processes that a test may kill."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import aiohttp
+
+from postroad.engine.child import free_port
+from tests.waiting import eventually
+
+
+class Installation:
+    def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._arguments = arguments or ("up",)
+        self._environment = environment
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "Installation":
+        env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
+        env |= {"POSTROAD_PORT": str(self.port), "POSTROAD_DATA_DIR": str(self.home / "var"), **self._environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "postroad", *self._arguments],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            cwd=self.home,
+            stdout=(self.home / "output").open("w"),
+            stderr=(self.home / "log").open("a"),
+            text=True,
+        )
+        return self
+
+    async def ready(self, seconds: float = 20) -> "Installation":
+        async def answers() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.log()[-1000:]}"
+            if "is ready" not in self.output():
+                return False
+            try:
+                async with aiohttp.ClientSession() as session, session.get(f"{self.url}/readyz") as answer:
+                    return answer.status == 200
+            except aiohttp.ClientError:
+                return False
+
+        await eventually(answers, seconds)
+        return self
+
+    def output(self) -> str:
+        """What the latest start has printed so far."""
+        return (self.home / "output").read_text()
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        return tomllib.loads((self.home / "var" / "credentials.toml").read_text())
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.credentials['tenant_key']}"}
+
+    @property
+    def nats_url(self) -> str:
+        text = (self.home / "var" / "nats" / "nats.conf").read_text()
+        listen, password = re.search(r'listen: "(.*?)"', text), re.search(r'password: "(.*?)"', text)
+        assert listen and password
+        return f"nats://postroad:{password[1]}@{listen[1]}"
+
+    def children(self, word: str) -> list[int]:
+        """The processes that it started whose command line has this word."""
+        pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(pid) for pid in pids if word in _command_line(int(pid))]
+
+    @property
+    def engine_pid(self) -> int:
+        return self.children("nats-server")[0]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return self.children("postroad.worker")
+
+    async def stop(self, number: int = signal.SIGINT, seconds: float = 10) -> tuple[int, str]:
+        """Its exit code and what it printed."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = await asyncio.to_thread(self.process.wait, seconds)
+        return code, self.output()
+
+    def end(self) -> None:
+        """For clean-up: gone, whatever state it is in. Its children go with it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
