@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test check format lock bench clean
+.PHONY: help setup run test check format docs lock bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -19,9 +19,13 @@ check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python scripts/write_docs.py --check
 
 format: setup ## Put the code into shape
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+docs: setup ## Write the reference pages that come from the code
+	@$(BIN)/python scripts/write_docs.py
 
 lock: setup ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \

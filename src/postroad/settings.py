@@ -139,7 +139,7 @@ class Settings:
     @property
     def commit_batch_from(self) -> int:
         """Where a batch becomes cheaper than pipelined singles: with an fsync per write soon, without it late."""
-        return self.batch_from or (12 if self.sync == "always" else 192)
+        return self.batch_from or (16 if self.sync == "always" else 256)
 
 
 def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:

@@ -48,7 +48,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    batch_from: int = 12
+    batch_from: int = 16
     batch_messages_max: int = 1000
     batch_bytes_max: int = 4 * 1024 * 1024
     try_seconds: float = 5.0

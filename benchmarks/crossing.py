@@ -1,0 +1,79 @@
+"""Where a batch becomes cheaper than pipelined singles: the number behind `POSTROAD_BATCH_FROM` (decision 0003).
+
+.venv/bin/python -m benchmarks.crossing
+
+For k writes that wait at the same time: how long until all k are durable, sent singly and pipelined, or as one atomic batch. Both
+through the engine's own code, on a fresh child server, interleaved; the median of the rounds.
+"""
+
+import asyncio
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.harness import table
+from postroad.engine.child import ChildServer, ChildSettings
+from postroad.engine.commit import Backlog, CommitPolicy, Committer, Draft
+from postroad.engine.layout import StreamSpec, ensure_stream
+from postroad.engine.link import Link, LinkSettings
+from postroad.kernel.ids import new_id
+
+SIZES = (2, 4, 8, 12, 16, 24, 32, 64, 128, 192, 256)
+ROUNDS = 15
+PAYLOAD = b"x" * 200
+
+
+def measure(sync: str) -> list[list[object]]:
+    with tempfile.TemporaryDirectory() as home:
+        child = ChildServer(ChildSettings(Path(home), sync=sync))
+        server = subprocess.Popen(child.prepare().argv)
+        try:
+            return [[sync, *row] for row in uvloop.run(rows_of(child.url))]
+        finally:
+            server.terminate()
+            server.wait()
+
+
+async def rows_of(url: str) -> list[list[object]]:
+    link = Link(LinkSettings((url,)))
+    await link.open()
+    try:
+        await ensure_stream(link, StreamSpec("CROSSING", ("crossing.>",), {"allow_atomic": True, "retention": "workqueue"}))
+        committer = Committer(link, "CROSSING", CommitPolicy(batch_from=10_000), Backlog(1 << 30))
+        rows: list[list[object]] = []
+        for size in SIZES:
+            singly, together = await compare(committer, size)
+            rows.append([size, f"{singly * 1e3:.2f}", f"{together * 1e3:.2f}", "batch" if together < singly else "singles"])
+        return rows
+    finally:
+        await link.close()
+
+
+async def compare(committer: Committer, size: int) -> tuple[float, float]:
+    """Seconds until `size` writes are durable: singly, and as one batch."""
+    singly, together = [], []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        await asyncio.gather(*[committer.append(draft) for draft in drafts(size)])
+        singly.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        await committer.append_together(drafts(size))
+        together.append(time.perf_counter() - started)
+    return statistics.median(singly), statistics.median(together)
+
+
+def drafts(count: int) -> list[Draft]:
+    return [Draft("crossing.ready", PAYLOAD, new_id()) for _ in range(count)]
+
+
+def main() -> None:
+    rows = [row for sync in ("always", "2s") for row in measure(sync)]
+    print(table(["sync", "waiting", "singly ms", "as a batch ms", "cheaper"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The README's first message and every example, run against a started Postroad as a newcomer would."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.installation import Installation
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("examples"))
+    yield await installation.start().ready()
+    installation.end()
+
+
+async def run(command: list[str], running: Installation, **environment: str) -> str:
+    env = {"PATH": "/usr/bin:/bin", "API": running.url, **environment}
+    finished = await asyncio.to_thread(
+        subprocess.run, command, cwd=running.home, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+async def test_the_first_message_of_the_readme_arrives(running: Installation) -> None:
+    block = re.search(r"## A first message.*?```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert len(block[1].strip().splitlines()) == 5
+
+    output = await run(["bash", "-eu", "-c", block[1]], running)
+
+    assert '"payload":{"greeting": "good morning"}' in output
+    assert output.endswith('{"ok":true}')
+
+
+async def test_the_worker_example_works_off_its_orders(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "worker.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert len(re.findall(r"^done \d+", output, re.MULTILINE)) == 7
