@@ -142,33 +142,27 @@ class App:
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             raise TooLarge(f"the body has {int(length)} bytes; at most {limit} are allowed")
-        message = await request.receive()
-        if not message.get("more_body") and message["type"] == "http.request":
-            body: bytes = message.get("body", b"")
-            if len(body) > limit:
-                raise TooLarge(f"the body is over {limit} bytes")
-            return body
-        return await self._read_slow_body(request, message, limit)
-
-    async def _read_slow_body(self, request: Request, message: Any, limit: int) -> bytes:
-        """A body that comes in pieces, within its limits of size and time."""
-        chunks: list[bytes] = []
-        size = 0
         try:
-            async with asyncio.timeout(self._settings.body_seconds_max):
-                while True:
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    chunk = message.get("body", b"")
-                    size += len(chunk)
-                    if size > limit:
-                        raise TooLarge(f"the body is over {limit} bytes")
-                    chunks.append(chunk)
-                    if not message.get("more_body"):
-                        return b"".join(chunks)
-                    message = await request.receive()
+            async with asyncio.timeout(self._settings.body_seconds_max):  # from the start: the first byte may never come
+                return await self._receive_body(request, limit)
         except TimeoutError as exc:
             raise BodyTooSlow(f"the body took longer than {self._settings.body_seconds_max:g} s") from exc
+
+    async def _receive_body(self, request: Request, limit: int) -> bytes:
+        """The body, which nearly always comes in one piece."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(f"the body is over {limit} bytes")
+            if not message.get("more_body"):
+                return b"".join([*chunks, chunk]) if chunks else chunk
+            chunks.append(chunk)
 
     def _preflight(self, path: str) -> Reply:
         methods = ", ".join(self._router.methods(path)).encode()

@@ -43,6 +43,7 @@ class Route:
 
 
 _RECENT_MAX = 8192  # paths whose routes are remembered; a busy gateway sees the same few again and again
+_RECENT_CHARS_MAX = 256  # longer ones are not: before anyone is authenticated, strangers choose what is remembered
 
 
 class RouteClash(Exception):
@@ -87,7 +88,8 @@ class Router:
             known = self._search(method, path)
             if len(self._recent) >= _RECENT_MAX:
                 self._recent.clear()
-            self._recent[method, path] = known
+            if len(path) <= _RECENT_CHARS_MAX:
+                self._recent[method, path] = known
         return known
 
     def _search(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
