@@ -78,8 +78,7 @@ class Link:
         give_up = loop.time() + deadline
         while True:
             try:
-                async with asyncio.timeout_at(give_up):  # nats-py by itself would try for ever
-                    await self._connect()
+                await self._connect_within(give_up - loop.time())
                 break
             except (OSError, nats.errors.Error, TimeoutError) as exc:
                 if loop.time() >= give_up:
@@ -90,6 +89,16 @@ class Link:
         self._check_version()
         await self._nc.subscribe(self._prefix + "*", cb=self._answered, pending_msgs_limit=0, pending_bytes_limit=0)
         self._up.set()
+
+    async def _connect_within(self, seconds: float) -> None:
+        """nats-py by itself would try for ever, and swallows a cancellation that meets it in the wrong place. So it is given up
+        from outside: told to stop, and not waited for."""
+        connecting = asyncio.ensure_future(self._connect())
+        await asyncio.wait({connecting}, timeout=max(0.0, seconds))
+        if connecting.done():
+            return connecting.result()
+        connecting.cancel()
+        raise TimeoutError
 
     async def _connect(self) -> None:
         chosen = self.settings
@@ -131,7 +140,8 @@ class Link:
 
     async def close(self) -> None:
         self._is_closing = True
-        await self._nc.close()
+        with contextlib.suppress(OSError):  # of a server that is gone: there is nobody to say goodbye to
+            await self._nc.close()
 
     # The connection's state
 
