@@ -91,7 +91,9 @@ async def test_a_server_with_tls_takes_our_certificate_and_nobody_without_one(tm
     files = f'cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key", ca_file: "{tmp_path}/authority.pem"'
     configuration = f'listen: "127.0.0.1:{port}"\ntls {{ {files}, verify: true }}\njetstream {{ store_dir: "{tmp_path}/js" }}\n'
     url = f"tls://127.0.0.1:{port}"
-    ours = LinkSettings((url,), tls_ca=tmp_path / "authority.pem", tls_cert=tmp_path / "client.pem", tls_key=tmp_path / "client.key")
+    ours = LinkSettings(
+        (url,), tls_ca=tmp_path / "authority.pem", tls_cert=tmp_path / "client.pem", tls_key=tmp_path / "client.key"
+    )
 
     with server(tmp_path, configuration):
         assert await works(ours)

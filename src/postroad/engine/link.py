@@ -86,7 +86,11 @@ class Link:
                     raise EngineUnavailable(f"no NATS server let us in at {self._where()}: {problem!r}") from exc
                 await asyncio.sleep(0.05)
                 self._nc = Client()
-        self._check_version()
+        try:
+            self._check_version()
+        except EngineRefused:
+            await self.close()
+            raise
         await self._nc.subscribe(self._prefix + "*", cb=self._answered, pending_msgs_limit=0, pending_bytes_limit=0)
         self._up.set()
 

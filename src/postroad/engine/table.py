@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
+import structlog
 
 from postroad.engine.bucket import Bucket, Follower, Value
+
+log = structlog.get_logger("postroad.engine")
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -39,8 +42,12 @@ class Table(Generic[Record]):
     def _apply(self, change: Value) -> None:
         if change.revision <= self._revisions.get(change.key, 0):
             return
+        try:
+            record = None if change.value is None else self._decode(change.value)
+        except msgspec.DecodeError:  # one bad record must not keep a process from following the others
+            log.error("record_unreadable", bucket=self._bucket.name, record=change.key, revision=change.revision)
+            return
         self._revisions[change.key] = change.revision
-        record = None if change.value is None else self._decode(change.value)
         if record is None:
             self._records.pop(change.key, None)
         else:

@@ -129,6 +129,14 @@ async def follow(link: Link, source: Source, after: int, *, ahead_max: int = 256
     running = asyncio.create_task(Tail(link, source, after, ready.put).run())
     try:
         while True:
-            yield await ready.get()
+            coming = asyncio.ensure_future(ready.get())
+            try:
+                await asyncio.wait({coming, running}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    running.result()  # it only ends by an error, which is the reader's to see
+                    return
+                yield coming.result()
+            finally:
+                coming.cancel()
     finally:
         running.cancel()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from nats.aio.msg import Msg
 
+from postroad.engine.answers import NO_SUCH_MESSAGE, ApiFailure
 from postroad.engine.layout import ensure_consumer
 from postroad.engine.link import Link, Lost
 from postroad.kernel.errors import EngineUnavailable, PostroadError
@@ -23,6 +24,7 @@ _ASK_MAX = 1000
 _WAKE_SECONDS = 20.0
 _IDLE_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
+_CONFIRM_SECONDS = 2.0
 _ACK_WAIT_SECONDS = 10
 
 ACK = b"+ACK"
@@ -90,6 +92,7 @@ class WorkQueue:
 
     def __init__(self, link: Link, stream: str, consumer: str) -> None:
         self._link = link
+        self._stream = stream
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._acks = f"$JS.ACK.{stream}.{consumer}."
         self._pullers: deque[_Puller] = deque()
@@ -302,7 +305,7 @@ class WorkQueue:
             try:
                 async with asyncio.timeout_at(give_up):
                     await self._link.wait_up()
-                    left = await self._settle_once(left)
+                    left = [one for one in await self._settle_once(left) if not await self._is_removed(one)]
             except (Lost, TimeoutError):
                 pass
             if left:
@@ -310,6 +313,22 @@ class WorkQueue:
                     raise EngineUnavailable("the engine did not confirm in time", retry_after=1)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
+
+    async def _is_removed(self, settled: tuple[Delivery, bytes]) -> bool:
+        """An ack that is not confirmed is of a delivery that the engine forgot in a crash: the message would be delivered again,
+        although its consumer is done with it. So it is taken out of the stream itself; nothing to find there is as good."""
+        delivery, verdict = settled
+        if verdict != ACK:
+            return False
+        try:
+            await self._link.api(
+                f"STREAM.MSG.DELETE.{self._stream}", {"seq": delivery.stream_sequence, "no_erase": True}, timeout=2
+            )
+        except ApiFailure as failure:
+            return failure.error.err_code in NO_SUCH_MESSAGE
+        except EngineUnavailable:
+            return False
+        return True
 
     async def _settle_once(self, settled: list[tuple[Delivery, bytes]]) -> list[tuple[Delivery, bytes]]:
         """One try. Returns those that were not confirmed."""
@@ -325,7 +344,7 @@ class WorkQueue:
                     b"PUB %b %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), reply.encode(), len(verdict), verdict)
                 )
             await self._link.write(b"".join(commands))
-            done, _ = await asyncio.wait(answers, timeout=_ANSWER_SECONDS)
+            done, _ = await asyncio.wait(answers, timeout=_CONFIRM_SECONDS)
         finally:
             for reply in replies:
                 self._link.forget(reply)

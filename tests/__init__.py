@@ -1,0 +1,1 @@
+"""Every promise of Postroad, tried on the real engine. Folders mirror src/postroad."""

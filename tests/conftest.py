@@ -1,0 +1,78 @@
+"""What every test may ask for: the engine, a connection to it, and a name that nobody else uses."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from postroad.engine.child import ChildSettings
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.link import Link, LinkSettings
+from tests.servers import Cable, OpenLink, Server
+
+hypothesis.settings.register_profile("postroad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("postroad")
+
+
+@pytest.fixture(scope="session")
+def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The engine that the tests of one worker share. Who wants to kill one takes `own_server`."""
+    server = Server(ChildSettings(tmp_path_factory.mktemp("engine")))
+    try:
+        yield server.start().url
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+async def link(engine_url: str) -> AsyncIterator[Link]:
+    opened = Link(LinkSettings((engine_url,), name="tests"))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="session")
+async def committers(link: Link) -> Committers:
+    return Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
+
+
+@pytest.fixture
+def name() -> str:
+    """A fresh NATS token: streams, buckets and subjects are named after it."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A running server for this test alone, to be killed and started again."""
+    server = Server(ChildSettings(tmp_path / "own"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def open_link() -> AsyncIterator[OpenLink]:
+    """Opens further connections, which are closed after the test."""
+    opened: list[Link] = []
+
+    async def open_one(url: str) -> Link:
+        opened.append(Link(LinkSettings((url,), name="tests")))
+        await opened[-1].open(deadline=10)
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        await one.close()
+
+
+@pytest.fixture
+async def cable(engine_url: str) -> AsyncIterator[Cable]:
+    """A line to the shared engine whose answers can be lost."""
+    laid = await Cable(engine_url).lay()
+    yield laid
+    laid.remove()

@@ -1,0 +1,166 @@
+import asyncio
+
+import pytest
+
+from postroad.engine import log
+from postroad.engine.commit import Committers
+from postroad.engine.layout import purge_stream
+from postroad.engine.link import Link
+from postroad.kernel.clock import now_ms
+from postroad.kernel.errors import EngineUnavailable
+from tests.engine.streams import committer_of, draft, make_stream
+from tests.servers import Cable, OpenLink, Server
+from tests.waiting import eventually
+
+
+async def _fill(link: Link, committers: Committers, name: str, letters: str) -> None:
+    """One message after another: the sequence of each is its place in `letters`, from 1."""
+    await make_stream(link, name)
+    for number, letter in enumerate(letters, 1):
+        await committers.of(name).append(draft(f"{name}.{letter}.x", b"%d" % number))
+
+
+def _sequences(page: log.Page) -> list[int]:
+    return [entry.sequence for entry in page.entries]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("a.x", [1, 3, 6]), ("*.x", [1, 2, 3, 4, 5, 6]), (">", [1, 2, 3, 4, 5, 6]), ("b.>", [2, 5]), ("d.x", [])],
+)
+async def test_a_subject_or_a_pattern_is_read_in_order(
+    link: Link, committers: Committers, name: str, pattern: str, expected: list[int]
+) -> None:
+    await _fill(link, committers, name, "abacba")
+    page = await log.read(link, name, f"{name}.{pattern}")
+    assert _sequences(page) == expected
+    assert page.is_end
+
+
+async def test_an_entry_says_what_was_stored_and_when(link: Link, committers: Committers, name: str) -> None:
+    await make_stream(link, name)
+    before = now_ms()
+    await committers.of(name).append(draft(f"{name}.a", "grüße".encode(), message_id="id-1"))
+    after = now_ms()
+    for entry in (
+        (await log.read(link, name, f"{name}.a")).entries[0],
+        await log.at(link, name, 1),
+        await log.last(link, name, f"{name}.a"),
+    ):
+        assert entry is not None
+        assert (entry.subject, entry.sequence, entry.payload) == (f"{name}.a", 1, "grüße".encode())
+        assert entry.headers == {"Nats-Msg-Id": "id-1"}
+        assert before <= entry.at_ms <= after
+
+
+async def test_pages_follow_on_each_other_without_gap_or_overlap(link: Link, committers: Committers, name: str) -> None:
+    await make_stream(link, name)
+    await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{number % 3}")) for number in range(100)])
+    wanted = _sequences(await log.read(link, name, f"{name}.1", limit=1000))
+    assert len(wanted) == 33
+    for limit in (1, 2, 10, 33, 34):
+        read: list[int] = []
+        following, is_end = 1, False
+        while not is_end:
+            page = await log.read(link, name, f"{name}.1", following, limit)
+            assert len(page.entries) <= limit
+            read += _sequences(page)
+            following, is_end = page.next_sequence, page.is_end
+        assert read == wanted
+        assert following == wanted[-1] + 1
+
+
+async def test_reading_starts_at_the_sequence_or_after_it(link: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "abab")
+    assert _sequences(await log.read(link, name, f"{name}.a.x", 1)) == [1, 3]
+    assert _sequences(await log.read(link, name, f"{name}.a.x", 2)) == [3]
+    assert _sequences(await log.read(link, name, f"{name}.a.x", 3)) == [3]
+    assert _sequences(await log.read(link, name, f"{name}.a.x", 0)) == [1, 3]
+
+
+async def test_there_is_nothing_beyond_the_end_and_what_comes_later_is_read_from_there(
+    link: Link, committers: Committers, name: str
+) -> None:
+    await _fill(link, committers, name, "aa")
+    for beyond in (3, 1_000_000):
+        page = await log.read(link, name, f"{name}.>", beyond)
+        assert (page.entries, page.next_sequence, page.is_end) == ([], beyond, True)
+    await committers.of(name).append(draft(f"{name}.a.x"))
+    assert _sequences(await log.read(link, name, f"{name}.>", 3)) == [3]
+
+
+async def test_an_empty_stream_is_at_its_end(link: Link, name: str) -> None:
+    await make_stream(link, name)
+    page = await log.read(link, name, f"{name}.>")
+    assert (page.entries, page.next_sequence, page.is_end) == ([], 1, True)
+    assert await log.last(link, name, f"{name}.a") is None
+    assert await log.at(link, name, 1) is None
+
+
+async def test_what_was_removed_is_passed_over(link: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "abcabc")
+    await purge_stream(link, name, f"{name}.b.x")
+    assert _sequences(await log.read(link, name, f"{name}.>")) == [1, 3, 4, 6]
+    assert await log.at(link, name, 2) is None
+
+
+async def test_a_page_of_large_messages_ends_early_and_says_so(link: Link, name: str) -> None:
+    await make_stream(link, name)
+    committer = committer_of(link, name)
+    for number in range(8):
+        await committer.append(draft(f"{name}.a", b"%d" % number + b"x" * 1_000_000))
+    page = await log.read(link, name, f"{name}.a")
+    assert 1 <= len(page.entries) < 8 and not page.is_end
+    rest = await log.read(link, name, f"{name}.a", page.next_sequence)
+    more = await log.read(link, name, f"{name}.a", rest.next_sequence)
+    assert _sequences(page) + _sequences(rest) + _sequences(more) == list(range(1, 9))
+
+
+async def test_the_last_of_a_subject_is_its_newest(link: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "abab")
+    for letter, sequence in (("a", 3), ("b", 4)):
+        entry = await log.last(link, name, f"{name}.{letter}.x")
+        assert entry is not None and entry.sequence == sequence
+    assert await log.last(link, name, f"{name}.c.x") is None
+
+
+async def test_the_entry_at_a_sequence_is_that_one(link: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "ab")
+    entry = await log.at(link, name, 2)
+    assert entry is not None and (entry.subject, entry.payload) == (f"{name}.b.x", b"2")
+    assert await log.at(link, name, 3) is None
+
+
+async def test_reads_side_by_side_get_their_own_answers(link: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "abcd")
+    pages = await asyncio.gather(*[log.read(link, name, f"{name}.{'abcd'[number % 4]}.x") for number in range(100)])
+    assert [_sequences(page) for page in pages] == [[number % 4 + 1] for number in range(100)]
+
+
+async def test_a_stream_that_is_not_there_cannot_be_read(link: Link, name: str) -> None:
+    with pytest.raises(EngineUnavailable):
+        await log.read(link, name, f"{name}.>")
+
+
+async def test_a_read_is_unavailable_while_the_server_is_away(own_server: Server, open_link: OpenLink, name: str) -> None:
+    link = await open_link(own_server.url)
+    await make_stream(link, name)
+    own_server.kill()
+    for _ in range(2):  # as it goes, and when it is known to be gone
+        with pytest.raises(EngineUnavailable):
+            await asyncio.wait_for(log.read(link, name, f"{name}.>"), 2)
+        await eventually(lambda: not link.is_up)
+
+
+@pytest.mark.parametrize("way", ["last", "at"])
+async def test_a_look_at_one_entry_outlasts_a_lost_answer(
+    link: Link, committers: Committers, cable: Cable, open_link: OpenLink, name: str, way: str
+) -> None:
+    await _fill(link, committers, name, "a")
+    far = await open_link(cable.url)
+    cable.is_deaf = True
+    looking = asyncio.ensure_future(log.last(far, name, f"{name}.a.x") if way == "last" else log.at(far, name, 1))
+    await asyncio.wait_for(cable.swallowed.wait(), 5)
+    cable.cut()
+    entry = await asyncio.wait_for(looking, 5)
+    assert entry is not None and entry.payload == b"1"

@@ -1,0 +1,33 @@
+import time
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.kernel.clock import now_ms, rfc3339
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END = (datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_moments = st.integers(0, _END)
+
+
+def _expected(at_ms: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=at_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@given(_moments)
+def test_a_time_is_written_as_datetime_writes_it(at_ms: int) -> None:
+    assert rfc3339(at_ms) == _expected(at_ms)
+
+
+@given(_moments, st.lists(st.integers(-2500, 2500), min_size=1, max_size=8))
+def test_times_close_together_are_written_right_in_any_order(start: int, steps: list[int]) -> None:
+    """The text of the last second is kept: a neighbour must not get it."""
+    for step in steps:
+        at_ms = min(max(start + step, 0), _END)
+        assert rfc3339(at_ms) == _expected(at_ms)
+
+
+def test_now_is_now_in_milliseconds() -> None:
+    assert time.time() * 1000 - 1 <= now_ms() <= time.time() * 1000

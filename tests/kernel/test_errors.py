@@ -1,0 +1,65 @@
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import postroad.engine
+import postroad.kernel
+from postroad.engine.child import DataDirectoryInUse
+from postroad.kernel.errors import ERRORS, Conflict, EngineFull, PostroadError, Unauthenticated
+
+
+def _all_subclasses(of: type[PostroadError]) -> set[type[PostroadError]]:
+    return {deep for cls in of.__subclasses__() for deep in {cls, *_all_subclasses(cls)}}
+
+
+def _everything() -> set[type[PostroadError]]:
+    for package in (postroad.kernel, postroad.engine):
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+            importlib.import_module(module.name)
+    return {cls for cls in {PostroadError} | _all_subclasses(PostroadError) if cls.__module__.startswith("postroad.")}
+
+
+def test_every_error_with_a_code_is_in_the_table() -> None:
+    with_code = {cls for cls in _everything() if "code" in vars(cls)}
+    assert with_code == set(ERRORS.values())
+    assert all(ERRORS[cls.code] is cls for cls in with_code)
+
+
+def test_an_error_without_a_code_is_only_a_branch_of_the_tree() -> None:
+    branches = {cls for cls in _everything() if "code" not in vars(cls)}
+    assert branches and all(cls.__subclasses__() for cls in branches)
+
+
+def test_other_modules_add_their_own_errors_to_the_table() -> None:
+    assert ERRORS["data-directory-in-use"] is DataDirectoryInUse
+
+
+@pytest.mark.parametrize("code", sorted(error.code for error in _everything() if "code" in vars(error)))
+def test_an_error_of_the_table_is_complete(code: str) -> None:
+    error = ERRORS[code]
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", error.code)
+    assert 400 <= error.status <= 599
+    assert error.title and not error.title.endswith(".")
+    documented = inspect.cleandoc(vars(error).get("__doc__") or "")
+    assert documented.endswith("."), "the docstring is the text of the docs page"
+
+
+def test_two_errors_cannot_share_a_code() -> None:
+    with pytest.raises(TypeError, match="conflict"):
+        type("Again", (PostroadError,), {}, code="conflict", status=409, title="Again")
+    assert ERRORS["conflict"] is Conflict
+
+
+def test_an_error_says_its_title_when_there_is_no_detail() -> None:
+    assert str(Unauthenticated()) == Unauthenticated.title
+    assert Unauthenticated().detail == ""
+    assert str(Unauthenticated("no such key")) == "no such key"
+
+
+def test_an_error_carries_when_to_try_again_and_what_else_to_say() -> None:
+    problem = EngineFull("no room", retry_after=5, extra={"limit": 10})
+    assert (problem.retry_after, problem.extra, problem.retryable, problem.status) == (5, {"limit": 10}, True, 507)
+    assert (EngineFull().retry_after, EngineFull().extra) == (None, {})

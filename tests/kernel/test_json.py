@@ -1,0 +1,100 @@
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.kernel import json
+from postroad.kernel.errors import BodyInvalid, MalformedJson
+
+
+class Part(msgspec.Struct):
+    count: int = 0
+
+
+class Letter(msgspec.Struct, forbid_unknown_fields=True):
+    body: msgspec.Raw
+    parts: list[Part] = []
+    attempts: int = 1
+
+
+_decoder = json.decoder(Letter)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nope",
+        b'{"body": 1}x',
+        b'{"body": 1,}',
+        b'{"body": 01}',
+        b'{"body": "a\nb"}',
+        rb'{"body": "\q"}',
+        rb'{"body": "\ud800"}',
+        b"\xef\xbb\xbf{}",
+        b'{"body": NaN}',
+        b'{"body": [1,]}',
+        b'{"body": {"a" 1}}',
+    ],
+)
+def test_what_is_not_json_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedJson):
+        json.decode(_decoder, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b'{"body": 1, "attempts": "two"}', "$.attempts"),
+        (b'{"body": 1, "parts": [{"count": 1}, {"count": null}]}', "$.parts[1].count"),
+        (b"[]", "$"),
+        (b"{}", "$"),
+        (b'{"body": 1, "color": "red"}', "$"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(body: bytes, path: str) -> None:
+    with pytest.raises(BodyInvalid) as caught:
+        json.decode(_decoder, body)
+    errors: Any = caught.value.extra["errors"]
+    assert [error["path"] for error in errors] == [path]
+    assert errors[0]["detail"] and " - at `" not in errors[0]["detail"]
+    assert path in caught.value.detail
+
+
+@pytest.mark.parametrize("inside", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"ok \xe2\x82"])
+def test_bytes_that_are_not_utf8_are_refused_even_where_json_is_passed_on_unread(inside: bytes) -> None:
+    for body in (b'{"body": "%b"}' % inside, b'{"body": {"%b": 1}}' % inside, b'{"body": 1, "other": "%b"}' % inside):
+        with pytest.raises(MalformedJson):
+            json.decode(_decoder, body)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_json_nested_a_hundred_thousand_deep_is_malformed_and_not_a_crash(opening: bytes, closing: bytes) -> None:
+    deep = opening * 100_000 + b"1" + closing * 100_000
+    for body in (b'{"body": %b}' % deep, b'{"body": 1, "parts": [%b]}' % deep, deep):
+        with pytest.raises((MalformedJson, BodyInvalid)):
+            json.decode(_decoder, body)
+    with pytest.raises(MalformedJson):
+        json.decode(json.decoder(object), deep)
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(_values)
+def test_a_value_is_passed_on_as_it_came(value: object) -> None:
+    encoded = json.encode(value)
+    assert json.loads(encoded) == value
+    letter = json.decode(_decoder, b'{"body": %b, "attempts": 2}' % encoded)
+    assert (bytes(letter.body), letter.attempts) == (encoded, 2)
+
+
+def test_a_bytearray_is_as_good_as_bytes() -> None:
+    assert bytes(json.decode(_decoder, bytearray('{"body": "é"}'.encode())).body) == '"é"'.encode()

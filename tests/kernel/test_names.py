@@ -1,0 +1,130 @@
+import re
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.kernel import names
+from postroad.kernel.errors import InvalidParameter
+
+any_text = st.text(st.characters(codec=None), max_size=30)  # lone surrogates too
+# Few letters and every mark, so that two drawn names are often nearly the same.
+tricky_text = st.text(st.sampled_from("_duscx5f.:/-ab ä"), max_size=6)
+texts = any_text | tricky_text
+tenants = st.from_regex(names.TENANT, fullmatch=True) | st.text("ab-", min_size=1, max_size=4).filter(lambda text: text[0] != "-")
+queues = st.from_regex(names.QUEUE, fullmatch=True) | st.text("ab_.:-ducx", min_size=1, max_size=6)
+
+
+@given(texts)
+def test_unescape_gives_back_what_was_escaped(text: str) -> None:
+    assert names.unescape(names.escape(text)) == text
+
+
+@given(st.lists(tricky_text, min_size=2, max_size=40, unique=True))
+def test_different_names_make_different_tokens(different: list[str]) -> None:
+    assert len({names.escape(text) for text in different}) == len(different)
+
+
+@given(texts.filter(bool))
+def test_a_token_has_nothing_that_nats_or_a_file_system_reads(text: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", names.escape(text))
+
+
+@given(texts)
+def test_a_token_never_holds_two_escape_marks_in_a_row(text: str) -> None:
+    """So the first `__` of a stream's name always ends the tenant."""
+    assert "__" not in names.escape(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [
+        ("orders", "orders"),
+        ("a_b", "a_ub"),
+        ("a.b", "a_db"),
+        ("a:b", "a_cb"),
+        ("a/b", "a_sb"),
+        ("é", "_xc3_xa9"),
+        ("a b", "a_x20b"),
+    ],
+)
+def test_stored_names_keep_their_form(name: str, token: str) -> None:
+    """Data on disk is named like this: a change here loses it."""
+    assert names.escape(name) == token
+
+
+@given(st.lists(st.tuples(tenants, queues), min_size=2, max_size=30, unique=True))
+def test_two_queues_never_share_a_stream_or_a_subject(pairs: list[tuple[str, str]]) -> None:
+    assert len({names.queue_stream(*pair) for pair in pairs}) == len(pairs)
+    assert len({names.queue_subject(*pair) for pair in pairs}) == len(pairs)
+
+
+@given(tenants, queues)
+def test_a_queue_has_a_subject_of_three_words_and_a_stream_of_one(tenant: str, queue: str) -> None:
+    assert len(names.queue_subject(tenant, queue).split(".")) == 3
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", names.queue_stream(tenant, queue))
+
+
+@given(tenants, queues)
+def test_a_stream_name_can_be_read_back_in_one_way(tenant: str, queue: str) -> None:
+    read_tenant, read_queue = names.queue_stream(tenant, queue).removeprefix("Q_").split("__", 1)
+    assert (read_tenant, names.unescape(read_queue)) == (tenant, queue)
+
+
+def test_the_longest_names_still_make_a_stream_name() -> None:
+    tenant = names.tenant_id("t" * 32)
+    for mark in "_.:":
+        queue = names.queue_name(mark * 80)
+        assert len(names.queue_stream(tenant, queue)) <= 255
+
+
+def test_names_that_differ_only_at_their_ends_stay_apart() -> None:
+    near = [
+        ("a", "b-c"),
+        ("a-b", "c"),
+        ("a", "b_c"),
+        ("a", "_b"),
+        ("a-", "b"),
+        ("a", "-b"),
+        ("a", "b__c"),
+        ("a", "b.c"),
+        ("a", "b"),
+    ]
+    for one, other in combinations(near, 2):
+        assert names.queue_stream(*one) != names.queue_stream(*other)
+        assert names.queue_subject(*one) != names.queue_subject(*other)
+
+
+@pytest.mark.parametrize("text", ["a", "0", "acme", "acme-eu", "a" * 32, "jobs2", "x-admin"])
+def test_a_tenant_may_be_called(text: str) -> None:
+    assert names.tenant_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "-a", "A", "a_b", "a.b", "a b", "a" * 33, "ä", "a\n", "a/b", "*", ">"])
+def test_a_tenant_may_not_be_called(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        names.tenant_id(text)
+
+
+@pytest.mark.parametrize("word", sorted(names.RESERVED))
+def test_a_word_of_the_api_is_no_tenant(word: str) -> None:
+    assert names.TENANT.fullmatch(word), "a reserved word that could not be a tenant's id anyway is a typo"
+    with pytest.raises(InvalidParameter, match="word of the API"):
+        names.tenant_id(word)
+
+
+def test_the_nouns_of_the_api_are_reserved() -> None:
+    promised = "stream session publish subscribe queues topics jobs tasks tokens buckets ws admin insights"
+    assert set(promised.split()) <= names.RESERVED
+
+
+@pytest.mark.parametrize("text", ["a", "A.b:c_d-9", "." * 80, "-"])
+def test_a_queue_may_be_called(text: str) -> None:
+    assert names.queue_name(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a/b", "a*", ">", "é", "a" * 81, "a\n", "a\\b"])
+def test_a_queue_may_not_be_called(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        names.queue_name(text)
