@@ -16,6 +16,10 @@ from pathlib import Path
 class Secret(str):
     """A text that does not show itself when printed or logged; `.reveal()` does."""
 
+    def __new__(cls, text: str = "") -> "Secret":
+        """Of another secret it is the same: `str` alone would take what that one prints."""
+        return super().__new__(cls, text.reveal() if isinstance(text, Secret) else text)
+
     def __repr__(self) -> str:
         return "'***'"
 
@@ -154,8 +158,8 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     path = environ.get("POSTROAD_CONFIG")
     if path:
         try:
-            texts.update(tomllib.loads(Path(path).read_text()))
-        except (OSError, tomllib.TOMLDecodeError) as exc:
+            texts.update(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as exc:
             faults.append(f"POSTROAD_CONFIG: {exc}")
     for name, value in environ.items():
         if name.startswith("POSTROAD_") and name != "POSTROAD_CONFIG":
@@ -200,10 +204,18 @@ def _convert(wanted: type, given: object) -> object:
         if str(given).lower() in ("0", "false", "no", "off", ""):
             return False
         raise ValueError(f"{given!r} is neither true nor false")
+    shown = "***" if wanted is Secret else repr(given)
+    if not isinstance(given, str):  # from the file or the command line, where a value has its type already
+        kinds = (int, float) if wanted is float else wanted
+        if isinstance(given, bool) or not isinstance(given, kinds):
+            raise ValueError(f"{shown} is not {_KINDS.get(wanted, 'a text')}")
     try:
         return wanted(given)
     except (TypeError, ValueError):
-        raise ValueError(f"{given!r} is not {'a whole number' if wanted is int else 'a number'}") from None
+        raise ValueError(f"{shown} is not {_KINDS.get(wanted, 'a text')}") from None
+
+
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
 def settings_table() -> list[tuple[str, str, str]]:

@@ -106,7 +106,11 @@ class App:
                 log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
                 reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
             status = reply.status
-            await self._send(reply, request_id, method, receive, send)
+            try:
+                await self._send(reply, request_id, method, receive, send)
+            except Exception:  # its head is out: all that is left is to break off, so that the client sees it
+                log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
+                raise
         finally:
             self._open -= 1
             self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)

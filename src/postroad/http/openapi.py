@@ -9,10 +9,13 @@ from postroad.http.problems import PROBLEM_MEDIA, Problem
 from postroad.http.routing import Route
 from postroad.kernel.errors import (
     BodyInvalid,
+    BodyTooSlow,
     Forbidden,
     InvalidParameter,
     MalformedJson,
+    Overloaded,
     PostroadError,
+    TenantNotFound,
     TooLarge,
     Unauthenticated,
     UnsupportedMediaType,
@@ -82,7 +85,8 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
-    content = {route.media: {"schema": by_kind[id(route.answer)] if route.answer is not None else {"type": "string"}}}
+    unknown = {"type": "object" if route.media == "application/json" else "string"}
+    content = {route.media: {"schema": by_kind[id(route.answer)] if route.answer is not None else unknown}}
     good: dict[str, Any] = {"description": route.summary}
     if route.status != 204:
         good["content"] = content
@@ -91,8 +95,9 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     for error in possible_errors(route):
         by_status.setdefault(error.status, []).append(error)
     for status, errors in sorted(by_status.items()):
-        described = "; ".join(f"`{error.code}`: {error.title}" for error in errors)
-        responses[str(status)] = {"description": described, "content": _PROBLEM}
+        known = responses.get(str(status), {"description": "", "content": {}})
+        described = "; ".join(filter(None, [known["description"], *(f"`{error.code}`: {error.title}" for error in errors)]))
+        responses[str(status)] = {"description": described, "content": {**known["content"], **_PROBLEM}}
     return responses
 
 
@@ -102,7 +107,7 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
     if route.parameters or route.query is not None:
         errors.append(InvalidParameter)
     if route.scope:
-        errors += [Unauthenticated, Forbidden]
+        errors += [Unauthenticated, Forbidden, TenantNotFound]
     if route.body is not None:
-        errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType]
-    return list(dict.fromkeys([*errors, PostroadError]))
+        errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
+    return list(dict.fromkeys([*errors, Overloaded, PostroadError]))

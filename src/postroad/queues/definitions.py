@@ -103,28 +103,31 @@ class Definitions:
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' belong to Postroad")
         key = _key(caller.tenant, name)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            record, is_new = await self._create_or_change(key, caller.tenant, name, settings)
-        self._locks.pop(key, None)
-        if is_new or settings is not None:
-            self._outbox.emit([self._changed_event(record, caller, request_id, is_new=is_new)])
-        return record, is_new
+        try:
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                record, before = await self._create_or_change(key, caller.tenant, name, settings)
+        finally:
+            self._locks.pop(key, None)
+        if record is not before:
+            self._outbox.emit([self._changed_event(record, caller, request_id, is_new=before is None)])
+        return record, before is None
 
     async def _create_or_change(
         self, key: str, tenant: str, name: str, settings: QueueSettings | None
-    ) -> tuple[QueueRecord, bool]:
+    ) -> tuple[QueueRecord, QueueRecord | None]:
+        """The queue as it is now, and as it was before: the same if nothing was to be changed, None if it is new."""
         while True:
             known = await self._settled(key)
             try:
                 if known is None:
-                    return await self._create(key, tenant, name, settings or QueueSettings()), True
+                    return await self._create(key, tenant, name, settings or QueueSettings()), None
                 if settings is None or settings == known.settings:
-                    return known, False
+                    return known, known
                 changed = msgspec.structs.replace(known, settings=settings, updated_at_ms=self._clock())
                 revision = self._table.revision(key)
                 await self._lay_out(changed)
                 await self._table.update(key, changed, revision)
-                return changed, False
+                return changed, known
             except Conflict:  # somebody else was at it: look again
                 self._table.forget(key)
 

@@ -12,7 +12,10 @@ from postroad.http.routing import Route
 from postroad.kernel.caller import Scope
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import (
+    Conflict,
+    Draining,
     EngineFull,
+    EngineRefused,
     EngineUnavailable,
     IdempotencyMismatch,
     LeaseExpired,
@@ -128,7 +131,7 @@ class QueueRoutes:
                 body=QueueSettings,
                 answer=QueueView,
                 more_statuses=(201,),
-                errors=(EngineUnavailable,),
+                errors=(EngineUnavailable, EngineRefused),
                 description="Settings that the body leaves out take their defaults. 201 if the queue is new.",
             ),
             Route(
@@ -149,7 +152,7 @@ class QueueRoutes:
                 "Delete a queue and all that is in it",
                 "Queues",
                 status=204,
-                errors=(QueueNotFound, EngineUnavailable),
+                errors=(QueueNotFound, Conflict, EngineUnavailable),
             ),
             Route(
                 "POST",
@@ -185,7 +188,7 @@ class QueueRoutes:
                 "Messages",
                 body=Pull,
                 answer=Pulled,
-                errors=(QueueNotFound, EngineUnavailable),
+                errors=(QueueNotFound, EngineUnavailable, Draining),
                 description="Each is kept from others for its visibility timeout; acknowledge it before. At least once.",
             ),
             Route(

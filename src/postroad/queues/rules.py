@@ -134,7 +134,7 @@ def check_message(message: NewMessage, limits: MessageLimits, path: str = "$") -
         return
     if len(message.headers) > limits.headers_max:
         raise invalid_field(f"{path}.headers", f"{len(message.headers)} headers; at most {limits.headers_max} are allowed")
-    if sum(len(name) + len(value) for name, value in message.headers.items()) > limits.headers_bytes_max:
+    if sum(len(name.encode()) + len(value.encode()) for name, value in message.headers.items()) > limits.headers_bytes_max:
         raise invalid_field(f"{path}.headers", f"names and values are over {limits.headers_bytes_max} bytes together")
 
 

@@ -1,17 +1,14 @@
 """What a user can do with a queue's messages: publish, lease, acknowledge."""
 
-import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from postroad.access.seal import SealBroken, Sealer
 from postroad.engine import log as stored_log
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import stream_info
+from postroad.engine.commit import Committers, Draft, Stored
 from postroad.engine.link import Link
 from postroad.engine.table import Table
 from postroad.engine.wire import header_lines
@@ -21,6 +18,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
     EngineFull,
+    EngineUnavailable,
     IdempotencyMismatch,
     LeaseExpired,
     PostroadError,
@@ -30,6 +28,7 @@ from postroad.kernel.errors import (
 from postroad.kernel.ids import new_id
 from postroad.queues import metrics
 from postroad.queues.definitions import WORK_CONSUMER, Definitions
+from postroad.queues.room import Room
 from postroad.queues.rules import (
     LeasedMessage,
     Marker,
@@ -52,8 +51,6 @@ from postroad.telemetry.catalogue import JobDone, JobLeased, JobQueued
 from postroad.telemetry.outbox import Outbox
 
 _UNREADABLE_AGAIN_MS = 3_600_000
-_ROOM_KNOWN_SECONDS = 1.0
-_ROOM_ASK_SECONDS = 0.05
 
 log = structlog.get_logger("postroad.queues")
 
@@ -63,15 +60,6 @@ class Origin(msgspec.Struct, frozen=True):
 
     request_id: str = ""
     traceparent: str | None = None
-
-
-@dataclass(slots=True)
-class _Room:
-    """What this worker knows of how full a limited queue is: a count, its age, and what it has added since."""
-
-    counted: int = 0
-    counted_at: float = float("-inf")
-    added: int = 0
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -101,7 +89,7 @@ class Queues:
         self._outbox, self._sealer, self._clock = outbox, sealer, clock
         self._limits, self._idempotency_ttl_ms = limits, idempotency_ttl_ms
         self._work: dict[str, WorkQueue] = {}
-        self._rooms: dict[str, _Room] = {}
+        self._rooms: dict[str, Room] = {}
         table.on_change(self._queue_changed)
 
     # Publishing
@@ -115,17 +103,10 @@ class Queues:
         record = self._definitions.known(caller.tenant, queue)
         if record is None:
             record = await self._definitions.find_or_create(caller, queue, origin.request_id)
-        if record.settings.max_messages:
-            await self._make_sure_of_room(record, 1)
         prepared = self._prepare(record, caller, new, origin)
-        committer = self._committers.of(record.stream)
-        if len(prepared.drafts) == 1:
-            await committer.append(prepared.drafts[0])
-        else:
-            try:
-                await committer.append_together(prepared.drafts)
-            except Conflict:
-                return await self._known_already(record, caller, prepared, origin)
+        [outcome] = await self._store(record, [prepared])
+        if isinstance(outcome, PostroadError):
+            return await self._outcome_of_failed(record, caller, prepared, origin, outcome)
         await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
         metrics.published.add(caller.tenant)
         return _published(prepared.message)
@@ -137,19 +118,14 @@ class Queues:
         record = await self._definitions.find_or_create(caller, queue, origin.request_id)
         outcomes: list[Published | PostroadError | None] = [self._fault(new, index) for index, new in enumerate(batch)]
         good = [index for index, fault in enumerate(outcomes) if fault is None]
-        if record.settings.max_messages:
-            good = await self._those_with_room(record, good, outcomes)
         prepared = [self._prepare(record, caller, batch[index], origin) for index in good]
-        stored = await self._committers.of(record.stream).append_each([one.drafts for one in prepared])
         fresh: list[_Prepared] = []
-        for index, one, outcome in zip(good, prepared, stored, strict=True):
-            if isinstance(outcome, Conflict) and len(one.drafts) > 1:
+        for index, one, outcome in zip(good, prepared, await self._store(record, prepared), strict=True):
+            if isinstance(outcome, PostroadError):
                 try:
-                    outcomes[index] = await self._known_already(record, caller, one, origin)
+                    outcomes[index] = await self._outcome_of_failed(record, caller, one, origin, outcome)
                 except PostroadError as problem:
                     outcomes[index] = problem
-            elif isinstance(outcome, PostroadError):
-                outcomes[index] = outcome
             else:
                 fresh.append(one)
                 outcomes[index] = _published(one.message)
@@ -157,25 +133,40 @@ class Queues:
         metrics.published.add(caller.tenant, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
+    async def _store(self, record: QueueRecord, prepared: Sequence[_Prepared]) -> list[Sequence[Stored] | PostroadError]:
+        """Store them, as many as the queue has room for; an outcome for each, in order."""
+        committer = self._committers.of(record.stream)
+        limit = record.settings.max_messages
+        if not limit:
+            return await committer.append_each([one.drafts for one in prepared])
+        room = self._room(record)
+        taken = await room.take(len(prepared), limit)
+        stored = 0
+        try:
+            outcomes = await committer.append_each([one.drafts for one in prepared[:taken]])
+            stored = sum(1 for one in outcomes if not isinstance(one, PostroadError) or isinstance(one, EngineUnavailable))
+        finally:
+            room.settle(taken, stored)
+        full = EngineFull(f"the queue {record.name!r} has reached its limit of {limit} messages", retry_after=5)
+        return outcomes + [full] * (len(prepared) - taken)
+
+    def _room(self, record: QueueRecord) -> Room:
+        found = self._rooms.get(record.stream)
+        if found is None:
+
+            async def count() -> int:
+                stats = await self._definitions.stats(record)
+                return stats.ready + stats.leased + stats.delayed
+
+            found = self._rooms[record.stream] = Room(count)
+        return found
+
     def _fault(self, new: NewMessage, index: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, f"$.messages[{index}]")
         except PostroadError as fault:
             return fault
         return None
-
-    async def _those_with_room(
-        self, record: QueueRecord, good: list[int], outcomes: list[Published | PostroadError | None]
-    ) -> list[int]:
-        """The first of them, as many as the queue has room for; the others' outcome is that it is full."""
-        roomy: list[int] = []
-        for index in good:
-            try:
-                await self._make_sure_of_room(record, 1)
-                roomy.append(index)
-            except EngineFull as full:
-                outcomes[index] = full
-        return roomy
 
     def _prepare(self, record: QueueRecord, caller: Caller, new: NewMessage, origin: Origin) -> _Prepared:
         message_id, now = new_id(), self._clock()
@@ -195,7 +186,7 @@ class Queues:
         body = body_hash(new)
         marker = Marker(v=1, body=body, message=message_id, job=message.job, at=now)
         ttl_ms = record.settings.dedupe_window_ms or self._idempotency_ttl_ms
-        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", f"{max(1, ttl_ms // 1000)}s")])
+        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(caller.key_id, new.idempotency_key)}"
         return _Prepared(
             message,
@@ -204,11 +195,17 @@ class Queues:
             body,
         )
 
-    async def _known_already(self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin) -> Published:
-        """The idempotency key was used before: the first message's ids, if the body is the same."""
+    async def _outcome_of_failed(
+        self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, problem: PostroadError
+    ) -> Published:
+        """The first message's ids if the idempotency key was used before with this body, even now that the queue is full."""
+        if not prepared.body or not isinstance(problem, Conflict | EngineFull):
+            raise problem
         entry = await stored_log.last(self._link, record.stream, prepared.drafts[0].subject)
-        if entry is None:  # it expired just now: this is a first use after all
+        if entry is None and isinstance(problem, Conflict):  # it expired just now: this is a first use after all
             return await self.publish(caller, record.name, prepared.new, origin)
+        if entry is None:
+            raise problem
         marker = decode_marker(entry.payload)
         if marker.body != prepared.body:
             raise IdempotencyMismatch("the idempotency key was used with another body")
@@ -235,19 +232,6 @@ class Queues:
             key_id=caller.key_id,
             request_id=origin.request_id,
         )
-
-    async def _make_sure_of_room(self, record: QueueRecord, count: int) -> None:
-        """Raises EngineFull. The engine cannot refuse for us: a stream with delayed messages may not refuse new ones."""
-        room = self._rooms.setdefault(record.stream, _Room())
-        limit, now = record.settings.max_messages, asyncio.get_running_loop().time()
-        age = now - room.counted_at
-        if age > _ROOM_KNOWN_SECONDS or (room.counted + room.added + count > limit and age > _ROOM_ASK_SECONDS):
-            room.counted_at, room.added = now, 0
-            info = await stream_info(self._link, record.stream)
-            room.counted = info.state.messages if info else 0
-        if room.counted + room.added + count > limit:
-            raise EngineFull(f"the queue {record.name!r} has reached its limit of {limit} messages", retry_after=5)
-        room.added += count
 
     # Leasing
 
@@ -325,13 +309,18 @@ class Queues:
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:
     ready = f"{record.subject}.ready"
-    retention = f"{max(1, record.settings.retention_ms // 1000)}s" if record.settings.retention_ms else None
+    retention = _ttl(record.settings.retention_ms) if record.settings.retention_ms else None
     if not delay_ms:
         return Draft(ready, encode_message(message), message.id, header_lines([("Nats-TTL", retention)]) if retention else "")
     headers = [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
     if retention:
         headers.append(("Nats-Schedule-TTL", retention))
     return Draft(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
+
+
+def _ttl(ms: int) -> str:
+    """The engine counts in whole seconds: never less than was promised."""
+    return f"{-(-ms // 1000)}s"
 
 
 def _published(message: StoredMessage) -> Published:
@@ -341,10 +330,12 @@ def _published(message: StoredMessage) -> Published:
 def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
     """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
     try:
+        if not delivered.payload.isascii():
+            delivered.payload.decode()
         stored = decode_message(delivered.payload)
-        uuid.UUID(stored.id), uuid.UUID(stored.job)
+        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
         return stored
-    except (msgspec.DecodeError, RecursionError, ValueError):
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, OSError):
         log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from postroad.engine.commit import Committers, Draft
-from postroad.kernel.errors import EngineUnavailable, Overloaded, PostroadError
+from postroad.kernel.errors import EngineUnavailable, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
 from postroad.telemetry.catalogue import Event
@@ -94,9 +94,9 @@ class Outbox:
                     metrics.events_framed.labels(key[0]).inc(len(lines))
                     metrics.frame_events.observe(len(lines))
                     _tell([waiter for waiter in touched if waiter.last <= 0], None)
-                except PostroadError as problem:
+                except Exception as problem:  # our own mistakes too: whoever waits must be told
                     metrics.events_dropped.labels(key[0]).inc(len(lines))
-                    log.error("events_not_stored", stream=key[0], count=len(lines), code=problem.code)
+                    log.error("events_not_stored", stream=key[0], count=len(lines), error=repr(problem))
                     _tell(touched, problem)
                 finally:
                     self._waiting_bytes -= sum(map(len, lines))
@@ -128,7 +128,7 @@ class Outbox:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _tell(waiters: Sequence[_Waiter], problem: PostroadError | None) -> None:
+def _tell(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
     for waiter in waiters:
         if waiter.future.done():
             continue

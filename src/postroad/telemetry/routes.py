@@ -80,9 +80,18 @@ class TelemetryRoutes:
         async for stream, entry in _merged(self._link, tenant, positions):
             positions[stream] = entry.sequence
             position = "-".join(str(positions[name]) for name in STREAMS)
-            chosen = [(name, line) for line in unpack(entry.payload) if matches(wanted, name := _name_of(line).event)]
+            chosen = [(name, line) for line in unpack(entry.payload) if (name := _name(line)) and matches(wanted, name)]
             for index, (name, line) in enumerate(chosen, 1):
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
+
+
+def _name(line: bytes) -> str:
+    """The event's type; nothing for what is no event. Somebody with access to the engine may have put anything there, and a
+    reader that stumbled over it would do so again each time it comes back."""
+    try:
+        return _name_of(line).event
+    except (msgspec.DecodeError, RecursionError):
+        return ""
 
 
 async def _merged(link: Link, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:

@@ -1,0 +1,318 @@
+"""A gateway inside the test process: a node as `postroad.worker` puts it together, behind its real HTTP server."""
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from postroad.access.keys import PLATFORM_PREFIX, KeyRecord, new_key
+from postroad.access.service import FIRST_TENANT, make_first_tenant
+from postroad.assembly import Node, Role, connected, prepare_engine, running_node
+from postroad.engine import log
+from postroad.engine.link import Link
+from postroad.http.app import App
+from postroad.http.server import Server
+from postroad.kernel.caller import ALL_SCOPES, Scope
+from postroad.kernel.clock import now_ms
+from postroad.settings import Secret, Settings
+from postroad.telemetry.frames import frame_subject, unpack
+from tests.waiting import eventually
+
+T = TypeVar("T")
+
+PLATFORM_KEY = "the platform key of the tests, long enough"
+
+
+class ShiftedClock:
+    """The real time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return now_ms() + self.ahead_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    def problem(self, status: int, code: str) -> dict[str, Any]:
+        """The problem that it is, after a look at what every problem must have."""
+        found: dict[str, Any] = self.json
+        assert (self.status, found.get("code")) == (status, code), found
+        assert self.headers["content-type"] == "application/problem+json"
+        assert found["status"] == status
+        assert found["type"] == f"/docs/errors#{code}"
+        assert found["title"]
+        assert isinstance(found["retryable"], bool)
+        assert found["requestId"] == self.headers["x-request-id"]
+        assert set(found) <= {"type", "title", "status", "detail", "code", "retryable", "requestId", "errors"}
+        return found
+
+    def ok(self, status: int = 200) -> Any:
+        """The answer's JSON."""
+        assert self.status == status, (self.status, self.body)
+        return self.json if self.body else None
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Somebody who calls a server, with a key or without."""
+
+    url: str
+    session: aiohttp.ClientSession
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None, data: Any = None
+    ) -> Answer:
+        """`body` is sent as JSON; `data` as it is."""
+        sent = {**self.headers, **(headers or {})}
+        if body is not None:
+            data = msgspec.json.encode(body)
+            sent.setdefault("Content-Type", "application/json")
+        async with self.session.request(method, self.url + path, data=data, headers=sent) as answer:
+            names = {name.lower(): value for name, value in answer.headers.items()}
+            return Answer(answer.status, names, await answer.read())
+
+    async def get(self, path: str, **more: Any) -> Answer:
+        return await self.call("GET", path, **more)
+
+    async def post(self, path: str, body: object = None, **more: Any) -> Answer:
+        return await self.call("POST", path, body, **more)
+
+    async def put(self, path: str, body: object = None, **more: Any) -> Answer:
+        return await self.call("PUT", path, {} if body is None else body, **more)
+
+    async def delete(self, path: str, **more: Any) -> Answer:
+        return await self.call("DELETE", path, **more)
+
+    @asynccontextmanager
+    async def events(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator["EventReader"]:
+        async with self.session.get(self.url + path, headers={**self.headers, **(headers or {})}) as answer:
+            assert answer.status == 200, await answer.read()
+            yield EventReader(answer)
+
+    def with_headers(self, **headers: str) -> "Client":
+        return replace(self, headers={**self.headers, **headers})
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant and, by default, a key of it that may do everything."""
+
+    id: str
+    key: str
+    record: KeyRecord
+    client: Client
+    gateway: "Gateway"
+
+    async def another_key(self, scopes: tuple[Scope, ...] = ALL_SCOPES, *, expires_at_ms: int | None = None) -> "Tenant":
+        return await self.gateway.key_of(self.id, scopes, expires_at_ms=expires_at_ms)
+
+    async def queue(self, name: str = "q", **settings: object) -> str:
+        """A new queue, as the path that its calls start with."""
+        (await self.client.put(f"/v1/queues/{name}", settings)).ok(201)
+        return f"/v1/queues/{name}"
+
+    async def publish(self, queue: str, payload: object = None, **more: object) -> Any:
+        return (await self.client.post(f"{queue}/messages", {"payload": payload, **more})).ok(201)
+
+    async def pull(self, queue: str, count: int = 1, **more: object) -> list[dict[str, Any]]:
+        pulled: list[dict[str, Any]] = (await self.client.post(f"{queue}/pull", {"maxMessages": count, **more})).ok()["messages"]
+        return pulled
+
+    async def ack(self, queue: str, receipt: str) -> Answer:
+        return await self.client.post(f"{queue}/ack", {"receiptId": receipt})
+
+    async def stats(self, queue: str) -> dict[str, int]:
+        stats: dict[str, int] = (await self.client.get(queue)).ok()["stats"]
+        return stats
+
+    async def events(self, stream: str = "JOBS") -> list[dict[str, Any]]:
+        """All events of the tenant that are stored, in order."""
+        return await events_of(self.gateway.node.engine.link, stream, self.id)
+
+
+async def events_of(link: Link, stream: str, tenant: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    following, is_end = 1, False
+    while not is_end:
+        page = await log.read(link, stream, frame_subject(stream, tenant), following, 1000)
+        found += [msgspec.json.decode(line) for entry in page.entries for line in unpack(entry.payload)]
+        following, is_end = page.next_sequence, page.is_end
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running node. Everyone who calls it shares its session's connections."""
+
+    url: str
+    node: Node
+    settings: Settings
+    clock: ShiftedClock
+    session: aiohttp.ClientSession
+    admin_key: str
+
+    @property
+    def nobody(self) -> Client:
+        return Client(self.url, self.session)
+
+    @property
+    def admin(self) -> Client:
+        """The platform's key."""
+        return self.with_key(self.admin_key)
+
+    def with_key(self, key: str) -> Client:
+        return Client(self.url, self.session, {"Authorization": f"Bearer {key}"})
+
+    async def tenant(self, *, auto_create_queues: bool = False) -> Tenant:
+        name = f"t-{uuid.uuid4().hex[:16]}"
+        await self.node.access.create_tenant(name, auto_create_queues=auto_create_queues)
+        return await self.key_of(name)
+
+    async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, *, expires_at_ms: int | None = None) -> Tenant:
+        key = new_key()
+        record = await self.node.access.add_key(key, tenant, "a test's", scopes, expires_at_ms=expires_at_ms)
+        return Tenant(tenant, key, record, self.with_key(key), self)
+
+    def seen_by(self, tenant: Tenant) -> Tenant:
+        """The same tenant and key, calling this gateway."""
+        return Tenant(tenant.id, tenant.key, tenant.record, self.with_key(tenant.key), self)
+
+
+def gateway_settings(engine_url: str, **changes: Any) -> Settings:
+    return Settings(**{"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), **changes})
+
+
+class _Server(Server):
+    """Leaves the signals to pytest."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@asynccontextmanager
+async def served(app: App, *, head_bytes_max: int = 32 * 1024, head_seconds_max: float = 10) -> AsyncIterator[str]:
+    """The app behind its server, at the URL that is given; when the block ends the server stops as a worker's does."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = _Server(app, stop_seconds=1, head_bytes_max=head_bytes_max, head_seconds_max=head_seconds_max)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await eventually(lambda: server.started or serving.done())
+        yield url
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=30)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> AsyncIterator[Gateway]:
+    """A node on the engine that the settings name, which is made ready first; the tenant `default` is there."""
+    clock = ShiftedClock()
+    admin_key = new_key(PLATFORM_PREFIX)
+    async with connected(settings, "tests-setup") as engine:
+        await prepare_engine(engine, settings)
+    async with _on_its_own(running_node(settings, role, clock=clock)) as node, served(node.app) as url, session() as opened:
+        if not await make_first_tenant(node.access, tenant_key=new_key(), admin_key=admin_key):
+            await node.access.add_key(admin_key, None, "a test's admin")
+        assert await node.access.tenant(FIRST_TENANT)
+        yield Gateway(url, node, settings, clock, opened, admin_key)
+
+
+@asynccontextmanager
+async def _on_its_own(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """In a task of its own, which enters and leaves it: pytest runs a fixture's two halves in different tasks."""
+    entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    leave = asyncio.Event()
+
+    async def hold() -> None:
+        async with context as value:
+            entered.set_result(value)
+            await leave.wait()
+
+    holding = asyncio.create_task(hold())
+    first: set[asyncio.Future[Any]] = {entered, holding}
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+    if holding.done():
+        await holding
+    try:
+        yield entered.result()
+    finally:
+        leave.set()
+        await holding
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """As a browser would see it; `id` is None where the event names none."""
+
+    event: str
+    id: str | None
+    data: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.data)
+
+
+class EventReader:
+    """Reads server-sent events off an answer, by the rules of the HTML standard."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+        self.comments: list[str] = []
+        self.last_event_id: str | None = None
+
+    async def next(self, seconds: float = 5) -> ServerSentEvent | None:
+        """The next event; None when the answer has ended. What is not data (`retry`, comments) is skipped."""
+        event, event_id, data = "message", None, list[str]()
+        async with asyncio.timeout(seconds):
+            while line := await self.answer.content.readline():
+                name, _, value = line.decode().rstrip("\n").partition(":")
+                value = value.removeprefix(" ")
+                if line == b"\n":
+                    if data:
+                        return ServerSentEvent(event, event_id, "\n".join(data))
+                    event, event_id = "message", None
+                elif not name:
+                    self.comments.append(value)
+                elif name == "event":
+                    event = value
+                elif name == "id":
+                    self.last_event_id = event_id = value
+                elif name == "data":
+                    data.append(value)
+        return None
+
+    async def take(self, count: int, seconds: float = 5) -> Sequence[ServerSentEvent]:
+        async with asyncio.timeout(seconds):
+            found = [await self.next(seconds) for _ in range(count)]
+        assert None not in found, "the answer ended"
+        return [one for one in found if one is not None]

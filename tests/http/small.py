@@ -1,0 +1,90 @@
+"""Apps with routes of the tests' own, for what the real routes never do, and raw connections for what no client library does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from postroad.http.app import App, AppSettings
+from postroad.http.messages import Reply, Request
+from postroad.http.routing import Handler, Route, Router
+from postroad.kernel.caller import Caller
+from postroad.kernel.errors import Unauthenticated
+from tests.gateway import Answer, Client, served, session
+
+
+class Note(msgspec.Struct, forbid_unknown_fields=True):
+    text: str
+    copies: int = 1
+
+
+class NoteLength(msgspec.Struct):
+    length: int
+
+
+async def note_length(request: Request) -> Reply:
+    return Reply(NoteLength(len(request.body.text)))
+
+
+async def nobody_is_known(_credential: str, _tenant: str | None) -> Caller:
+    raise Unauthenticated("the key is not valid")
+
+
+def route(path: str, handler: Handler, method: str = "GET", **more: Any) -> Route:
+    return Route(method, path, handler, None, "A test's", "Tests", **more)
+
+
+NOTES = route("/notes", note_length, "POST", body=Note, answer=NoteLength)
+
+
+def small_app(*routes: Route, **settings: Any) -> App:
+    chosen = AppSettings(**{"body_bytes_max": 1000, "body_seconds_max": 10.0, "requests_max": 100, **settings})
+    return App(Router(routes), nobody_is_known, chosen)
+
+
+@asynccontextmanager
+async def client_of(app: App) -> AsyncIterator[Client]:
+    async with served(app) as url, session() as opened:
+        yield Client(url, opened)
+
+
+class RawConnection:
+    """A connection that sends exactly the bytes that it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, text: bytes) -> None:
+        self.writer.write(text)
+        await self.writer.drain()
+
+    async def answer(self, seconds: float = 5) -> Answer:
+        """The next answer on the connection."""
+        async with asyncio.timeout(seconds):
+            status = int((await self.reader.readline()).split(b" ")[1])
+            headers: dict[str, str] = {}
+            while line := (await self.reader.readline()).rstrip(b"\r\n"):
+                name, _, value = line.decode().partition(":")
+                headers[name.lower()] = value.strip()
+            return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", 0))))
+
+    async def is_closed(self, seconds: float = 5) -> bool:
+        """Whether the other side ends it in time."""
+        async with asyncio.timeout(seconds):
+            return await self.reader.read() == b""
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def raw_connection(url: str) -> AsyncIterator[RawConnection]:
+    where = urlsplit(url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    try:
+        yield RawConnection(reader, writer)
+    finally:
+        writer.transport.abort()

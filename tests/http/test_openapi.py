@@ -1,0 +1,233 @@
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from postroad import __version__
+from postroad.assembly import described_routes
+from postroad.http.openapi import openapi_document, possible_errors
+from postroad.http.routing import Route
+from postroad.kernel.errors import ERRORS
+from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
+from tests.http.schemas import faults, resolve
+
+ROUTES = described_routes()
+DOCUMENT: dict[str, Any] = openapi_document(ROUTES, __version__)
+each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+
+
+def operation_of(route: Route) -> dict[str, Any]:
+    found: dict[str, Any] = DOCUMENT["paths"][route.path][route.method.lower()]
+    return found
+
+
+def everything(value: Any) -> Iterator[Any]:
+    yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from everything(one)
+
+
+# The document
+
+
+async def test_the_gateway_serves_the_description_of_its_own_routes(gateway: Gateway) -> None:
+    answer = await gateway.nobody.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    served = answer.ok()
+    assert served["paths"].keys() == DOCUMENT["paths"].keys()
+    assert served["info"] == {**DOCUMENT["info"], "version": __version__}
+
+
+def test_it_has_what_openapi_3_1_asks_for() -> None:
+    assert re.fullmatch(r"3\.1\.\d+", DOCUMENT["openapi"])
+    assert {"title", "version"} <= DOCUMENT["info"].keys()
+    assert set(DOCUMENT) <= {"openapi", "info", "servers", "paths", "components", "security", "tags"}
+    assert all(path.startswith("/") for path in DOCUMENT["paths"])
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
+    assert schemes["apiKey"]["type"] == "apiKey"
+
+
+def test_every_reference_points_to_something() -> None:
+    references = [one["$ref"] for one in everything(DOCUMENT) if isinstance(one, dict) and "$ref" in one]
+    assert len(references) > 50
+    for reference in references:
+        assert resolve(DOCUMENT, reference)
+
+
+def test_no_two_operations_share_an_id() -> None:
+    ids = Counter(operation["operationId"] for path in DOCUMENT["paths"].values() for operation in path.values())
+    assert len(ids) == len(ROUTES)
+    assert ids.most_common(1)[0][1] == 1
+
+
+def test_two_handlers_of_one_name_would_show() -> None:
+    with pytest.raises(AssertionError):
+        ids = [operation_of(route)["operationId"] for route in (*ROUTES, ROUTES[0])]
+        assert len(set(ids)) == len(ids)
+
+
+@each_route
+def test_every_route_is_described_with_its_scope(route: Route) -> None:
+    operation = operation_of(route)
+    assert operation["summary"] and operation["tags"] == [route.tag]
+    if route.scope is None:
+        assert operation["security"] == []
+        assert "Open to anyone" in operation["description"]
+    else:
+        assert operation["x-postroad-scope"] == route.scope.value
+        assert f"`{route.scope.value}`" in operation["description"]
+        assert operation["security"] == [{"bearer": []}, {"apiKey": []}]
+
+
+@each_route
+def test_every_parameter_is_described(route: Route) -> None:
+    parameters = operation_of(route)["parameters"]
+    assert [one["name"] for one in parameters if one["in"] == "path"] == re.findall(r"\{(\w+)\}", route.path)
+    assert all(one["required"] is True for one in parameters if one["in"] == "path")
+    asked = route.query.__struct_encode_fields__ if route.query else ()
+    assert [one["name"] for one in parameters if one["in"] == "query"] == list(asked)
+    assert all("schema" in one for one in parameters)
+
+
+@each_route
+def test_every_answer_is_described(route: Route) -> None:
+    responses = operation_of(route)["responses"]
+    for status in (route.status, *route.more_statuses):
+        described = responses[str(status)]
+        assert described["description"]
+        assert (route.media in described.get("content", {})) == (status != 204)
+    assert ("requestBody" in operation_of(route)) == (route.body is not None)
+
+
+@each_route
+def test_every_error_of_a_route_is_described_as_a_problem(route: Route) -> None:
+    responses = operation_of(route)["responses"]
+    for error in possible_errors(route):
+        described = responses[str(error.status)]
+        assert f"`{error.code}`: {error.title}" in described["description"]
+        assert described["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+
+
+def test_an_error_that_a_client_can_meet_is_described_somewhere() -> None:
+    described = {error.code for route in ROUTES for error in possible_errors(route)}
+    # These come before there is a route, or never leave the process.
+    elsewhere = {"route-not-found", "method-not-allowed", "malformed-request", "request-timeout", "headers-too-large"}
+    inside = {"data-directory-in-use", "setting-immutable"}
+    assert set(ERRORS) - described <= elsewhere | inside
+
+
+# What is answered, compared with what is described
+
+
+def conforming(method: str, path: str, answer: Answer) -> Answer:
+    responses = DOCUMENT["paths"][path][method.lower()]["responses"]
+    assert str(answer.status) in responses, f"{method} {path} answered {answer.status}, which is not described: {answer.body!r}"
+    described = responses[str(answer.status)]
+    if not answer.body:
+        assert "content" not in described
+        return answer
+    media = answer.headers["content-type"].partition(";")[0]
+    assert faults(DOCUMENT, described["content"][media]["schema"], answer.json) == []
+    if media == "application/problem+json":
+        assert f"`{answer.json['code']}`" in described["description"]
+    return answer
+
+
+class Checked:
+    """Calls the routes of one queue, and compares each answer with its description."""
+
+    def __init__(self, tenant: Tenant, queue: str) -> None:
+        self._tenant, self._queue = tenant, queue
+
+    async def call(self, method: str, rest: str = "", body: object = None, **more: Any) -> Answer:
+        answer = await self._tenant.client.call(method, f"/v1/queues/{self._queue}{rest}", body, **more)
+        return conforming(method, f"/v1/queues/{{queue}}{rest}", answer)
+
+
+async def test_the_life_of_a_queue_is_as_described(tenant: Tenant) -> None:
+    queue = Checked(tenant, "orders")
+    assert (await queue.call("PUT", body={"maxMessages": 5})).status == 201
+    assert (await queue.call("PUT", body={"dedupeWindowMs": 5000, "replicas": 1})).status == 200
+    assert (await queue.call("PUT", body={"replicas": 2})).status == 422
+    assert (await queue.call("GET")).status == 200
+    listed = conforming("GET", "/v1/queues", await tenant.client.get("/v1/queues"))
+    assert [one["name"] for one in listed.ok()["queues"]] == ["orders"]
+    conforming("GET", "/v1/queues", await tenant.client.get("/v1/queues?limit=x"))
+    assert (await queue.call("DELETE")).status == 204
+    assert (await queue.call("DELETE")).status == 404
+    assert (await queue.call("GET")).status == 404
+    assert (await Checked(tenant, "_own").call("PUT", body={})).status == 400
+
+
+async def test_the_life_of_a_message_is_as_described(tenant: Tenant, clock: ShiftedClock) -> None:
+    await tenant.queue("orders", maxMessages=3)
+    queue = Checked(tenant, "orders")
+    assert (
+        await queue.call("POST", "/messages", {"payload": {"a": 1}, "headers": {"b": "c"}, "correlationId": "d"})
+    ).status == 201
+    assert (await queue.call("POST", "/messages", {"payload": 1, "idempotencyKey": "k"})).status == 201
+    assert (await queue.call("POST", "/messages", {"payload": 2, "idempotencyKey": "k"})).status == 422
+    assert (await queue.call("POST", "/messages/batch", {"messages": [{"payload": 3}, {"payload": 4}]})).status == 200
+    assert (await queue.call("POST", "/messages", {"payload": 5})).status == 507
+    assert (await queue.call("POST", "/messages", {"payload": "x" * 1_100_000})).status == 413
+    assert (await queue.call("POST", "/messages", data=b"{")).status == 415
+    assert (await queue.call("POST", "/messages", data=b"{", headers={"Content-Type": "application/json"})).status == 400
+    pulled = (await queue.call("POST", "/pull", {"maxMessages": 3})).ok()["messages"]
+    assert len(pulled) == 3
+    assert (await queue.call("POST", "/ack", {"receiptId": pulled[0]["receiptId"]})).ok() == {"ok": True}
+    assert (await queue.call("POST", "/ack", {"receiptIds": [pulled[1]["receiptId"], "x"]})).ok()["ok"] is False
+    assert (await queue.call("POST", "/ack", {"receiptId": "x"})).status == 400
+    clock.ahead_ms = 60_000
+    assert (await queue.call("POST", "/ack", {"receiptId": pulled[2]["receiptId"]})).status == 409
+
+
+async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> None:
+    nobody, weak = gateway.nobody, (await tenant.another_key(())).client
+    for route in ROUTES:
+        if route.scope is None:
+            continue
+        path = route.path.replace("{queue}", "q")
+        body: object = {} if route.body else None
+        assert conforming(route.method, route.path, await nobody.call(route.method, path, body)).status == 401
+        assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
+        unknown = await gateway.admin.call(route.method, path, body, headers={"X-Postroad-Tenant": "no-such"})
+        assert conforming(route.method, route.path, unknown).status == 404
+
+
+@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.tag == "Operation"])
+async def test_operation_is_as_described(gateway: Gateway, path: str) -> None:
+    answer = await gateway.nobody.get(path)
+    media = answer.headers["content-type"].partition(";")[0]
+    described = DOCUMENT["paths"][path]["get"]["responses"]["200"]["content"]
+    assert list(described) == [media]
+    value = answer.json if media == "application/json" else answer.body.decode()
+    assert faults(DOCUMENT, described[media]["schema"], value) == []
+
+
+async def test_too_many_queues_and_too_many_requests_are_as_described(engine_url: str) -> None:
+    async with running_gateway(gateway_settings(engine_url, queues_per_tenant_max=1)) as gateway:
+        tenant = await gateway.tenant()
+        await tenant.queue("first")
+        assert (await Checked(tenant, "second").call("PUT", body={})).status == 403
+        object.__setattr__(gateway.node.app._settings, "requests_max", 0)
+        assert (await Checked(tenant, "first").call("GET")).status == 503
+
+
+# The checker itself
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "t", "title": "t", "code": "c", "retryable": True},
+        {"type": "t", "title": "t", "code": "c", "retryable": 1, "status": 400},
+        {"type": "t", "title": "t", "code": "c", "retryable": True, "status": "400"},
+        {"type": "t", "title": "t", "code": "c", "retryable": True, "status": 400, "errors": [{"path": "$"}]},
+        [],
+    ],
+)
+def test_a_value_that_is_not_as_described_is_noticed(value: object) -> None:
+    assert faults(DOCUMENT, {"$ref": "#/components/schemas/Problem"}, value)

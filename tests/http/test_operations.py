@@ -1,0 +1,195 @@
+import asyncio
+import html
+import re
+
+import pytest
+
+from postroad import __version__
+from postroad.access.keys import PLATFORM_PREFIX, new_key
+from postroad.assembly import Role
+from postroad.http.operations import Check, Operations
+from postroad.http.routing import Router
+from postroad.kernel.caller import Caller
+from postroad.kernel.errors import ERRORS, Unauthenticated
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+from tests.http.small import client_of, small_app
+from tests.servers import Server
+from tests.waiting import eventually
+
+# Alive and ready
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/health"])
+async def test_a_process_that_runs_says_so(gateway: Gateway, path: str) -> None:
+    assert (await gateway.nobody.get(path)).ok() == {"status": "ok", "version": __version__}
+
+
+async def test_a_gateway_that_can_serve_is_ready(gateway: Gateway) -> None:
+    ready = (await gateway.nobody.get("/readyz")).ok()
+    assert ready["status"] == "ready"
+    assert ready["checks"].keys() == {"engine", "registry"}
+    assert all(check["ok"] for check in ready["checks"].values())
+
+
+async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is_back(own_server: Server) -> None:
+    async with running_gateway(gateway_settings(own_server.url)) as gateway:
+        assert (await gateway.nobody.get("/readyz")).status == 200
+        own_server.kill()
+        await eventually(lambda: not gateway.node.engine.link.is_up)
+        answer = await gateway.nobody.get("/readyz")
+        assert (answer.status, answer.json["status"]) == (503, "not ready")
+        assert answer.json["checks"]["engine"] == {"ok": False, "detail": "not connected"}
+        assert (await gateway.nobody.get("/healthz")).status == 200
+
+        own_server.start()
+
+        async def is_ready() -> bool:
+            return (await gateway.nobody.get("/readyz")).status == 200
+
+        await eventually(is_ready, 10)
+
+
+async def test_a_process_ends_in_order_though_its_engine_is_gone(own_server: Server) -> None:
+    async with running_gateway(gateway_settings(own_server.url)) as gateway:
+        own_server.kill()
+        await eventually(lambda: not gateway.node.engine.link.is_up)
+        await gateway.node.engine.link.publish("anything", b"that waits for the connection")
+
+
+async def test_a_gateway_that_has_lost_touch_with_the_registry_is_not_ready(own_server: Server) -> None:
+    settings = gateway_settings(own_server.url, out_of_touch_seconds_max=0.2)
+    async with running_gateway(settings) as gateway:
+        own_server.kill()
+
+        async def out_of_touch() -> bool:
+            return not (await gateway.nobody.get("/readyz")).json["checks"]["registry"]["ok"]
+
+        await eventually(out_of_touch)
+
+
+async def test_a_process_that_is_stopping_is_not_ready(engine_url: str) -> None:
+    async with running_gateway(gateway_settings(engine_url)) as gateway:
+        gateway.node.app.drain()
+        answer = await gateway.nobody.get("/readyz")
+        assert answer.status == 503
+        assert answer.json["checks"]["process"] == {"ok": False, "detail": "stopping"}
+        assert (await gateway.nobody.get("/livez")).status == 200
+
+
+async def test_a_process_of_another_role_answers_for_its_operation_and_nothing_else(engine_url: str) -> None:
+    async with running_gateway(gateway_settings(engine_url), Role.CONTROL) as control:
+        assert (await control.nobody.get("/readyz")).status == 200
+        (await control.admin.get("/v1/queues")).problem(404, "route-not-found")
+        assert not [path for path in (await control.nobody.get("/openapi.json")).ok()["paths"] if path.startswith("/v1/")]
+
+
+# Metrics
+
+
+async def test_metrics_are_open_on_the_same_machine(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    answer = await gateway.nobody.get("/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.body.decode()
+    assert re.search(r'postroad_http_requests_total\{method="PUT",route="/v1/queues/\{queue\}",status="201"\} \d', text)
+    assert "postroad_messages_published_total{" in text
+    assert re.search(r"postroad_commit_messages_total\{way=\"single\"\} \d", text)
+
+
+async def test_metrics_have_no_paths_and_no_methods_that_strangers_chose(gateway: Gateway) -> None:
+    await gateway.nobody.get("/made-up-7f3a")
+    await gateway.nobody.call("PROPFIND", "/healthz")
+    text = (await gateway.nobody.get("/metrics")).body.decode()
+    assert "7f3a" not in text and "PROPFIND" not in text
+    assert 'method="other",route="none",status="405"' in text
+
+
+FORWARDED = [{"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.9"}]
+
+
+@pytest.mark.parametrize("forwarded", FORWARDED)
+async def test_metrics_asked_for_through_a_proxy_need_a_platform_key(
+    gateway: Gateway, tenant: Tenant, forwarded: dict[str, str]
+) -> None:
+    (await gateway.nobody.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
+    (await tenant.client.get("/metrics", headers=forwarded)).problem(403, "forbidden")
+    stranger = gateway.with_key(new_key(PLATFORM_PREFIX))
+    (await stranger.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
+    assert (await gateway.admin.get("/metrics", headers=forwarded)).status == 200
+
+
+async def everything_is_fine() -> dict[str, Check]:
+    return {}
+
+
+async def knows_one_platform_key(credential: str, _tenant: str | None) -> Caller:
+    if credential != "good":
+        raise Unauthenticated("the key is not valid")
+    return Caller("default", "id", frozenset(), is_platform=True)
+
+
+@pytest.mark.parametrize(
+    ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("127.9.9.9", 200), ("10.0.0.1", 401), ("", 401), ("localhost", 401)]
+)
+async def test_another_machine_needs_a_key_for_metrics(client: str, status: int) -> None:
+    operations = Operations(__version__, everything_is_fine, knows_one_platform_key)
+    app = small_app(*operations.table())
+
+    async def status_of(*headers: tuple[bytes, bytes]) -> int:
+        sent: list[dict[str, object]] = []
+
+        async def send(message: object) -> None:
+            assert isinstance(message, dict)
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/metrics",
+            "headers": headers,
+            "query_string": b"",
+            "client": (client, 1),
+        }
+        await app(scope, asyncio.Future, send)
+        found = sent[0]["status"]
+        assert isinstance(found, int)
+        return found
+
+    assert await status_of() == status
+    assert await status_of((b"authorization", b"Bearer good")) == 200
+
+
+# The description
+
+
+async def test_the_docs_page_is_a_page_that_loads_nothing_from_elsewhere(gateway: Gateway) -> None:
+    answer = await gateway.nobody.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = answer.body.decode()
+    assert "<title>" in page and "/openapi.json" in page
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+
+
+async def test_the_errors_page_has_a_row_for_every_error(gateway: Gateway) -> None:
+    answer = await gateway.nobody.get("/docs/errors")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = html.unescape(answer.body.decode())
+    for code, error in ERRORS.items():
+        assert f'<tr id="{code}"><td><code>{code}</code><td>{error.status}' in page
+        assert error.title in page and error.__doc__ and error.__doc__ in page
+
+
+async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gateway) -> None:
+    problem = (await gateway.nobody.get("/nowhere")).json
+    path, _, row = problem["type"].partition("#")
+    assert f'id="{row}"' in (await gateway.nobody.get(path)).body.decode()
+
+
+async def test_what_operators_ask_for_needs_no_key() -> None:
+    operations = Operations(__version__, everything_is_fine, knows_one_platform_key)
+    operations.describe(operations.table())
+    assert len(Router(operations.table()).routes) == 8
+    async with client_of(small_app(*operations.table())) as client:
+        assert [(await client.get(one.path)).status for one in operations.table()] == [200] * 8

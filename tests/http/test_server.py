@@ -1,0 +1,121 @@
+"""Limits on a request's head, which apply before there is a request."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from postroad.http.messages import Reply, Request
+from tests.gateway import Answer, served
+from tests.http.small import NOTES, raw_connection, route, small_app
+
+HEAD_BYTES_MAX = 2000
+
+
+@pytest.fixture(scope="module")
+async def url() -> AsyncIterator[str]:
+    async with served(small_app(NOTES), head_bytes_max=HEAD_BYTES_MAX) as url:
+        yield url
+
+
+def refused(answer: Answer, status: int, code: str) -> None:
+    """A problem of the connection: there is no request yet, so there is no request id."""
+    problem = msgspec.json.decode(answer.body)
+    assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["connection"] == "close"
+    assert problem["type"] == f"/docs/errors#{code}"
+
+
+def head(padding: int, *, first_line: bytes = b"POST /notes HTTP/1.1", length: int = 15) -> bytes:
+    return b"%b\r\nHost: x\r\nContent-Length: %d\r\nX-Padding: %b\r\n\r\n" % (first_line, length, b"x" * padding)
+
+
+async def test_a_head_within_the_limit_is_served_however_large_the_body(url: str) -> None:
+    async with raw_connection(url) as connection:
+        for _ in range(3):
+            await connection.send(head(HEAD_BYTES_MAX - 200, length=915) + b'{"text": "' + b"x" * 903 + b'"}')
+            assert (await connection.answer()).ok() == {"length": 903}
+
+
+async def test_a_head_over_the_limit_is_refused_and_the_connection_closed(url: str) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send(head(HEAD_BYTES_MAX) + b'{"text": "abc"}')
+        refused(await connection.answer(), 431, "headers-too-large")
+        assert await connection.is_closed()
+
+
+async def test_a_head_that_never_ends_is_refused_once_it_is_over_the_limit(url: str) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send(b"GET /notes HTTP/1.1\r\n")
+        for number in range(HEAD_BYTES_MAX // 100 + 1):
+            await connection.send(b"X-%04d: %b\r\n" % (number, b"x" * 100))
+        refused(await connection.answer(), 431, "headers-too-large")
+
+
+async def test_a_path_over_the_limit_is_refused(url: str) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send(b"GET /" + b"x" * HEAD_BYTES_MAX + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        refused(await connection.answer(), 431, "headers-too-large")
+
+
+async def test_the_second_head_of_a_connection_is_limited_too(url: str) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+        await connection.send(head(HEAD_BYTES_MAX) + b'{"text": "abc"}')
+        refused(await connection.answer(), 431, "headers-too-large")
+
+
+@pytest.mark.parametrize(
+    "text", [b"hello?\r\n\r\n", b"BREW /coffee HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"]
+)
+async def test_what_is_not_http_is_refused(url: str, text: bytes) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send(text)
+        refused(await connection.answer(), 400, "malformed-request")
+        assert await connection.is_closed()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /notes HTTP/1.1\r\nHost:"])
+async def test_a_head_that_does_not_come_in_time_is_given_up(sent: bytes) -> None:
+    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+        if sent:
+            await connection.send(sent)
+        refused(await connection.answer(2), 408, "request-timeout")
+        assert await connection.is_closed()
+
+
+async def test_a_second_head_that_does_not_come_in_time_is_given_up() -> None:
+    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+        await connection.send(b"GET /notes HTTP/1.1\r\nHost:")
+        refused(await connection.answer(2), 408, "request-timeout")
+
+
+async def test_a_connection_that_rests_between_requests_is_kept() -> None:
+    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+        with pytest.raises(TimeoutError):
+            await connection.is_closed(seconds=0.2)
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+
+
+async def test_two_requests_in_one_piece_are_both_served(url: str) -> None:
+    async with raw_connection(url) as connection:
+        await connection.send((head(10) + b'{"text": "abc"}') * 2)
+        assert [(await connection.answer()).status for _ in range(2)] == [200, 200]
+
+
+async def test_a_slow_answer_is_not_taken_for_a_slow_head() -> None:
+    async def slow(_request: Request) -> Reply:
+        await asyncio.sleep(0.2)  # longer than a head may take
+        return Reply(b"{}")
+
+    async with served(small_app(route("/slow", slow)), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+        await connection.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await connection.answer(2)).status == 200

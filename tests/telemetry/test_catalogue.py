@@ -1,0 +1,75 @@
+import functools
+import inspect
+import operator
+import re
+
+import msgspec
+import pytest
+
+from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.names import tenant_id
+from postroad.telemetry.catalogue import EVENT_TYPES, PLATFORM, Event, event_name
+from postroad.telemetry.frames import STREAMS, encode_event
+from tests.telemetry.samples import sample
+
+each_type = pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
+
+
+def all_subclasses(of: type[Event]) -> set[type[Event]]:
+    return {deep for kind in of.__subclasses__() for deep in {kind, *all_subclasses(kind)}}
+
+
+def test_the_catalogue_has_every_type_that_can_be_sent() -> None:
+    can_be_sent = {kind for kind in all_subclasses(Event) if not kind.__subclasses__()}
+    assert can_be_sent == set(EVENT_TYPES)
+
+
+def test_no_two_types_share_a_name() -> None:
+    names = [event_name(kind) for kind in EVENT_TYPES]
+    assert len(set(names)) == len(names)
+
+
+@each_type
+def test_a_type_is_named_and_explained(kind: type[Event]) -> None:
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+)+", event_name(kind))
+    assert inspect.cleandoc(vars(kind)["__doc__"]).endswith(".")
+    assert kind.stream in STREAMS
+
+
+@each_type
+def test_a_type_has_a_version_and_the_fields_of_every_event(kind: type[Event]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    assert isinstance(fields["version"].default, int) and fields["version"].default >= 1
+    assert {"event_id", "timestamp", "tenant"} <= fields.keys()
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in fields)
+    assert fields["event_id"].required and fields["timestamp"].required and fields["tenant"].required
+
+
+@each_type
+def test_an_encoded_event_says_what_it_is(kind: type[Event]) -> None:
+    sent = sample(kind)
+    line = encode_event(sent)
+    assert b"\n" not in line
+    read = msgspec.json.decode(line)
+    assert next(iter(read)) == "event"
+    assert read["event"] == event_name(kind)
+    assert (read["event_id"], read["timestamp"], read["tenant"], read["version"]) == ("text", "text", "text", 1)
+    assert set(read) == {"event", *(field.name for field in msgspec.structs.fields(kind))}
+
+
+@each_type
+def test_an_event_can_be_read_back_by_its_name(kind: type[Event]) -> None:
+    sent = sample(kind)
+    any_event = functools.reduce(operator.or_, EVENT_TYPES)
+    assert msgspec.json.decode(encode_event(sent), type=any_event) == sent
+
+
+@each_type
+def test_an_event_with_a_field_of_a_later_time_can_be_read(kind: type[Event]) -> None:
+    line = encode_event(sample(kind))[:-1] + b',"added_later":1}'
+    assert msgspec.json.decode(line, type=kind) == sample(kind)
+
+
+def test_the_platform_is_no_tenants_name() -> None:
+    with pytest.raises(InvalidParameter):
+        tenant_id(PLATFORM)

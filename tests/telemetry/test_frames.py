@@ -1,0 +1,49 @@
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.engine import log
+from postroad.engine.layout import stream_info
+from postroad.telemetry.frames import STREAMS, frame_headers, frame_streams, frame_subject, pack, unpack
+from postroad.telemetry.outbox import Outbox
+from tests.gateway import Gateway, Tenant
+from tests.telemetry.samples import event
+
+_LINES = st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2).map(msgspec.json.encode), max_size=5)
+
+
+@given(_LINES)
+def test_what_was_packed_is_unpacked_as_it_was_and_in_its_order(lines: list[bytes]) -> None:
+    assert list(unpack(pack(lines))) == lines
+
+
+def test_a_frame_is_json_lines() -> None:
+    assert pack([b'{"a":1}', b'{"b":2}']) == b'{"a":1}\n{"b":2}'
+    assert list(unpack(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}'], "an end of line at the end is no event"
+
+
+def test_a_frame_says_its_version_and_how_many_events_it_has() -> None:
+    assert frame_headers(12) == "Postroad-Frame: 1\r\nPostroad-Events: 12\r\n"
+
+
+def test_each_stream_has_a_subject_per_tenant() -> None:
+    assert frame_subject("JOBS", "acme") == "job.acme"
+    assert frame_subject("TELEMETRY", "_platform") == "telemetry._platform"
+
+
+async def test_the_streams_are_laid_out_as_they_should_be(gateway: Gateway) -> None:
+    assert [spec.name for spec in frame_streams(1)] == list(STREAMS)
+    for spec in frame_streams(1):
+        info = await stream_info(gateway.node.engine.link, spec.name)
+        assert info is not None
+        assert info.config["subjects"] == list(spec.subjects)
+        assert info.config["republish"]["dest"].startswith("live.")
+        assert info.config["max_age"] == 14 * 86_400 * 10**9
+
+
+async def test_a_stored_frame_has_its_headers_and_its_tenants_subject(gateway: Gateway, tenant: Tenant) -> None:
+    await Outbox(gateway.node.engine.committers).commit([event(tenant.id), event(tenant.id)])
+    entry = await log.last(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}")
+    assert entry is not None
+    assert (entry.headers["Postroad-Frame"], entry.headers["Postroad-Events"]) == ("1", "2")
+    assert len(list(unpack(entry.payload))) == 2

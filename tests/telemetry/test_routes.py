@@ -1,0 +1,236 @@
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from postroad.engine import log
+from postroad.engine.commit import Draft
+from postroad.kernel.caller import Scope
+from postroad.kernel.ids import new_id
+from postroad.telemetry.catalogue import PLATFORM
+from tests.gateway import EventReader, Gateway, ServerSentEvent, Tenant, events_of, gateway_settings, running_gateway
+from tests.waiting import eventually
+
+STREAM = "/v1/telemetry/stream"
+
+
+async def one_job(tenant: Tenant, queue: str, payload: object = 1) -> Any:
+    """Published, leased and done."""
+    published = await tenant.publish(queue, payload)
+    [message] = await tenant.pull(queue)
+    (await tenant.ack(queue, message["receiptId"])).ok()
+    return published
+
+
+async def nothing_more(reader: EventReader) -> bool:
+    try:
+        return await reader.next(0.2) is None
+    except TimeoutError:
+        return True
+
+
+def names(events: list[Any] | Any) -> list[str]:
+    return [event.event for event in events]
+
+
+# What is told
+
+
+async def test_the_life_of_a_job_is_told_as_it_happens(tenant: Tenant) -> None:
+    queue = await tenant.queue("orders")
+    async with tenant.client.events(f"{STREAM}?events=job.*") as reader:
+        published = await one_job(tenant, queue)
+        events = await reader.take(3)
+    assert names(events) == ["job.queued", "job.leased", "job.done"]
+    for event in events:
+        told = event.json
+        assert told["event"] == event.event
+        assert (told["tenant"], told["queue"], told["key_id"]) == (tenant.id, "orders", tenant.record.id)
+        assert (told["job_id"], told["message_id"]) == (published["jobId"], published["messageId"])
+        assert told["event_id"] and told["timestamp"] and told["version"] == 1
+    assert events[0].json["timestamp"] == published["enqueuedAt"]
+
+
+async def test_queues_that_come_change_and_go_are_told(tenant: Tenant) -> None:
+    async with tenant.client.events(STREAM) as reader:
+        await tenant.queue("orders")
+        (await tenant.client.put("/v1/queues/orders", {"visibilityTimeoutMs": 1})).ok()
+        assert (await tenant.client.delete("/v1/queues/orders")).status == 204
+        events = await reader.take(3)
+    assert names(events) == ["queue.changed", "queue.changed", "queue.deleted"]
+    assert [event.json.get("is_new") for event in events] == [True, False, None]
+    assert len({event.json["request_id"] for event in events}) == 3
+
+
+async def test_only_ones_own_events_are_told(gateway: Gateway, tenant: Tenant) -> None:
+    other = await gateway.tenant()
+    async with tenant.client.events(STREAM) as reader:
+        await one_job(other, await other.queue())
+        await tenant.queue("mine")
+        event = await reader.next()
+        assert event is not None and (event.event, event.json["tenant"]) == ("queue.changed", tenant.id)
+        assert await nothing_more(reader)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("job.*", ["job.queued", "job.leased", "job.done"]),
+        ("job.done", ["job.done"]),
+        ("queue.>", ["queue.changed"]),
+        ("*.queued", ["job.queued"]),
+        ("none.such", []),
+    ],
+)
+async def test_events_can_be_chosen_by_a_pattern(tenant: Tenant, pattern: str, expected: list[str]) -> None:
+    async with tenant.client.events(f"{STREAM}?events={pattern}") as reader:
+        await one_job(tenant, await tenant.queue())
+        assert sorted(names(await reader.take(len(expected)))) == sorted(expected)
+        assert await nothing_more(reader)
+
+
+async def test_a_start_of_a_process_is_told_to_the_platform_alone(gateway: Gateway) -> None:
+    async def started() -> list[Any]:
+        found = await events_of(gateway.node.engine.link, "TELEMETRY", PLATFORM)
+        return [event for event in found if event["event"] == "worker.started"]
+
+    [event, *_] = await eventually(started)
+    assert (event["tenant"], event["role"]) == (PLATFORM, "gateway")
+    (await gateway.admin.get(STREAM, headers={"X-Postroad-Tenant": PLATFORM})).problem(404, "tenant-not-found")
+
+
+# Who may listen, and how it is asked for
+
+
+async def test_listening_needs_the_scope_to_read(tenant: Tenant) -> None:
+    publisher = await tenant.another_key((Scope.PUBLISH, Scope.CONSUME))
+    (await publisher.client.get(STREAM)).problem(403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    "query", ["events=a..b", "events=job.>.x", "events=", "event=job.*", f"events={'x' * 257}", "lastEventId=x"]
+)
+async def test_a_question_that_does_not_fit_is_refused(tenant: Tenant, query: str) -> None:
+    (await tenant.client.get(f"{STREAM}?{query}")).problem(400, "invalid-parameter")
+
+
+@pytest.mark.parametrize("last", ["x", "1", "1-2-3", "-1-2", "1-", f"{10**20}-1"])
+async def test_a_position_that_was_not_given_out_is_refused(tenant: Tenant, last: str) -> None:
+    (await tenant.client.get(STREAM, headers={"Last-Event-ID": last})).problem(400, "invalid-parameter")
+
+
+# Coming back
+
+
+def event_ids(events: Any) -> list[str]:
+    return [event.json["event_id"] for event in events]
+
+
+async def read_until(reader: EventReader, wanted: set[str]) -> list[ServerSentEvent]:
+    seen: list[ServerSentEvent] = []
+    async with asyncio.timeout(5):
+        while not wanted <= set(event_ids(seen)):
+            event = await reader.next()
+            assert event is not None
+            seen.append(event)
+    return seen
+
+
+@pytest.mark.parametrize("is_header", [True, False])
+async def test_who_comes_back_gets_what_happened_meanwhile(tenant: Tenant, is_header: bool) -> None:
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        await tenant.publish(queue, "before")
+        first = await reader.next()
+        assert first is not None and first.id
+    missed = [(await tenant.publish(queue, number))["messageId"] for number in range(5)]
+    path = f"{STREAM}?events=job.queued" + ("" if is_header else f"&lastEventId={first.id}")
+    async with tenant.client.events(path, {"Last-Event-ID": first.id} if is_header else None) as reader:
+        assert event_ids(await reader.take(5)) == missed
+        live = (await tenant.publish(queue, "live"))["messageId"]
+        assert event_ids(await reader.take(1)) == [live]
+
+
+async def test_who_leaves_in_the_middle_of_a_frame_loses_nothing_of_it(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        await tenant.publish(queue, "first")
+        first = await reader.next()
+        assert first is not None and first.id
+        batch = {"messages": [{"payload": number} for number in range(20)]}
+        results = (await tenant.client.post(f"{queue}/messages/batch", batch)).ok()["results"]
+        wanted = [result["messageId"] for result in results]
+        part = await reader.take(7)
+        assert event_ids(part) == wanted[:7]
+        assert reader.last_event_id == first.id, "the middle of a frame is no place to go on from"
+        last = reader.last_event_id
+    async with tenant.client.events(f"{STREAM}?events=job.queued", {"Last-Event-ID": last}) as reader:
+        again = await reader.take(20)
+        assert event_ids(again) == wanted
+        assert again[-1].id and not any(event.id for event in again[:-1])
+
+
+async def test_whoever_leaves_and_comes_back_again_and_again_sees_every_event(tenant: Tenant) -> None:
+    """Both streams at once, with readers that leave wherever they are."""
+    queue = await tenant.queue("start")
+    stop, seen, last = asyncio.Event(), set[str](), ""
+
+    async def work() -> None:
+        for number in range(15):
+            await asyncio.gather(tenant.publish(queue, number), tenant.publish(queue, -number))
+            (await tenant.client.put("/v1/queues/start", {"maxMessages": 1000 + number})).ok()
+        stop.set()
+
+    async with tenant.client.events(STREAM) as reader:
+        first = await tenant.publish(queue, "first")
+        seen |= set(event_ids(await read_until(reader, {first["messageId"]})))
+        last = reader.last_event_id or ""
+    working = asyncio.create_task(work())
+    rounds = 0
+    while not stop.is_set():
+        rounds += 1
+        async with tenant.client.events(STREAM, {"Last-Event-ID": last}) as reader:
+            with contextlib.suppress(TimeoutError):  # nothing more comes once the work is done
+                for _ in range(3):
+                    event = await reader.next(0.5)
+                    assert event is not None
+                    seen.add(event.json["event_id"])
+                    last = event.id or last
+    await working
+    everything = {event["event_id"] for stream in ("JOBS", "TELEMETRY") for event in await tenant.events(stream)}
+    made = {event["event_id"] for event in await tenant.events("TELEMETRY") if event.get("is_new")}
+    async with tenant.client.events(STREAM, {"Last-Event-ID": last}) as reader:
+        seen |= set(event_ids(await read_until(reader, everything - seen - made)))
+    assert rounds >= 2
+    assert seen >= everything - made
+
+
+async def test_what_cannot_be_read_in_the_stream_does_not_stop_it(gateway: Gateway, tenant: Tenant) -> None:
+    """Somebody with access to the engine may have put anything there."""
+    queue = await tenant.queue()
+    committer = gateway.node.engine.committers.of("JOBS")
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        before = await tenant.publish(queue, "before")
+        for payload in (b"not JSON", b'{"no": "name"}', b"[]", b"\xff", b""):
+            await committer.append(Draft(f"job.{tenant.id}", payload, new_id()))
+        after = await tenant.publish(queue, "after")
+        assert event_ids(await reader.take(2)) == [before["messageId"], after["messageId"]]
+
+
+async def test_the_stream_ends_when_the_process_is_asked_to_stop(engine_url: str) -> None:
+    async with running_gateway(gateway_settings(engine_url)) as gateway:
+        tenant = await gateway.tenant()
+        async with tenant.client.events(STREAM) as reader:
+            gateway.node.app.drain()
+            assert await reader.next(2) is None
+
+
+async def test_frames_are_where_the_positions_say(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
+        await tenant.publish(queue, 1)
+        event = await reader.next()
+    assert event is not None and event.id
+    last = await log.last(gateway.node.engine.link, "JOBS", f"job.{tenant.id}")
+    assert last is not None and event.id.split("-")[0] == str(last.sequence)
