@@ -7,12 +7,12 @@ import pytest
 
 from postroad.engine.bucket import Bucket
 from postroad.engine.commit import Draft
-from postroad.engine.layout import StreamSpec, ensure_stream, stream_info
+from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, stream_info
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, queue_stream, queue_subject
 from postroad.queues import definitions as definitions_module
 from postroad.queues.definitions import QUEUES_BUCKET, Definitions
-from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
+from postroad.queues.rules import QueueRecord, QueueSettings, QueueState, StoredMessage, encode_message
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
@@ -231,6 +231,27 @@ async def test_who_waits_for_a_message_of_a_queue_that_is_deleted_is_told(
             (await waiting).problem(404, "queue-not-found")
 
 
+@pytest.mark.parametrize("path", ["messages", "messages/batch"])
+async def test_who_publishes_as_the_queue_is_deleted_is_told_soon(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, path: str
+) -> None:
+    """The stream goes before the record does: a publish in between waits for an answer that never comes."""
+    queue = await tenant.queue("orders")
+    await delete_stream(gateway.node.engine.link, queue_stream(tenant.id, "orders"))
+    messages: list[dict[str, Any]] = [{"payload": number, "idempotencyKey": str(number)} for number in range(20)]
+    body = {"messages": messages} if path.endswith("batch") else messages[0]
+    publishing = asyncio.create_task(tenant.client.post(f"{queue}/{path}", body))
+    await eventually(lambda: gateway.node.app._open == 1)
+    assert (await second_gateway.seen_by(tenant).client.delete(queue)).status == 204
+    async with asyncio.timeout(3):
+        answer = await publishing
+    if path.endswith("batch"):
+        assert {result["problem"]["code"] for result in answer.ok()["results"]} == {"queue-not-found"}
+    else:
+        answer.problem(404, "queue-not-found")
+    assert gateway.node.engine.backlog.bytes == 0
+
+
 async def test_of_many_who_delete_a_queue_at_once_none_fails_badly(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
@@ -381,7 +402,8 @@ async def leave(gateway: Gateway, record: QueueRecord, *, with_stream: bool, str
         metadata = {"postroad.incarnation": stream_of or record.incarnation}
         options = {"retention": "workqueue", "allow_atomic": True, "allow_msg_ttl": True, "allow_msg_schedules": True}
         await ensure_stream(engine.link, StreamSpec(record.stream, (f"{subject}.>",), {**options, "metadata": metadata}))
-        await engine.committers.of(record.stream).append(Draft(f"{subject}.ready", b"{}", new_id()))
+        message = StoredMessage(v=1, id=new_id(), job=new_id(), at=0, payload=msgspec.Raw(b'"left behind"'))
+        await engine.committers.of(record.stream).append(Draft(f"{subject}.ready", encode_message(message), message.id))
     bucket = Bucket(engine.link, QUEUES_BUCKET, engine.committers)
     await bucket.put(f"{record.tenant}.{escape(record.name)}", msgspec.json.encode(record))
 

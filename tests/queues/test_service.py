@@ -203,10 +203,14 @@ async def test_however_many_publish_at_once_a_queue_has_no_more_than_its_limit(t
 
 async def test_a_process_that_has_just_started_knows_that_a_queue_is_full(tenant: Tenant, engine_url: str) -> None:
     queue = await tenant.queue(maxMessages=10)
-    await publish_many(tenant, queue, 8)
+    for number in range(6):
+        await tenant.publish(queue, number, idempotencyKey=str(number))
+    for _ in range(2):
+        await tenant.publish(queue, "later", delayMs=60_000)
+    assert len(await tenant.pull(queue, 3)) == 3
     async with running_gateway(gateway_settings(engine_url)) as fresh:
         assert await publish_many(fresh.seen_by(tenant), queue, 20) == {201: 2, 507: 18}
-    assert (await tenant.stats(queue))["ready"] == 10
+    assert await tenant.stats(queue) == {"ready": 5, "leased": 3, "delayed": 2}
 
 
 async def test_leased_and_delayed_messages_take_room_and_what_an_idempotency_key_remembers_does_not(tenant: Tenant) -> None:

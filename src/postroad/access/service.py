@@ -6,7 +6,7 @@ from postroad.access.keys import KeyRecord, TenantRecord, key_hash, looks_like_k
 from postroad.engine.table import Table
 from postroad.kernel.caller import ALL_SCOPES, Caller, Scope
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Conflict, InvalidParameter, TenantNotFound, Unauthenticated
+from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter, TenantNotFound, Unauthenticated
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import tenant_id
 
@@ -34,6 +34,8 @@ class Access:
             raise Unauthenticated("the key is not valid")
         if record.tenant is None:
             return await self._platform_caller(record, named_tenant)
+        if named_tenant is not None and named_tenant != record.tenant:
+            raise Forbidden("only a platform key may name another tenant")
         caller = self._callers.get(digest)
         if caller is None:
             caller = self._callers[digest] = Caller(record.tenant, record.id, frozenset(record.scopes))

@@ -101,6 +101,7 @@ class Committer:
         self._alone_in_flight = 0
         self._is_batch_in_flight = False
         self._is_advance_due = False
+        self._ended_by: PostroadError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, draft: Draft) -> Stored:
@@ -131,6 +132,10 @@ class Committer:
             except PostroadError as failed:
                 outcomes.append(failed)
         return outcomes
+
+    def end(self, problem: PostroadError) -> None:
+        """The stream is gone for good: what nobody answered is not sent again, but fails with this problem."""
+        self._ended_by = problem
 
     def _submit(self, drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
         size = 0
@@ -223,6 +228,9 @@ class Committer:
                 metrics.commit_retries.inc()
                 for unit in units:
                     unit.may_be_stored = True
+                if self._ended_by is not None:
+                    self._fail(units, self._ended_by)
+                    return True
                 units = self._still_in_time(units, loop.time() + pause, exc)
                 if units:
                     await self._pause(pause, min(unit.give_up_at for unit in units))
@@ -254,6 +262,10 @@ class Committer:
                 return refusal
             places.append(Stored(place.sequence, is_duplicate=not unit.may_be_stored))
         return places
+
+    def _fail(self, units: list[_Unit], problem: PostroadError) -> None:
+        for unit in units:
+            self._settle(unit, problem)
 
     async def _pause(self, seconds: float, give_up_at: float) -> None:
         await asyncio.sleep(seconds)
@@ -347,5 +359,8 @@ class Committers:
             found = self._by_stream[stream] = Committer(self._link, stream, self._policy, self._backlog)
         return found
 
-    def forget(self, stream: str) -> None:
-        self._by_stream.pop(stream, None)
+    def forget(self, stream: str, problem: PostroadError | None = None) -> None:
+        """The stream is no longer needed or, with a problem, gone: then who still writes to it is told so."""
+        found = self._by_stream.pop(stream, None)
+        if found is not None and problem is not None:
+            found.end(problem)

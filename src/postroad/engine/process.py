@@ -76,11 +76,11 @@ class Kept:
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        try:
-            async with asyncio.timeout(self.stop_seconds):
-                await process.wait()
-        except TimeoutError:
+        # Not asyncio.timeout: we are being cancelled, and in Python 3.11.2 (Debian 12) it then passes that on at its time.
+        ending = asyncio.ensure_future(process.wait())
+        await asyncio.wait({ending}, timeout=self.stop_seconds)
+        if not ending.done():
             log.warning("process_killed", process=self.command.name)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+        await ending

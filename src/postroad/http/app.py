@@ -24,6 +24,7 @@ from postroad.kernel.errors import (
     InvalidParameter,
     Overloaded,
     PostroadError,
+    RouteNotFound,
     TooLarge,
     Unauthenticated,
     UnsupportedMediaType,
@@ -170,14 +171,13 @@ class App:
 
     def _preflight(self, path: str) -> Reply:
         methods = ", ".join(self._router.methods(path)).encode()
+        if not methods:
+            raise RouteNotFound(f"nothing is served at {path[:200]}")
         reply = Reply(status=204, headers=[(b"allow", methods)])
         if self._settings.cors_origin:
             reply.headers += [
                 (b"access-control-allow-methods", methods),
-                (
-                    b"access-control-allow-headers",
-                    _CORS_HEADERS,
-                ),
+                (b"access-control-allow-headers", _CORS_HEADERS),
                 (b"access-control-max-age", b"86400"),
             ]
         return reply

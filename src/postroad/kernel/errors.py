@@ -146,10 +146,6 @@ class LeaseExpired(Conflicting, code="lease-expired", status=409, title="The lea
     """The receipt's visibility timeout has passed; the message is, or will be, delivered again."""
 
 
-class QueueImmutable(Conflicting, code="setting-immutable", status=409, title="This setting cannot be changed"):
-    """The setting is fixed when the queue is created."""
-
-
 # Not now, or no room.
 
 

@@ -104,9 +104,12 @@ class Queues:
         if record is None:
             record = await self._definitions.find_or_create(caller, queue, origin.request_id)
         prepared = self._prepare(record, caller, new, origin)
-        [outcome] = await self._store(record, [prepared])
-        if isinstance(outcome, PostroadError):
-            return await self._outcome_of_failed(record, caller, prepared, origin, outcome)
+        if len(prepared.drafts) == 1 and not record.settings.max_messages:  # nearly always, and the shorter way
+            await self._committers.of(record.stream).append(prepared.drafts[0])
+        else:
+            [outcome] = await self._store(record, [prepared])
+            if isinstance(outcome, PostroadError):
+                return await self._outcome_of_failed(record, caller, prepared, origin, outcome)
         await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
         metrics.published.add(caller.tenant)
         return _published(prepared.message)
@@ -301,10 +304,11 @@ class Queues:
         tenant, _, token = _key.partition(".")
         stream = f"Q_{tenant}__{token}"
         self._rooms.pop(stream, None)
-        self._committers.forget(stream)
+        problem = QueueNotFound("the queue was deleted")
+        self._committers.forget(stream, problem)
         work = self._work.pop(stream, None)
         if work is not None:
-            work.close(QueueNotFound("the queue was deleted"))
+            work.close(problem)
 
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:

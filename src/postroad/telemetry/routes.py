@@ -105,7 +105,14 @@ async def _merged(link: Link, tenant: str, positions: dict[str, int]) -> AsyncIt
     copies = [asyncio.create_task(copy(stream, after)) for stream, after in positions.items()]
     try:
         while True:
-            yield await ready.get()
+            coming = asyncio.ensure_future(ready.get())
+            try:
+                await asyncio.wait({coming, *copies}, return_when=asyncio.FIRST_COMPLETED)
+                for ended in (task for task in copies if task.done()):
+                    ended.result()  # they only end by an error: the reader's connection breaks off, and it comes back
+                yield await coming
+            finally:
+                coming.cancel()
     finally:
         for task in copies:
             task.cancel()
