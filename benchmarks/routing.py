@@ -60,7 +60,7 @@ def postroad_app() -> App:
             ("POST", "/v1/{}/{{name}}/messages"),
         ):
             routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, answer=Answer))
-    return App(Router(routes), nobody, AppSettings(1 << 20, 10, 10_000))
+    return App(Router(routes), nobody, AppSettings(1 << 20, 10_000))
 
 
 def starlette_app() -> Any:

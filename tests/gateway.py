@@ -18,7 +18,7 @@ from postroad.assembly import Node, Role, connected, prepare_engine, running_nod
 from postroad.engine import log
 from postroad.engine.link import Link
 from postroad.http.app import App
-from postroad.http.server import Server
+from postroad.http.server import RequestLimits, Server
 from postroad.kernel.caller import ALL_SCOPES, Scope
 from postroad.kernel.clock import now_ms
 from postroad.settings import Secret, Settings
@@ -203,8 +203,8 @@ def gateway_settings(engine_url: str, **changes: Any) -> Settings:
 class _Server(Server):
     """Leaves the signals to pytest, and stops when it is told to, not a tenth of a second later."""
 
-    def __init__(self, app: App, *, head_bytes_max: int, head_seconds_max: float) -> None:
-        super().__init__(app, stop_seconds=1, head_bytes_max=head_bytes_max, head_seconds_max=head_seconds_max)
+    def __init__(self, app: App, limits: RequestLimits) -> None:
+        super().__init__(app, limits, stop_seconds=1)
         self.leave = asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -216,12 +216,14 @@ class _Server(Server):
 
 
 @asynccontextmanager
-async def served(app: App, *, head_bytes_max: int = 32 * 1024, head_seconds_max: float = 10) -> AsyncIterator[str]:
+async def served(
+    app: App, *, head_bytes_max: int = 32 * 1024, head_seconds_max: float = 10, body_seconds_max: float = 10
+) -> AsyncIterator[str]:
     """The app behind its server, at the URL that is given; when the block ends the server stops as a worker's does."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = _Server(app, head_bytes_max=head_bytes_max, head_seconds_max=head_seconds_max)
+    server = _Server(app, RequestLimits(head_bytes_max, head_seconds_max, body_seconds_max))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await eventually(lambda: server.started or serving.done())

@@ -254,7 +254,6 @@ def _gateway_routes(
 def _app_settings(settings: Settings) -> AppSettings:
     return AppSettings(
         body_bytes_max=settings.body_bytes_max,
-        body_seconds_max=settings.body_seconds_max,
         requests_max=settings.requests_max,
         cors_origin=settings.cors_origin,
         access_log=settings.access_log,

@@ -7,7 +7,7 @@ import sys
 import uvloop
 
 from postroad.assembly import Role, running_node
-from postroad.http.server import Server
+from postroad.http.server import RequestLimits, Server
 from postroad.logs import set_up_logs
 from postroad.settings import Settings, load_settings
 
@@ -23,13 +23,8 @@ def _calm_garbage_collector() -> None:
 async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
         _calm_garbage_collector()
-        server = Server(
-            node.app,
-            stop_seconds=settings.stop_seconds,
-            head_bytes_max=settings.head_bytes_max,
-            head_seconds_max=settings.head_seconds_max,
-        )
-        await server.serve(sockets=[listener])
+        limits = RequestLimits(settings.head_bytes_max, settings.head_seconds_max, settings.body_seconds_max)
+        await Server(node.app, limits, stop_seconds=settings.stop_seconds).serve(sockets=[listener])
 
 
 def main() -> None:

@@ -41,13 +41,13 @@ NOTES = route("/notes", note_length, "POST", body=Note, answer=NoteLength)
 
 
 def small_app(*routes: Route, **settings: Any) -> App:
-    chosen = AppSettings(**{"body_bytes_max": 1000, "body_seconds_max": 10.0, "requests_max": 100, **settings})
+    chosen = AppSettings(**{"body_bytes_max": 1000, "requests_max": 100, **settings})
     return App(Router(routes), nobody_is_known, chosen)
 
 
 @asynccontextmanager
-async def client_of(app: App) -> AsyncIterator[Client]:
-    async with served(app) as url, session() as opened:
+async def client_of(app: App, **limits: Any) -> AsyncIterator[Client]:
+    async with served(app, **limits) as url, session() as opened:
         yield Client(url, opened)
 
 

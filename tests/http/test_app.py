@@ -151,10 +151,20 @@ async def test_a_body_in_many_chunks_is_put_together() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b'{"text"'])
 async def test_a_body_that_does_not_come_in_time_is_given_up(sent: bytes) -> None:
-    async with client_of(small_app(NOTES, body_seconds_max=0.05)) as client, raw_connection(client.url) as connection:
+    app = small_app(NOTES)
+    async with client_of(app, body_seconds_max=0.05) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n" + sent)
-        problem = (await connection.answer(2)).problem(408, "body-timeout")
-        assert problem["retryable"] is True
+        answer = await connection.answer(2)
+        assert (answer.status, answer.json["code"], answer.json["retryable"]) == (408, "body-timeout", True)
+        assert await connection.is_closed()
+        await eventually(lambda: app._open == 0)
+
+
+async def test_a_slow_body_of_a_request_that_was_answered_ends_the_connection_without_a_word() -> None:
+    async with client_of(small_app(NOTES), body_seconds_max=0.05) as client, raw_connection(client.url) as connection:
+        await connection.send(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n")
+        (await connection.answer()).problem(404, "route-not-found")
+        assert await connection.is_closed()
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> None:

@@ -19,7 +19,6 @@ from postroad.http.routing import Route, Router
 from postroad.kernel import json
 from postroad.kernel.caller import Caller
 from postroad.kernel.errors import (
-    BodyTooSlow,
     Forbidden,
     InvalidParameter,
     Overloaded,
@@ -43,7 +42,6 @@ log = structlog.get_logger("postroad.http")
 @dataclass(frozen=True, slots=True)
 class AppSettings:
     body_bytes_max: int
-    body_seconds_max: float
     requests_max: int
     cors_origin: str = "*"
     access_log: bool = False
@@ -140,6 +138,7 @@ class App:
         return caller
 
     async def _read_body(self, request: Request) -> bytes:
+        """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""
         media = request.headers.get(b"content-type")
         if media is not None and not _is_json(media):
             raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
@@ -147,14 +146,6 @@ class App:
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             raise TooLarge(f"the body has {int(length)} bytes; at most {limit} are allowed")
-        try:
-            async with asyncio.timeout(self._settings.body_seconds_max):  # from the start: the first byte may never come
-                return await self._receive_body(request, limit)
-        except TimeoutError as exc:
-            raise BodyTooSlow(f"the body took longer than {self._settings.body_seconds_max:g} s") from exc
-
-    async def _receive_body(self, request: Request, limit: int) -> bytes:
-        """The body, which nearly always comes in one piece."""
         chunks: list[bytes] = []
         size = 0
         while True:
