@@ -41,6 +41,14 @@ async def test_the_first_message_of_the_readme_arrives(running: Installation) ->
     assert output.endswith('{"ok":true}')
 
 
+async def test_the_sdk_example_works_off_its_orders(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run([sys.executable, str(ROOT / "examples" / "sdk.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    assert output.splitlines()[-1] == "all 7 done"
+
+
 async def test_the_worker_example_works_off_its_orders(running: Installation) -> None:
     key = running.credentials["tenant_key"]
 

@@ -146,6 +146,9 @@ class Settings:
         return self.batch_from or (16 if self.sync == "always" else 256)
 
 
+_NOT_OURS = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT")  # the last three are the SDK's
+
+
 def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
     """From `overrides` (the command line), else the environment, else the file that POSTROAD_CONFIG names, else the defaults.
 
@@ -162,7 +165,7 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
         except (OSError, ValueError) as exc:
             faults.append(f"POSTROAD_CONFIG: {exc}")
     for name, value in environ.items():
-        if name.startswith("POSTROAD_") and name != "POSTROAD_CONFIG":
+        if name.startswith("POSTROAD_") and name not in _NOT_OURS:
             texts[name.removeprefix("POSTROAD_").lower()] = value
     texts.update({name: value for name, value in (overrides or {}).items() if value is not None})
     values: dict[str, object] = {}

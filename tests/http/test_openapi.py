@@ -115,7 +115,7 @@ def test_an_error_that_a_client_can_meet_is_described_somewhere() -> None:
     described = {error.code for route in ROUTES for error in possible_errors(route)}
     # These come before there is a route, or never leave the process.
     elsewhere = {"route-not-found", "method-not-allowed", "malformed-request", "request-timeout", "headers-too-large"}
-    inside = {"data-directory-in-use"}
+    inside = {"data-directory-in-use", "unreachable"}
     assert set(ERRORS) - described <= elsewhere | inside
 
 

@@ -35,6 +35,7 @@ class PostroadError(Exception):
     def __init__(self, detail: str = "", *, retry_after: float | None = None, extra: Mapping[str, object] | None = None) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
+        self.request_id = ""  # set by the SDK, so that a report can name it
         self.retry_after = retry_after
         self.extra = extra or {}
 
@@ -155,6 +156,10 @@ class Unavailable(PostroadError):
 
 class EngineUnavailable(Unavailable, code="engine-unavailable", status=503, retryable=True, title="The engine did not answer"):
     """No leader answered in time. A write may or may not be stored; sending it again with the same id is safe."""
+
+
+class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, title="The server did not answer"):
+    """Raised by the SDK: no server answered before the call's deadline, or something in between answered for it."""
 
 
 class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, title="Too much is waiting"):

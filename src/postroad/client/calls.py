@@ -1,0 +1,96 @@
+"""How one definition of an operation serves both clients.
+
+A namespace's method builds a `Call`: what to send, and what comes back. `@operation` turns it into a method that carries the call
+out: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` does the same for lists, as an iterator.
+Types follow: a type checker sees `Published` on one and `Awaitable[Published]` on the other.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+if TYPE_CHECKING:
+    from postroad.client.transport import AsyncTransport, SyncTransport
+
+S = TypeVar("S")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One request. `is_repeatable`: sending it twice is the same as once, so it may be tried again when no answer came."""
+
+    method: str
+    path: str
+    answer: Any = None
+    body: object = None
+    query: Mapping[str, object] = {}
+    headers: Mapping[str, str] = {}
+    is_repeatable: bool = True
+    wait_seconds: float = 0.0
+
+
+class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A list in pages: the call for the first one, and how to get the items and the next cursor out of an answer."""
+
+    call: Call[Any]
+    items: Callable[[Any], list[T]]
+    cursor: Callable[[Any], str | None]
+
+    def following(self, cursor: str) -> "Call[Any]":
+        return msgspec.structs.replace(self.call, query={**self.call.query, "cursor": cursor})
+
+
+class SyncNamespace:
+    def __init__(self, transport: "SyncTransport") -> None:
+        self._transport = transport
+
+
+class AsyncNamespace:
+    def __init__(self, transport: "AsyncTransport") -> None:
+        self._transport = transport
+
+
+class operation(Generic[S, P, T]):  # noqa: N801  # a decorator, and spelled like one
+    def __init__(self, build: Callable[Concatenate[S, P], Call[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: type) -> "operation[S, P, T]": ...
+    @overload
+    def __get__(self, namespace: SyncNamespace, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, namespace: AsyncNamespace, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, namespace: Any, owner: type) -> Any:
+        if namespace is None:
+            return self
+
+        def carry_out(*args: Any, **kwargs: Any) -> Any:
+            return namespace._transport.carry_out(self._build(namespace, *args, **kwargs))
+
+        carry_out.__doc__ = self.__doc__
+        return carry_out
+
+
+class pages(Generic[S, P, T]):  # noqa: N801
+    def __init__(self, build: Callable[Concatenate[S, P], Pages[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: type) -> "pages[S, P, T]": ...
+    @overload
+    def __get__(self, namespace: SyncNamespace, owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, namespace: AsyncNamespace, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, namespace: Any, owner: type) -> Any:
+        if namespace is None:
+            return self
+
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            return namespace._transport.iterate(self._build(namespace, *args, **kwargs))
+
+        iterate.__doc__ = self.__doc__
+        return iterate

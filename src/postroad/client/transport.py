@@ -1,0 +1,188 @@
+"""Carrying calls out: retries, deadlines and errors, written once and driven by a synchronous or an asynchronous loop.
+
+`_conversation` is a generator that says what to do next (send, or pause) and is told what came of it. It holds every decision;
+the two transports below it only do the sending and the pausing.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from postroad import __version__
+from postroad.client.calls import Call, Pages
+from postroad.kernel.errors import ERRORS, PostroadError, Unreachable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """`deadline` bounds a call with all its tries; a long poll's own waiting comes on top."""
+
+    url: str
+    key: str
+    tenant: str | None = None
+    deadline: float = 30.0
+    try_timeout: float = 10.0
+    pause_first: float = 0.1
+    pause_max: float = 2.0
+
+    def __repr__(self) -> str:
+        return f"ClientSettings(url={self.url!r}, key='***', tenant={self.tenant!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    call: Call[Any]
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Outcome = httpx.Response | httpx.HTTPError | None
+
+
+Conversation = Generator[Send | Pause, tuple[Outcome, float], T]
+
+
+def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "Conversation[T]":
+    """One call from its first try to its result. Raises what the last answer says, or Unreachable when none came in time."""
+    give_up_at = started + settings.deadline + call.wait_seconds
+    now, pause = started, settings.pause_first
+    while True:
+        outcome, now = yield Send(call, min(settings.try_timeout + call.wait_seconds, max(0.001, give_up_at - now)))
+        if isinstance(outcome, httpx.Response):
+            problem = _problem(outcome)
+            if problem is None:
+                return _result(call, outcome)
+            # A refusal that says "later" was not carried out, except one that does not know.
+            may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_DONE)
+        else:
+            problem = Unreachable(f"{settings.url} did not answer: {type(outcome).__name__}")
+            may_repeat = call.is_repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients, guards nothing
+        if not may_repeat or now + wait >= give_up_at:
+            raise problem
+        _, now = yield Pause(wait)
+        pause = min(pause * 2, settings.pause_max)
+
+
+_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited"})
+
+
+def _problem(response: httpx.Response) -> PostroadError | None:
+    if response.status_code < 400:
+        return None
+    try:
+        body = msgspec.json.decode(response.content)
+        kind = ERRORS.get(body["code"], PostroadError)
+        detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
+    except (msgspec.DecodeError, KeyError, TypeError):  # a proxy answered, not Postroad
+        kind = Unreachable if response.status_code >= 500 else PostroadError
+        detail, extra = f"HTTP {response.status_code}", {}
+    after = response.headers.get("retry-after", "")
+    problem = kind(detail, retry_after=float(after) if after.isdigit() else None, extra=extra)
+    problem.request_id = response.headers.get("x-request-id", "")
+    return problem
+
+
+def _result(call: Call[T], response: httpx.Response) -> T:
+    if call.answer is None:
+        return None  # type: ignore[return-value]
+    return msgspec.json.decode(response.content, type=call.answer)  # type: ignore[no-any-return]
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Request:
+    call = send.call
+    content = None if call.body is None else msgspec.json.encode(call.body)
+    headers = dict(call.headers) | ({"Content-Type": "application/json"} if content is not None else {})
+    query = {name: str(value) for name, value in call.query.items() if value is not None}
+    return client.build_request(call.method, call.path, params=query, content=content, headers=headers, timeout=send.timeout)
+
+
+def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {settings.key}", "User-Agent": f"postroad-python/{__version__}"}
+    if settings.tenant is not None:
+        headers["X-Postroad-Tenant"] = settings.tenant
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=100)
+    return {"base_url": settings.url, "headers": headers, "limits": limits}
+
+
+class SyncTransport:
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._client = httpx.Client(**_client_arguments(settings))
+
+    def carry_out(self, call: Call[T]) -> T:
+        conversation = _conversation(call, self._settings, time.monotonic())
+        step = next(conversation)
+        while True:
+            outcome: Outcome = None
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                try:
+                    outcome = self._client.send(_request(self._client, step))
+                except httpx.HTTPError as exc:
+                    outcome = exc
+            try:
+                step = conversation.send((outcome, time.monotonic()))
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+
+    def iterate(self, listed: Pages[T]) -> Iterator[T]:
+        answer = self.carry_out(listed.call)
+        while True:
+            yield from listed.items(answer)
+            cursor = listed.cursor(answer)
+            if cursor is None:
+                return
+            answer = self.carry_out(listed.following(cursor))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class AsyncTransport:
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._client = httpx.AsyncClient(**_client_arguments(settings))
+
+    async def carry_out(self, call: Call[T]) -> T:
+        conversation = _conversation(call, self._settings, time.monotonic())
+        step = next(conversation)
+        while True:
+            outcome: Outcome = None
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                try:
+                    outcome = await self._client.send(_request(self._client, step))
+                except httpx.HTTPError as exc:
+                    outcome = exc
+            try:
+                step = conversation.send((outcome, time.monotonic()))
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+
+    async def iterate(self, listed: Pages[T]) -> AsyncIterator[T]:
+        answer = await self.carry_out(listed.call)
+        while True:
+            for item in listed.items(answer):
+                yield item
+            cursor = listed.cursor(answer)
+            if cursor is None:
+                return
+            answer = await self.carry_out(listed.following(cursor))
+
+    async def close(self) -> None:
+        await self._client.aclose()
