@@ -11,6 +11,7 @@ import typer
 from postroad import __version__
 from postroad.assembly import Role, described_routes
 from postroad.cli.banner import print_banner
+from postroad.cli.queues import health, queues
 from postroad.http.openapi import openapi_document
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.json import encode
@@ -81,6 +82,10 @@ def serve_command(
 def openapi_command() -> None:
     """Print the OpenAPI 3.1 description of the HTTP API."""
     sys.stdout.buffer.write(encode(openapi_document(described_routes(), __version__)) + b"\n")
+
+
+cli.add_typer(queues, name="queues")
+cli.command("health")(health)
 
 
 def _run(start: Callable[[Settings], Coroutine[None, None, None]], **overrides: object) -> None:
