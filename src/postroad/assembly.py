@@ -39,6 +39,7 @@ from postroad.telemetry.routes import TelemetryRoutes
 
 LEASES_BUCKET = "postroad_leases"
 _SWEEP_SECONDS = 300.0
+_DRAIN_SECONDS = 1.0
 
 log = structlog.get_logger("postroad")
 
@@ -185,6 +186,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
     try:
         async with asyncio.TaskGroup() as background:
             tasks = [background.create_task(table.run()) for table in parts.registry.tables]
+            tasks.append(background.create_task(link.fail_when_ended()))
             async with asyncio.timeout(30):
                 for table in parts.registry.tables:
                     await table.wait_loaded()
@@ -203,7 +205,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                 for task in tasks:
                     task.cancel()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.5):
+                    async with asyncio.timeout(_DRAIN_SECONDS):
                         await parts.outbox.drain()
     finally:
         await link.close()

@@ -118,7 +118,7 @@ class Settings:
     body_seconds_max: float = _setting(30.0, "Seconds that a client may take to send a request's body.", _positive)
 
     # Operation
-    stop_seconds: float = _setting(3.0, "How long open requests may go on after a stop was asked for.", _positive)
+    stop_seconds: float = _setting(2.0, "How long open requests may go on after a stop was asked for.", _positive)
     out_of_touch_seconds_max: float = _setting(
         30.0, "How old the registry may be before a gateway calls itself not ready.", _positive
     )

@@ -18,7 +18,7 @@ import structlog
 
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.service import Access, make_first_tenant
-from postroad.assembly import Role, connected, prepare_engine, registry_of
+from postroad.assembly import Role, connected, link_settings, platform_keys, prepare_engine, registry_of
 from postroad.engine.child import ChildServer, ChildSettings, raise_descriptor_limit
 from postroad.engine.files import write_private
 from postroad.engine.process import Command, Kept
@@ -64,6 +64,9 @@ async def up(settings: Settings, announce: Announce) -> None:
 
 async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
+    link_settings(settings, "check")  # says now what is missing, rather than in every worker
+    if role.includes(Role.GATEWAY):
+        platform_keys(settings)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
 
@@ -81,7 +84,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
             command = _worker_command(settings, role, listener, metrics_dir)
             for number in range(settings.workers):
                 await stack.enter_async_context(
-                    _kept(Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 0.7))
+                    _kept(Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7))
                 )
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"

@@ -250,3 +250,15 @@ def test_a_link_in_a_log_or_a_trace_does_not_tell_the_password() -> None:
 
 def test_the_floor_is_the_documented_one() -> None:
     assert link_module.VERSION_FLOOR == (2, 12)
+
+
+async def test_a_connection_that_the_server_ended_for_good_is_reported(own_server: Server, open_link: OpenLink) -> None:
+    """nats-py closes and does not come back after most errors that a server sends; a worker must then start anew."""
+    link = await open_link(own_server.url)
+    watching = asyncio.create_task(link.fail_when_ended())
+
+    await link._nc.close()
+
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineUnavailable):
+            await watching

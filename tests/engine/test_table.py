@@ -8,7 +8,7 @@ from postroad.engine.bucket import Bucket
 from postroad.engine.commit import Backlog, CommitPolicy, Committers
 from postroad.engine.link import Link
 from postroad.engine.table import Table
-from postroad.kernel.errors import Conflict
+from postroad.kernel.errors import Conflict, EngineRefused
 from tests.servers import OpenLink, Server, restart
 from tests.waiting import eventually
 
@@ -197,3 +197,20 @@ async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_
     await eventually(lambda: table.get("good") == Person("Ada"))
     assert table.get("bad") is None
     assert not following.done()
+
+
+async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
+    link: Link, name: str, run: Callable[[People], "asyncio.Future[None]"]
+) -> None:
+    bucket = await _bucket(link, name)
+    table = People(bucket, Person)
+    run(table)
+    await table.create("ada", Person("Ada"))
+
+    await bucket.put("ada", b'{"name": 1}')
+
+    await eventually(lambda: table.get("ada") is None)
+    with pytest.raises(EngineRefused):
+        await table.fetch("ada")
+    await bucket.put("ada", b'{"name": "Ada Lovelace"}')
+    assert await eventually(lambda: table.get("ada")) == Person("Ada Lovelace")

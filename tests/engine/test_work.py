@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from postroad.engine import log as stored_log
 from postroad.engine.commit import Committer
 from postroad.engine.layout import consumer_state
 from postroad.engine.link import Link
-from postroad.engine.work import ACK, Delivered, WorkQueue, ensure_work_consumer, nak
+from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, ensure_work_consumer, nak
 from postroad.kernel.errors import Draining, EngineUnavailable
 from tests.engine.streams import committer_of, draft, entries_of, make_stream
 from tests.servers import Cable, OpenLink, Server, restart
@@ -484,9 +485,20 @@ async def test_an_ack_of_a_delivery_that_the_engine_forgot_removes_the_message(q
     """A crash right after a lease may cost the engine its memory of the delivery; its consumer is done all the same."""
     await queue.publish(b"done", b"not done")
     [done] = await queue.take(1)
-    forgotten = Delivered(replace(done.delivery, stream_sequence=2, consumer_sequence=99), b"")
+    stored = await stored_log.at(queue.link, queue.name, 2)
+    assert stored is not None
+    numbers = replace(done.delivery, stream_sequence=2, consumer_sequence=99, stored_at_ns=stored.at_ms * 1_000_000)
 
-    await queue.ack(forgotten)
-    await queue.ack(forgotten)
+    await queue.ack(Delivered(numbers, b""))
+    await queue.ack(Delivered(numbers, b""))
 
     assert await queue.left() == [b"done"]
+
+
+async def test_an_ack_of_an_earlier_streams_message_does_not_remove_its_successor(queue: _Queue) -> None:
+    await queue.publish(b"of the new stream")
+    earlier = Delivery(stream_sequence=1, consumer_sequence=99, attempt=1, stored_at_ns=1_700_000_000_000_000_000)
+
+    await queue.ack(Delivered(earlier, b""))
+
+    assert await queue.left() == [b"of the new stream"]

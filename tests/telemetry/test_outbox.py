@@ -10,7 +10,7 @@ from postroad.engine import log
 from postroad.engine.commit import Backlog, CommitPolicy, Committer, Committers, Draft
 from postroad.engine.link import Link
 from postroad.engine.log import Entry
-from postroad.kernel.errors import EngineUnavailable, Overloaded
+from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry import outbox as outbox_module
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of
@@ -133,7 +133,7 @@ async def test_over_its_bound_the_outbox_drops_what_is_emitted_and_counts_it(gat
     for number in range(100):
         small.emit([event(tenant.id, str(number)), event(tenant.id, str(number))])
     assert time.perf_counter() - started < 0.5, "it never waits"
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(EngineUnavailable) as refused:
         await small.commit([event(tenant.id, "refused")])
     assert refused.value.retry_after == 1
     await small.drain()

@@ -67,6 +67,7 @@ class Link:
     _next: Callable[[], int] = field(init=False)
     _up: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _on_reconnect: list[Callable[[], None]] = field(init=False, default_factory=list)
+    _ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _is_closing: bool = field(init=False, default=False)
 
     async def open(self, *, deadline: float = 30.0) -> None:
@@ -160,6 +161,12 @@ class Link:
     async def wait_up(self) -> None:
         await self._up.wait()
 
+    async def fail_when_ended(self) -> None:
+        """Raise EngineUnavailable once the connection is closed for good, so that whoever depends on it can start anew."""
+        await self._ended.wait()
+        if not self._is_closing:
+            raise EngineUnavailable(f"the server ended the connection: {self._nc.last_error!r}")
+
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Have `call` called after each reconnect; returns what takes that back."""
         self._on_reconnect.append(call)
@@ -183,7 +190,9 @@ class Link:
             call()
 
     async def _closed(self) -> None:
+        """nats-py closes for good on most errors that a server sends, such as expired credentials."""
         self._up.clear()
+        self._ended.set()
 
     async def _error(self, problem: Exception) -> None:
         log.debug("engine_connection_error", problem=type(problem).__name__)

@@ -70,8 +70,8 @@ async def read(link: Link, stream: str, subject: str, from_sequence: int = 1, li
             link.forget(inbox)
     except (Lost, TimeoutError) as exc:
         raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from exc
-    if headers["Status"] == "503":
-        raise EngineUnavailable(f"reading {stream}: no responders", retry_after=1)
+    if headers["Status"] not in ("204", "404"):  # the end of the batch, or nothing there
+        raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
     left = int(headers.get("Nats-Num-Pending", 0))
     following = entries[-1].sequence + 1 if entries else from_sequence
     return Page(entries, following, is_end=left == 0)

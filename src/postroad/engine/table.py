@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from postroad.engine.bucket import Bucket, Follower, Value
+from postroad.kernel.errors import EngineRefused
 
 log = structlog.get_logger("postroad.engine")
 
@@ -22,6 +23,7 @@ class Table(Generic[Record]):
         self._encode = msgspec.json.Encoder().encode
         self._records: dict[str, Record] = {}
         self._revisions: dict[str, int] = {}
+        self._unreadable: set[str] = set()
         self._listeners: list[Callable[[str, Record | None], None]] = []
         self._follower: Follower = bucket.follower(self._apply)
 
@@ -42,12 +44,15 @@ class Table(Generic[Record]):
     def _apply(self, change: Value) -> None:
         if change.revision <= self._revisions.get(change.key, 0):
             return
+        self._revisions[change.key] = change.revision
+        self._unreadable.discard(change.key)
         try:
             record = None if change.value is None else self._decode(change.value)
-        except msgspec.DecodeError:  # one bad record must not keep a process from following the others
+        except msgspec.DecodeError:
+            # One bad record must not keep a process from following the others; and what it said before no longer counts.
             log.error("record_unreadable", bucket=self._bucket.name, record=change.key, revision=change.revision)
-            return
-        self._revisions[change.key] = change.revision
+            self._unreadable.add(change.key)
+            record = None
         if record is None:
             self._records.pop(change.key, None)
         else:
@@ -64,17 +69,25 @@ class Table(Generic[Record]):
     def keys_under(self, prefix: str = "") -> Iterator[str]:
         return iter(sorted(key for key in self._records if key.startswith(prefix)))
 
+    def count_under(self, prefix: str) -> int:
+        return sum(1 for key in self._records if key.startswith(prefix))
+
     def __len__(self) -> int:
         return len(self._records)
 
     async def fetch(self, key: str) -> Record | None:
-        """As `get`, but asks the engine when the key is not known here: another process may just have made it."""
+        """As `get`, but asks the engine when the key is not known here: another process may just have made it.
+
+        Raises EngineRefused if there is something that cannot be read; a newer Postroad may have written it.
+        """
         found = self._records.get(key)
         if found is None:
             value = await self._bucket.get(key)
             if value is not None:
                 self._apply(value)
                 found = self._records.get(key)
+            if key in self._unreadable:
+                raise EngineRefused("what the registry has on this cannot be read by this version of Postroad")
         return found
 
     def forget(self, key: str) -> None:

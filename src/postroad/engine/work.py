@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from nats.aio.msg import Msg
 
+from postroad.engine import log as stored_log
 from postroad.engine.answers import NO_SUCH_MESSAGE, ApiFailure
 from postroad.engine.layout import ensure_consumer
 from postroad.engine.link import Link, Lost
@@ -21,7 +22,8 @@ from postroad.kernel.errors import EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
 
 _ASK_MAX = 1000
-_WAKE_SECONDS = 20.0
+_WAKE_SECONDS = 5.0
+_WAKE_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _CONFIRM_SECONDS = 2.0
@@ -93,6 +95,8 @@ class WorkQueue:
     def __init__(self, link: Link, stream: str, consumer: str) -> None:
         self._link = link
         self._stream = stream
+        self.consumer = consumer
+        self._ended_by: PostroadError | None = None
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._acks = f"$JS.ACK.{stream}.{consumer}."
         self._pullers: deque[_Puller] = deque()
@@ -100,6 +104,7 @@ class WorkQueue:
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox_name = ""
         self._is_wake_open = False
+        self._wake_lost_at = 0.0
         self._has_lost_touch = False
 
     # Pulling
@@ -141,8 +146,10 @@ class WorkQueue:
                 while not self._inbox.empty():
                     await self._take_in(self._inbox.get_nowait())
         except Exception as exc:
-            self._fail_all(exc)
-            if not isinstance(exc, PostroadError):
+            if isinstance(exc, PostroadError):
+                self._fail_all(exc)
+            else:
+                self._fail_all(EngineUnavailable("the queue cannot be pulled from just now", retry_after=1))
                 raise
         finally:
             self._is_wake_open = False
@@ -185,12 +192,14 @@ class WorkQueue:
             return
         received = 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_ANSWER_SECONDS) as bound:
                 while received < demand:
                     message = await self._inbox.get()
                     status = await self._take_in(message)
                     if status == "message":
                         received += 1
+                        if received == more:  # the one asked for earlier is here at once, or will not be
+                            bound.reschedule(asyncio.get_running_loop().time() + _WAKE_GRACE_SECONDS)
                     elif status in ("404", "409", "503") or self._has_lost_touch or not self._link.is_up:
                         if status == "503":
                             await self._no_responders()
@@ -211,9 +220,10 @@ class WorkQueue:
     async def _wait_for_one(self) -> None:
         """Nothing is ready: have the engine send the next message as soon as there is one."""
         loop = asyncio.get_running_loop()
-        until = min(puller.give_up_at for puller in self._pullers)
         if not self._is_wake_open:
             self._is_wake_open = await self._request({"batch": 1, "expires": int(_WAKE_SECONDS * 1e9)})
+            self._wake_lost_at = loop.time() + _WAKE_SECONDS + 1
+        until = min(self._wake_lost_at, *(puller.give_up_at for puller in self._pullers))
         try:
             async with asyncio.timeout_at(max(until, loop.time() + 0.001)):
                 while True:
@@ -225,6 +235,8 @@ class WorkQueue:
                     if not self._is_wake_open or not all(puller.has_been_asked_for for puller in self._pullers):
                         return
         except TimeoutError:
+            if loop.time() >= self._wake_lost_at:  # neither a message nor word that it expired: its leader is gone
+                self._is_wake_open = False
             self._answer()
 
     async def _request(self, body: dict[str, object]) -> bool:
@@ -275,7 +287,8 @@ class WorkQueue:
                 puller.future.set_exception(problem)
 
     def close(self, problem: PostroadError) -> None:
-        """Tell everyone who waits that this is over."""
+        """Tell everyone who waits, for a message or for a settlement, that this is over."""
+        self._ended_by = problem
         self._fail_all(problem)
         if self._loop is not None:
             self._loop.cancel()
@@ -302,6 +315,8 @@ class WorkQueue:
         pause = 0.05
         left = list(settled)
         while left:
+            if self._ended_by is not None:
+                raise self._ended_by
             try:
                 async with asyncio.timeout_at(give_up):
                     await self._link.wait_up()
@@ -321,6 +336,9 @@ class WorkQueue:
         if verdict != ACK:
             return False
         try:
+            entry = await stored_log.at(self._link, self._stream, delivery.stream_sequence)
+            if entry is None or entry.at_ms != delivery.stored_at_ns // 1_000_000:  # gone, or of a stream made anew
+                return True
             await self._link.api(
                 f"STREAM.MSG.DELETE.{self._stream}", {"seq": delivery.stream_sequence, "no_erase": True}, timeout=2
             )

@@ -11,6 +11,7 @@ from functools import lru_cache
 from postroad.kernel.errors import InvalidParameter
 
 TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 
 # API nouns stand where a project may stand (`/v1/{project}/stream/…`), so no tenant may be called by one of them.

@@ -27,13 +27,12 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter, QueueNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
-from postroad.kernel.names import escape, queue_name
+from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
 from postroad.telemetry.catalogue import QueueChanged, QueueDeleted
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
-WORK_CONSUMER = "work"
 LATER_CONSUMER = "later"  # never pulled from: its backlog is the number of delayed messages
 _INCARNATION = "postroad.incarnation"
 _TAKE_UP_SECONDS = 10.0
@@ -72,7 +71,7 @@ class Definitions:
 
     def known(self, tenant: str, name: str) -> QueueRecord | None:
         """The queue, if this process has heard of it: the short way for the busy paths, where it nearly always has."""
-        record = self._table.get(_key(tenant, name))
+        record = self._table.get(_key(tenant, name)) if len(name) <= QUEUE_CHARS_MAX else None
         return record if record is not None and record.state is QueueState.READY else None
 
     async def find(self, tenant: str, name: str) -> QueueRecord:
@@ -189,7 +188,7 @@ class Definitions:
         await self._table.delete(key, revision)
 
     def _check_count(self, tenant: str) -> None:
-        count = sum(1 for _ in self._table.keys_under(f"{tenant}."))
+        count = self._table.count_under(f"{tenant}.")
         if count >= self._per_tenant_max:
             raise Forbidden(f"the tenant has {count} queues; {self._per_tenant_max} is the limit")
 
@@ -206,7 +205,7 @@ class Definitions:
             "metadata": {_INCARNATION: record.incarnation},
         }
         await ensure_stream(self._link, StreamSpec(record.stream, (f"{subject}.>",), options))
-        await ensure_work_consumer(self._link, record.stream, WORK_CONSUMER, f"{subject}.ready")
+        await ensure_work_consumer(self._link, record.stream, record.consumer, f"{subject}.ready")
         await ensure_consumer(self._link, record.stream, LATER_CONSUMER, {"filter_subject": f"{subject}.later.>"})
 
     async def delete(self, caller: Caller, name: str, request_id: str) -> None:
@@ -251,7 +250,7 @@ class Definitions:
         return QueuePage(records, shown[-1].name if len(keys) > limit else None)
 
     async def stats(self, record: QueueRecord) -> QueueStats:
-        work = await consumer_state(self._link, record.stream, WORK_CONSUMER)
+        work = await consumer_state(self._link, record.stream, record.consumer)
         later = await consumer_state(self._link, record.stream, LATER_CONSUMER)
         if work is None or later is None:
             raise QueueNotFound(f"the queue {record.name!r} is being deleted")

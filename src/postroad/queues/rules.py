@@ -69,6 +69,11 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return queue_subject(self.tenant, self.name)
 
     @property
+    def consumer(self) -> str:
+        """The name has the incarnation in it, so that what is settled late can never reach a successor's messages."""
+        return f"work-{self.incarnation[-12:]}"
+
+    @property
     def owner(self) -> bytes:
         """Whom a receipt belongs to: it opens for this queue and no other, not even for one of the same name."""
         return f"{self.tenant}\0{self.name}\0{self.incarnation}".encode()

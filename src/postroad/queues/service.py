@@ -27,7 +27,7 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.ids import new_id
 from postroad.queues import metrics
-from postroad.queues.definitions import WORK_CONSUMER, Definitions
+from postroad.queues.definitions import Definitions
 from postroad.queues.room import Room
 from postroad.queues.rules import (
     LeasedMessage,
@@ -266,8 +266,8 @@ class Queues:
 
     def _work_queue(self, record: QueueRecord) -> WorkQueue:
         found = self._work.get(record.stream)
-        if found is None:
-            found = self._work[record.stream] = WorkQueue(self._link, record.stream, WORK_CONSUMER)
+        if found is None or found.consumer != record.consumer:
+            found = self._work[record.stream] = WorkQueue(self._link, record.stream, record.consumer)
         return found
 
     # Settling

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from postroad.engine.commit import Committers, Draft
-from postroad.kernel.errors import EngineUnavailable, Overloaded
+from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
 from postroad.telemetry.catalogue import Event
@@ -52,12 +52,15 @@ class Outbox:
         self._lanes: dict[tuple[str, str], _Lane] = {}
 
     async def commit(self, events: Sequence[Event]) -> None:
-        """Return once the events, which are of one tenant and one stream, are durable. Raises Overloaded, EngineUnavailable."""
+        """Return once the events, which are of one tenant and one stream, are durable.
+
+        Raises EngineUnavailable, also when too many are waiting: what the events tell of has happened all the same.
+        """
         if not events:
             return
         lines = [encode_event(event) for event in events]
         if self._waiting_bytes > self._waiting_bytes_max:
-            raise Overloaded("too many events are waiting to be stored", retry_after=1)
+            raise EngineUnavailable("too many events are waiting to be stored", retry_after=1)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add(events[0], lines, future)
         await future
