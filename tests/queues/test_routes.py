@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from postroad.kernel.clock import now_ms
+from postroad.kernel.names import escape
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -408,3 +409,12 @@ async def test_a_receipt_of_an_earlier_queue_of_the_same_name_is_refused(tenant:
     (await tenant.ack(queue, old["receiptId"])).problem(400, "receipt-invalid")
     assert await tenant.stats(queue) == {"ready": 0, "leased": 1, "delayed": 0}
     assert (await tenant.ack(queue, new["receiptId"])).ok() == {"ok": True}
+
+
+async def test_names_that_cannot_be_are_not_remembered(tenant: Tenant) -> None:
+    """Whoever may publish could otherwise fill a worker's memory with them."""
+    before = escape.cache_info().currsize
+    for number in range(20):
+        path = f"/v1/queues/{'x' * 5000}{number}/messages"
+        (await tenant.client.post(path, {"payload": 1})).problem(400, "invalid-parameter")
+    assert escape.cache_info().currsize <= before + 1

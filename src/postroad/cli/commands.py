@@ -73,7 +73,7 @@ def serve_command(
     """Start stateless workers against the engine that POSTROAD_NATS_URL names.
 
     All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` sends out; every role answers /healthz, /readyz and /metrics.
+    `delivery` will send out and has no work yet; every role answers /healthz, /readyz and /metrics.
     """
     _run(lambda settings: serve(settings, role, print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
 
