@@ -59,7 +59,7 @@ class ChildServer:
         self.url = f"nats://{_USER}:{password}@127.0.0.1:{port}"
         write_private(self._home / "nats.conf", self._configuration(port, password))
         env = {"POSTROAD_JETSTREAM_KEY": _quoted(self._settings.encryption_key)} if self._settings.encryption_key else {}
-        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env)
+        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env, has_our_environment=False)
 
     def release(self) -> None:
         if self._lock >= 0:

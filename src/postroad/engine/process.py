@@ -28,6 +28,7 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     pass_fds: Sequence[int] = ()
+    has_our_environment: bool = True  # False for programs of others, whom our secrets do not concern
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Kept:
     async def _spawn(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *self.command.argv,
-            env={**os.environ, **self.command.env},
+            env={**(os.environ if self.command.has_our_environment else {}), **self.command.env},
             pass_fds=tuple(self.command.pass_fds),
             stdin=asyncio.subprocess.DEVNULL,
             preexec_fn=_die_with_parent,

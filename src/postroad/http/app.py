@@ -126,13 +126,8 @@ class App:
         return await route.handler(request)
 
     async def _authenticated(self, request: Request, scope: str) -> Caller:
-        value = request.headers.get(b"authorization")
-        if value is None:
-            raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
-        scheme, _, credential = value.decode("latin-1").partition(" ")
-        if scheme.lower() not in ("bearer", "apikey"):
-            raise Unauthenticated("the authorization scheme is neither Bearer nor ApiKey")
-        caller = await self._authenticate(credential.strip(), request.header(b"x-postroad-tenant"))
+        credential = credential_of(request)
+        caller = await self._authenticate(credential, request.header(b"x-postroad-tenant"))
         if scope not in caller.scopes:
             raise Forbidden(f"the key lacks the scope {scope!r}")
         return caller
@@ -234,6 +229,14 @@ class App:
             timer.observe(seconds)
         if self._settings.access_log:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
+
+
+def credential_of(request: Request) -> str:
+    """The key that the request carries. Raises Unauthenticated if it carries none."""
+    scheme, _, credential = (request.header(b"authorization") or "").partition(" ")
+    if scheme.lower() not in ("bearer", "apikey"):
+        raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
+    return credential.strip()
 
 
 def _is_json(media: bytes) -> bool:

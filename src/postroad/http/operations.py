@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from postroad.http.app import Authenticate
+from postroad.http.app import Authenticate, credential_of
 from postroad.http.messages import Reply, Request
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route
@@ -104,10 +104,7 @@ class Operations:
         is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers
         if _is_loopback(request.client) and not is_forwarded:
             return
-        scheme, _, key = (request.header(b"authorization") or "").partition(" ")
-        if scheme.lower() not in ("bearer", "apikey"):
-            raise Unauthenticated("from another machine, metrics need a platform key")
-        caller = await self.authenticate(key.strip(), None)
+        caller = await self.authenticate(credential_of(request), None)
         if not caller.is_platform:
             raise Forbidden("metrics need a platform key")
 

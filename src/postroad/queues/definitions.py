@@ -129,6 +129,7 @@ class Definitions:
                 return changed, known
             except Conflict:  # somebody else was at it: look again
                 self._table.forget(key)
+                await asyncio.sleep(0.01)
 
     async def _create(self, key: str, tenant: str, name: str, settings: QueueSettings) -> QueueRecord:
         """Raises Conflict if somebody else creates it at the same time; then this one has touched nothing."""

@@ -1,5 +1,6 @@
 """What a user can do with a queue's messages: publish, lease, acknowledge."""
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from postroad.access.seal import SealBroken, Sealer
 from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers, Draft, Stored
 from postroad.engine.link import Link
+from postroad.engine.log import Entry
 from postroad.engine.table import Table
 from postroad.engine.wire import header_lines
 from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
@@ -204,7 +206,7 @@ class Queues:
         """The first message's ids if the idempotency key was used before with this body, even now that the queue is full."""
         if not prepared.body or not isinstance(problem, Conflict | EngineFull):
             raise problem
-        entry = await stored_log.last(self._link, record.stream, prepared.drafts[0].subject)
+        entry = await self._marker(record, prepared.drafts[0].subject, tries=5 if isinstance(problem, Conflict) else 1)
         if entry is None and isinstance(problem, Conflict):  # it expired just now: this is a first use after all
             return await self.publish(caller, record.name, prepared.new, origin)
         if entry is None:
@@ -216,6 +218,15 @@ class Queues:
         # Whoever stored it may have died before the job's event was: the same event again is harmless, a missing one is not.
         await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
         return _published(first)
+
+    async def _marker(self, record: QueueRecord, subject: str, tries: int) -> Entry | None:
+        """What the idempotency key remembers. A replica may not have yet what made its leader refuse: then it is asked again."""
+        for left in range(tries, 0, -1):
+            entry = await stored_log.last(self._link, record.stream, subject)
+            if entry is not None or left == 1:
+                return entry
+            await asyncio.sleep(0.05)
+        return None
 
     def _queued_event(
         self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, first: StoredMessage | None = None
