@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 
@@ -12,12 +11,10 @@ from postroad.engine.layout import (
     ensure_stream,
     purge_stream,
     stream_info,
-    stream_names,
 )
 from postroad.engine.link import Link
 from postroad.kernel.errors import EngineRefused
 from tests.engine.streams import draft, entries_of, make_stream
-from tests.waiting import eventually
 
 
 async def test_a_stream_is_made_as_asked(link: Link, name: str) -> None:
@@ -29,14 +26,6 @@ async def test_a_stream_is_made_as_asked(link: Link, name: str) -> None:
         assert seen.config["subjects"] == [f"{name}.a", f"{name}.b.>"]
         assert (seen.config["storage"], seen.config["num_replicas"], seen.config["allow_direct"]) == ("file", 1, True)
         assert (seen.state.messages, seen.state.last_seq) == (0, 0)
-
-
-async def test_a_stream_knows_its_age(link: Link, name: str) -> None:
-    started = time.monotonic()
-    await make_stream(link, name)
-    await eventually(lambda: time.monotonic() - started > 0.1)
-    info = await stream_info(link, name)
-    assert info is not None and 0.05 < info.age_seconds <= time.monotonic() - started + 0.05
 
 
 async def test_a_stream_is_changed_and_keeps_what_it_has(link: Link, committers: Committers, name: str) -> None:
@@ -118,13 +107,6 @@ async def test_a_purge_counts_what_it_removed(link: Link, committers: Committers
     assert sorted(entry.subject for entry in await entries_of(link, name)) == [f"{name}.a", f"{name}.a", f"{name}.c"]
     assert await purge_stream(link, name) == 3
     assert await entries_of(link, name) == []
-
-
-async def test_streams_are_found_by_name_and_by_subject(link: Link, name: str) -> None:
-    await asyncio.gather(*[make_stream(link, f"{name}-{number}") for number in range(3)])
-    assert {f"{name}-{number}" for number in range(3)} <= set(await stream_names(link))
-    assert await stream_names(link, f"{name}-1.a") == [f"{name}-1"]
-    assert await stream_names(link, f"{name}-none") == []
 
 
 async def test_a_consumer_is_made_changed_and_counted(link: Link, committers: Committers, name: str) -> None:

@@ -6,7 +6,6 @@ request after every create and update.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -46,7 +45,6 @@ class StreamState(msgspec.Struct, frozen=True):
 class StreamInfo:
     config: Mapping[str, Any]
     state: StreamState
-    age_seconds: float
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -57,7 +55,6 @@ class StreamInfo:
 class _InfoAnswer(msgspec.Struct):
     config: dict[str, Any]
     state: StreamState
-    created: datetime
 
 
 _decode_info = msgspec.json.Decoder(_InfoAnswer).decode
@@ -65,7 +62,7 @@ _decode_info = msgspec.json.Decoder(_InfoAnswer).decode
 
 def _info(answer: bytes) -> StreamInfo:
     decoded = _decode_info(answer)
-    return StreamInfo(decoded.config, decoded.state, (datetime.now(UTC) - decoded.created).total_seconds())
+    return StreamInfo(decoded.config, decoded.state)
 
 
 async def ensure_stream(link: Link, spec: StreamSpec) -> StreamInfo:
@@ -150,17 +147,3 @@ async def purge_stream(link: Link, name: str, subject: str | None = None) -> int
     """How many messages were removed."""
     answer = await link.call(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)
     return int(msgspec.json.decode(answer)["purged"])
-
-
-async def stream_names(link: Link, subject: str | None = None) -> list[str]:
-    """The names of all streams, or of those that take `subject`."""
-    names: list[str] = []
-    while True:
-        body: dict[str, object] = {"offset": len(names)}
-        if subject:
-            body["subject"] = subject
-        page = msgspec.json.decode(await link.call("STREAM.NAMES", body))
-        found = page.get("streams") or []
-        names.extend(found)
-        if not found or len(names) >= page["total"]:
-            return names

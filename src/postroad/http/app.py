@@ -68,12 +68,8 @@ class App:
         self.draining.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http":
-            await self._serve(scope, receive, send)
-        elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "no WebSocket is served at this path"})
+        """One HTTP request; the server is set up to bring nothing else."""
+        await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()

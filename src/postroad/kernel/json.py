@@ -1,7 +1,7 @@
 """JSON in and out, with errors that name the field."""
 
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -49,11 +49,3 @@ def _field_error(text: str) -> InvalidRequest:
 
 def invalid_field(path: str, what: str) -> BodyInvalid:
     return BodyInvalid(f"{what} (at {path})", extra={"errors": [{"path": path, "detail": what}]})
-
-
-def decoder(of: type[T]) -> "msgspec.json.Decoder[T]":
-    return msgspec.json.Decoder(of)
-
-
-def loads(body: bytes) -> Any:
-    return msgspec.json.decode(body)
