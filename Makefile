@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test check format docs lock bench clean
+.PHONY: help setup run test check format schemathesis docs lock bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ check: setup ## Format, lint, types and import rules
 
 format: setup ## Put the code into shape
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+schemathesis: setup ## Try the whole API with requests made from its description, for minutes (EXAMPLES=500)
+	@$(BIN)/python -m tests.http.schemathesis_run --examples $(or $(EXAMPLES),500)
 
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py

@@ -17,7 +17,7 @@ import uvicorn
 from benchmarks.harness import table, wrk
 from postroad.engine.child import free_port
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Reply, Request, Watching
 from postroad.http.routing import Route, Router
 from postroad.kernel.caller import Caller
 
@@ -44,12 +44,17 @@ async def bare_app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class Nobody:
+    async def admit(self, _request: Request, _route: Route) -> Caller:
+        raise AssertionError
+
+    def watch(self, caller: Caller) -> Watching:
+        raise AssertionError
+
+
 def postroad_app() -> App:
     async def handle(request: Request) -> Reply:
         return Reply(Answer(len(bytes(request.body.payload))))
-
-    async def nobody(_credential: str, _tenant: str | None) -> Caller:
-        raise AssertionError
 
     routes = []
     for noun in NOUNS:
@@ -60,7 +65,7 @@ def postroad_app() -> App:
             ("POST", "/v1/{}/{{name}}/messages"),
         ):
             routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, answer=Answer))
-    return App(Router(routes), nobody, AppSettings(1 << 20, 10_000))
+    return App(Router(routes), Nobody(), AppSettings(1 << 20, 10_000))
 
 
 def starlette_app() -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-import postroad.cli.commands  # noqa: F401  # the whole program: an error is in the table once its module is imported
+import postroad.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
 from postroad.settings import settings_table
 from postroad.telemetry.catalogue import EVENT_TYPES, event_name

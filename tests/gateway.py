@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from postroad.access.keys import PLATFORM_PREFIX, KeyRecord, new_key
-from postroad.access.service import FIRST_TENANT, make_first_tenant
+from postroad.access.directory import FIRST_TENANT
+from postroad.access.keyring import record_of
+from postroad.access.keys import PLATFORM_PREFIX, new_key
+from postroad.access.records import KeyRecord, TenantRecord
 from postroad.assembly import Node, Role, connected, prepare_engine, running_node
 from postroad.engine import log
 from postroad.engine.link import Link
@@ -121,8 +123,8 @@ class Tenant:
     client: Client
     gateway: "Gateway"
 
-    async def another_key(self, scopes: tuple[Scope, ...] = ALL_SCOPES, *, expires_at_ms: int | None = None) -> "Tenant":
-        return await self.gateway.key_of(self.id, scopes, expires_at_ms=expires_at_ms)
+    async def another_key(self, scopes: tuple[Scope, ...] = ALL_SCOPES, **more: Any) -> "Tenant":
+        return await self.gateway.key_of(self.id, scopes, **more)
 
     async def queue(self, name: str = "q", **settings: object) -> str:
         """A new queue, as the path that its calls start with."""
@@ -183,12 +185,14 @@ class Gateway:
 
     async def tenant(self, *, auto_create_queues: bool = False) -> Tenant:
         name = f"t-{uuid.uuid4().hex[:16]}"
-        await self.node.access.create_tenant(name, auto_create_queues=auto_create_queues)
+        record = TenantRecord(id=name, created_at_ms=now_ms(), updated_at_ms=now_ms())
+        await self.node.access.tenants.add(record, auto_create_queues=auto_create_queues)
         return await self.key_of(name)
 
-    async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, *, expires_at_ms: int | None = None) -> Tenant:
+    async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, **more: Any) -> Tenant:
         key = new_key()
-        record = await self.node.access.add_key(key, tenant, "a test's", scopes, expires_at_ms=expires_at_ms)
+        record = record_of(key, tenant, "a test's", scopes, now_ms(), **more)
+        await self.node.access.keyring.add(record)
         return Tenant(tenant, key, record, self.with_key(key), self)
 
     def seen_by(self, tenant: Tenant) -> Tenant:
@@ -197,7 +201,9 @@ class Gateway:
 
 
 def gateway_settings(engine_url: str, **changes: Any) -> Settings:
-    return Settings(**{"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), **changes})
+    """No brake on unknown credentials: the tests send many, all from one address."""
+    brake = {"auth_failures_burst": 1_000_000}
+    return Settings(**{"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), **brake, **changes})
 
 
 class _Server(Server):
@@ -249,9 +255,9 @@ async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> Asyn
     async with connected(settings, "tests-setup") as engine:
         await prepare_engine(engine, settings)
     async with _on_its_own(running_node(settings, role, clock=clock)) as node, served(node.app) as url, session() as opened:
-        if not await make_first_tenant(node.access, tenant_key=new_key(), admin_key=admin_key):
-            await node.access.add_key(admin_key, None, "a test's admin")
-        assert await node.access.tenant(FIRST_TENANT)
+        if not await node.access.tenants.make_first(tenant_key=new_key(), admin_key=admin_key):
+            await node.access.keyring.add(record_of(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
+        assert await node.access.directory.tenant(FIRST_TENANT)
         yield Gateway(url, node, settings, clock, opened, admin_key)
 
 

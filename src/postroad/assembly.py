@@ -8,19 +8,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import structlog
 
 from postroad import __version__
-from postroad.access.keys import KeyRecord, TenantRecord
+from postroad.access.audit import audit_stream
+from postroad.access.hook import load_hook
+from postroad.access.preferences import AuditMode, Preferences
 from postroad.access.seal import Sealer
-from postroad.access.service import KEYS_BUCKET, TENANTS_BUCKET, Access
+from postroad.access.service import BUCKETS, Access, AccessOptions
 from postroad.engine.bucket import Bucket
 from postroad.engine.commit import Backlog, CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.leader import Leadership
 from postroad.engine.link import Link, LinkSettings
 from postroad.engine.table import Table
+from postroad.http.addresses import networks
 from postroad.http.app import App, AppSettings
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
@@ -96,34 +100,34 @@ async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
 
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
-    for spec in frame_streams(settings.replica_count):
+    for spec in (*frame_streams(settings.replica_count), audit_stream(settings.replica_count, settings.audit_keep_days)):
         await ensure_stream(engine.link, spec)
-    for name in (TENANTS_BUCKET, KEYS_BUCKET, QUEUES_BUCKET, LEASES_BUCKET):
+    for name in (*BUCKETS, QUEUES_BUCKET, LEASES_BUCKET):
         await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """What every process follows."""
-
-    tenants: Table[TenantRecord]
-    keys: Table[KeyRecord]
-    queues: Table[QueueRecord]
-
-    @property
-    def tables(self) -> tuple[Table[TenantRecord], Table[KeyRecord], Table[QueueRecord]]:
-        return self.tenants, self.keys, self.queues
-
-
-def registry_of(engine: Engine) -> Registry:
-    def bucket(name: str) -> Bucket:
-        return Bucket(engine.link, name, engine.committers)
-
-    return Registry(
-        Table(bucket(TENANTS_BUCKET), TenantRecord),
-        Table(bucket(KEYS_BUCKET), KeyRecord),
-        Table(bucket(QUEUES_BUCKET), QueueRecord),
+def access_of(engine: Engine, settings: Settings, clock: Clock = now_ms) -> Access:
+    initial = Preferences(
+        audit_mode=AuditMode(settings.audit_mode),
+        auto_create_queues=False,
+        visibility_timeout_ms=settings.visibility_timeout_ms,
+        receipt_ttl_max_ms=settings.receipt_ttl_max_ms,
+        idempotency_ttl_ms=settings.idempotency_ttl_ms,
+        pull_max=settings.pull_messages_max,
+        max_message_bytes=settings.message_bytes_max,
+        max_queues=settings.queues_per_tenant_max,
+        max_keys=settings.keys_per_tenant_max,
     )
+    options = AccessOptions(
+        platform_keys(settings),
+        initial,
+        trust_seconds_max=settings.trust_seconds_max,
+        failures_burst=settings.auth_failures_burst,
+        failures_per_minute=settings.auth_failures_per_minute,
+        authorize=load_hook(settings.authorize) if settings.authorize else None,
+        keys_in_urls=settings.keys_in_urls,
+    )
+    return Access(engine.link, engine.committers, clock, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,25 +153,40 @@ class _Parts:
     """What a process is made of, before anything runs."""
 
     engine: Engine
-    registry: Registry
     access: Access
+    queues: Table[QueueRecord]
     outbox: Outbox
     definitions: Definitions
     routes: tuple[Route, ...]
 
+    @property
+    def tables(self) -> tuple[Table[Any], ...]:
+        """What every process follows."""
+        return *self.access.tables, self.queues
+
 
 def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
     engine = engine_on(link, settings)
-    registry = registry_of(engine)
-    access = Access(registry.tenants, registry.keys, clock)
+    access = access_of(engine, settings, clock)
+    queues = Table(Bucket(link, QUEUES_BUCKET, engine.committers), QueueRecord)
     outbox = Outbox(engine.committers)
-    definitions = _definitions(settings, engine, registry, access, outbox, clock)
-    operations = Operations(__version__, _readiness(settings, engine, registry), access.authenticate, settings.metrics_dir)
+    definitions = Definitions(
+        link,
+        queues,
+        outbox,
+        clock,
+        preferences=access.preferences,
+        audit=access.audit,
+        replicas=settings.replica_count,
+    )
+    access.tenants.clean_with(definitions.delete_all, access.secrets.delete_all)
+    operations = Operations(__version__, _readiness(settings, engine, access, queues), access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
-        routes += _gateway_routes(settings, engine, registry, definitions, outbox, clock)
+        routes += [*access.table(), *_gateway_routes(settings, engine, access, queues, definitions, outbox, clock)]
     operations.describe(routes)
-    return _Parts(engine, registry, access, outbox, definitions, tuple(routes))
+    access.tokens.offer(routes)
+    return _Parts(engine, access, queues, outbox, definitions, tuple(routes))
 
 
 def described_routes() -> tuple[Route, ...]:
@@ -185,18 +204,19 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
     await link.open()
     try:
         async with asyncio.TaskGroup() as background:
-            tasks = [background.create_task(table.run()) for table in parts.registry.tables]
+            tasks = [background.create_task(table.run()) for table in parts.tables]
             tasks.append(background.create_task(link.fail_when_ended()))
+            tasks.append(background.create_task(parts.access.uses.run()))
             async with asyncio.timeout(30):
-                for table in parts.registry.tables:
+                for table in parts.tables:
                     await table.wait_loaded()
             if role.includes(Role.CONTROL):
                 leadership = Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), "control", worker)
-                tasks.append(background.create_task(leadership.run(_chores(parts.definitions))))
+                tasks.append(background.create_task(leadership.run(_chores(parts.definitions, parts.access))))
             parts.outbox.emit([_started(worker, role, clock)])
             try:
                 yield Node(
-                    App(Router(parts.routes), parts.access.authenticate, _app_settings(settings)),
+                    App(Router(parts.routes), parts.access.gate, _app_settings(settings)),
                     parts.access,
                     parts.engine,
                     parts.routes,
@@ -207,47 +227,36 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_DRAIN_SECONDS):
                         await parts.outbox.drain()
+                        await parts.access.uses.write()
     finally:
         await link.close()
 
 
-def _definitions(
-    settings: Settings, engine: Engine, registry: Registry, access: Access, outbox: Outbox, clock: Clock
-) -> Definitions:
-    async def may_auto_create(tenant: str) -> bool:
-        record = await access.tenant(tenant)
-        return record is not None and record.auto_create_queues
-
-    return Definitions(
-        engine.link,
-        registry.queues,
-        outbox,
-        clock,
-        replicas=settings.replica_count,
-        per_tenant_max=settings.queues_per_tenant_max,
-        may_auto_create=may_auto_create,
-    )
-
-
 def _gateway_routes(
-    settings: Settings, engine: Engine, registry: Registry, definitions: Definitions, outbox: Outbox, clock: Clock
+    settings: Settings,
+    engine: Engine,
+    access: Access,
+    table: Table[QueueRecord],
+    definitions: Definitions,
+    outbox: Outbox,
+    clock: Clock,
 ) -> list[Route]:
     queues = Queues(
         engine.link,
         engine.committers,
         definitions,
-        registry.queues,
+        table,
         outbox,
         Sealer(platform_keys(settings), "receipt"),
         clock,
-        limits=MessageLimits(settings.message_bytes_max, settings.message_headers_max, settings.message_headers_bytes_max),
-        idempotency_ttl_ms=settings.idempotency_ttl_ms,
+        preferences=access.preferences,
+        limits=MessageLimits(settings.message_headers_max, settings.message_headers_bytes_max),
     )
     queue_routes = QueueRoutes(
         definitions,
         queues,
+        access.preferences,
         batch_max=settings.batch_messages_max,
-        pull_max=settings.pull_messages_max,
         wait_ms_max=settings.pull_wait_ms_max,
     )
     return [*queue_routes.table(), *TelemetryRoutes(engine.link).table()]
@@ -259,12 +268,15 @@ def _app_settings(settings: Settings) -> AppSettings:
         requests_max=settings.requests_max,
         cors_origin=settings.cors_origin,
         access_log=settings.access_log,
+        trusted_proxies=networks(settings.trusted_proxies),
     )
 
 
-def _readiness(settings: Settings, engine: Engine, registry: Registry) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
+def _readiness(
+    settings: Settings, engine: Engine, access: Access, queues: Table[QueueRecord]
+) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
     async def checks() -> dict[str, Check]:
-        age = max(table.out_of_touch_seconds for table in registry.tables)
+        age = max(access.out_of_touch_seconds, queues.out_of_touch_seconds)
         limit = settings.out_of_touch_seconds_max
         return {
             "engine": await _engine_check(engine.link),
@@ -285,12 +297,18 @@ async def _engine_check(link: Link) -> Check:
     return Check(True, "answers")
 
 
-def _chores(definitions: Definitions) -> Callable[[], Coroutine[None, None, None]]:
+def _chores(definitions: Definitions, access: Access) -> Callable[[], Coroutine[None, None, None]]:
     """What one process of the installation does now and then."""
 
     async def chores() -> None:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(access.tenants.clean_up())
+            both.create_task(sweep())
+
+    async def sweep() -> None:
         while True:
             try:
+                await access.secrets.relock()
                 swept = await definitions.sweep()
                 if swept:
                     log.info("streams_swept", count=swept)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 
+from postroad.http.addresses import networks
+
 
 class Secret(str):
     """A text that does not show itself when printed or logged; `.reveal()` does."""
@@ -49,6 +51,15 @@ def _is_sync(value: str) -> bool:
     return value == "always" or re.fullmatch(r"[1-9][0-9]*(ms|s|m)", value) is not None
 
 
+def _are_networks(value: str) -> bool:
+    try:
+        networks(value)
+    except ValueError:
+        return False
+    return True
+
+
+_LEASE_MS = 12 * 3_600_000
 _KIB = 1024
 _MIB = 1024 * 1024
 
@@ -94,9 +105,41 @@ class Settings:
     # Keys
     platform_key: Secret | None = _setting(
         None,
-        "Seals receipts; at least 32 characters, newest first, comma separated for rotation. `up` makes one in `data_dir`.",
+        "Seals receipts and tokens, encrypts stored secrets; at least 32 characters, newest first, comma separated for "
+        "rotation. `up` makes one in `data_dir`.",
         lambda value: all(len(one) >= 32 for one in value.split(",")),
     )
+
+    # Access
+    authorize: str | None = _setting(
+        None,
+        "`module:callable` of the operator's own that has a say in every request (docs/security.md).",
+        lambda value: ":" in value,
+    )
+    keys_in_urls: bool = _setting(False, "Take API keys in `?bearer=` too, where proxies log them. Stream tokens are for that.")
+    auth_failures_burst: int = _setting(
+        30, "Requests with unknown credentials that an address may send at once, per worker; more are answered 429.", _positive
+    )
+    auth_failures_per_minute: int = _setting(30, "How many more of them it may send each minute.", _positive)
+    trusted_proxies: str = _setting(
+        "", "Addresses or networks of proxies whose X-Forwarded-For is believed, comma separated.", _are_networks
+    )
+    trust_seconds_max: float = _setting(
+        60.0, "How old the registry may be before a gateway refuses everyone (503) rather than trust it.", _positive
+    )
+    audit_keep_days: int = _setting(0, "Drop audit entries that are older; 0 keeps all.", lambda value: value >= 0)
+
+    # Defaults of settings that change while running (docs/access.md)
+    audit_mode: str = _setting(
+        "full", "How much of a job's life is kept: full, jobs_only or off.", lambda value: value in ("full", "jobs_only", "off")
+    )
+    visibility_timeout_ms: int = _setting(
+        30_000, "How long a pulled message is kept from others, in queues that do not say.", lambda value: 0 <= value <= _LEASE_MS
+    )
+    receipt_ttl_max_ms: int = _setting(
+        _LEASE_MS, "Longest lease that a pull may ask for.", lambda value: 1000 <= value <= _LEASE_MS
+    )
+    keys_per_tenant_max: int = _setting(1000, "Keys that a tenant may have.", _positive)
 
     # Limits
     body_bytes_max: int = _setting(8 * _MIB, "Largest request body.", _positive)
@@ -120,7 +163,7 @@ class Settings:
     # Operation
     stop_seconds: float = _setting(2.0, "How long open requests may go on after a stop was asked for.", _positive)
     out_of_touch_seconds_max: float = _setting(
-        30.0, "How old the registry may be before a gateway calls itself not ready.", _positive
+        10.0, "How old the registry may be before a gateway calls itself not ready.", _positive
     )
     cors_origin: str = _setting("*", "Origin that browsers may call from; empty turns CORS off.")
     log_level: str = _setting(
@@ -146,7 +189,7 @@ class Settings:
         return self.batch_from or (16 if self.sync == "always" else 256)
 
 
-_NOT_OURS = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT")  # the last three are the SDK's
+_NOT_OURS = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT", "POSTROAD_PROFILE")  # the SDK's and the CLI's
 
 
 def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:

@@ -16,13 +16,12 @@ from typing import TypeVar
 
 import structlog
 
+from postroad.access.directory import FIRST_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
-from postroad.access.service import Access, make_first_tenant
-from postroad.assembly import Role, connected, link_settings, platform_keys, prepare_engine, registry_of
+from postroad.assembly import Role, access_of, connected, link_settings, platform_keys, prepare_engine
 from postroad.engine.child import ChildServer, ChildSettings, raise_descriptor_limit
 from postroad.engine.files import write_private
 from postroad.engine.process import Command, Kept
-from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import PostroadError
 from postroad.settings import Secret, Settings
 
@@ -65,8 +64,7 @@ async def up(settings: Settings, announce: Announce) -> None:
 async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
     link_settings(settings, "check")  # says now what is missing, rather than in every worker
-    if role.includes(Role.GATEWAY):
-        platform_keys(settings)
+    platform_keys(settings)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
 
@@ -170,12 +168,11 @@ async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
     """The engine laid out and, if it is fresh, the first tenant and keys. The operator's copy is written before they count."""
     async with connected(settings, "postroad-setup") as engine:
         await prepare_engine(engine, settings)
-        registry = registry_of(engine)
-        access = Access(registry.tenants, registry.keys, now_ms)
-        if await access.tenant("default") is not None:
+        access = access_of(engine, settings)
+        if await access.directory.tenant(FIRST_TENANT) is not None:
             return _read_credentials(settings.data_dir), False
         credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
-        await make_first_tenant(access, **credentials)
+        await access.tenants.make_first(**credentials)
         return credentials, True
 
 

@@ -1,26 +1,44 @@
+"""Keys as texts."""
+
 import hashlib
 import re
 
-import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, KeyRecord, key_hash, looks_like_key, new_key
-from postroad.kernel.caller import ALL_SCOPES
+from postroad.access.keys import (
+    INVITE_PREFIX,
+    KEY_PREFIXES,
+    PLATFORM_PREFIX,
+    TENANT_PREFIX,
+    _checksum,
+    is_same_hash,
+    key_hash,
+    key_id_of,
+    new_key,
+)
+from tests.gateway import Gateway
 
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-KEY = "pr_live_4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4fZ1ObAZ4"
+KEY = "pr_live_0123456789abcdefABCDEFGHIJKLMNOPQRSTUVWXYZ0123450pkrX5"
 
 
-@pytest.mark.parametrize("prefix", [TENANT_PREFIX, PLATFORM_PREFIX])
-def test_a_key_has_its_prefix_then_256_bits_then_a_checksum(prefix: str) -> None:
-    assert re.fullmatch(prefix + r"[0-9A-Za-z]{43}[0-9A-Za-z]{6}", new_key(prefix))
+def forged(key_id: str, prefix: str = TENANT_PREFIX) -> str:
+    """A text of the right length with a right checksum: anyone can make one."""
+    text = prefix + key_id + "A" * 32
+    return text + _checksum(text)
 
 
-def test_the_two_kinds_of_key_can_be_told_apart() -> None:
+@pytest.mark.parametrize("prefix", [TENANT_PREFIX, PLATFORM_PREFIX, INVITE_PREFIX])
+def test_a_key_has_its_prefix_then_its_id_then_190_bits_then_a_checksum(prefix: str) -> None:
+    assert re.fullmatch(prefix + r"[0-9A-Za-z]{16}[0-9A-Za-z]{32}[0-9A-Za-z]{6}", new_key(prefix))
+
+
+def test_the_kinds_of_key_can_be_told_apart() -> None:
     assert new_key().startswith("pr_live_")
     assert new_key(PLATFORM_PREFIX).startswith("pr_admin_")
+    assert new_key(INVITE_PREFIX).startswith("pr_invite_")
 
 
 def test_no_two_keys_are_the_same() -> None:
@@ -29,46 +47,91 @@ def test_no_two_keys_are_the_same() -> None:
 
 def test_every_character_of_a_key_varies() -> None:
     keys = [new_key()[len(TENANT_PREFIX) :] for _ in range(300)]
-    assert all(len({key[place] for key in keys}) >= (16 if place else 2) for place in range(43))
+    assert all(len({key[place] for key in keys}) >= 16 for place in range(48))
 
 
-@given(st.sampled_from([TENANT_PREFIX, PLATFORM_PREFIX]))
-def test_a_new_key_looks_like_one(prefix: str) -> None:
-    assert looks_like_key(new_key(prefix))
+def test_the_id_stands_in_the_text_and_stays_in_a_rotation() -> None:
+    text = new_key()
+    key_id = key_id_of(text)
+    assert key_id is not None and text[8:24] == key_id
+    rotated = new_key(key_id=key_id)
+    assert key_id_of(rotated) == key_id and rotated != text
+
+
+def test_a_key_that_was_handed_out_by_an_earlier_version_is_of_the_form() -> None:
+    """Keys live for years: the checksum may not change."""
+    assert key_id_of(KEY) == "0123456789abcdef"
+
+
+@given(st.sampled_from(KEY_PREFIXES))
+def test_a_new_key_is_of_the_form(prefix: str) -> None:
+    assert key_id_of(new_key(prefix)) is not None
 
 
 @given(st.data())
-def test_a_key_with_one_wrong_character_does_not_look_like_one(data: st.DataObject) -> None:
+def test_a_key_with_one_wrong_character_is_not_of_the_form(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(KEY) - 1))
     other = data.draw(st.sampled_from(BASE62).filter(lambda char: char != KEY[place]))
-    assert looks_like_key(KEY)
-    assert not looks_like_key(KEY[:place] + other + KEY[place + 1 :])
+    assert key_id_of(KEY[:place] + other + KEY[place + 1 :]) is None
 
 
 @given(st.text())
-def test_other_texts_do_not_look_like_keys(text: str) -> None:
-    assert not looks_like_key(text)
-    assert not looks_like_key(TENANT_PREFIX + text)
+def test_other_texts_are_not_of_the_form(text: str) -> None:
+    assert key_id_of(text) is None
+    assert key_id_of(TENANT_PREFIX + text) is None
 
 
-def test_a_key_that_is_cut_off_or_too_long_does_not_look_like_one() -> None:
-    key = new_key()
-    assert not any(looks_like_key(key[:length]) for length in range(len(key)))
-    assert not looks_like_key(key + "0") and not looks_like_key(" " + key)
+def test_a_key_that_is_cut_off_or_too_long_is_not_of_the_form() -> None:
+    assert not any(key_id_of(KEY[:length]) for length in range(len(KEY)))
+    assert key_id_of(KEY + "0") is None and key_id_of(" " + KEY) is None
+
+
+def test_a_key_of_another_kind_is_not_of_the_form() -> None:
+    assert key_id_of(new_key(INVITE_PREFIX)) is None
+    assert key_id_of(new_key(), (INVITE_PREFIX,)) is None
+
+
+@given(st.text(st.characters(max_codepoint=0x2FF, categories=["L", "N", "P", "Z", "S", "Cc"]), min_size=16, max_size=16))
+@example("aaaaaaa bbbbbbbb")
+@example("\r\nPUB a 0\r\n\r\nxy")
+@example("a.b.c.d.e.f.g.>>")
+def test_an_id_has_no_other_characters_even_if_the_checksum_is_right(key_id: str) -> None:
+    """It becomes part of a NATS subject, and a space or a line end there is a command of its own."""
+    assert key_id_of(forged(key_id)) == (key_id if set(key_id) <= set(BASE62) else None)
+
+
+def test_the_secret_part_has_no_other_characters_either() -> None:
+    text = TENANT_PREFIX + "A" * 16 + "B" * 31 + "\n"
+    assert key_id_of(text + _checksum(text)) is None
+
+
+@pytest.mark.parametrize("key_id", ["aaaaaaa bbbbbbbb", "aaaaaaaa\tbbbbbbb", "a.a.a.a.a.a.a.>>"])
+async def test_a_forged_key_does_not_reach_the_engine(gateway: Gateway, key_id: str) -> None:
+    """One such request used to cost the gateway its connection to the engine."""
+    lost: list[str] = []
+    connection = gateway.node.engine.link._nc
+    before = connection._disconnected_cb
+
+    async def disconnected() -> None:
+        lost.append(key_id)
+        if before is not None:
+            await before()
+
+    connection._disconnected_cb = disconnected
+    try:
+        (await gateway.with_key(forged(key_id)).get("/v1/whoami")).problem(401, "unauthenticated")
+        claim = {"code": forged(key_id.replace("\t", "\n"), INVITE_PREFIX), "tenant": "anyone"}
+        (await gateway.nobody.post("/api/control/claim", claim)).problem(404, "invite-not-found")
+    finally:
+        connection._disconnected_cb = before
+    assert not lost
 
 
 def test_the_hash_of_a_key_is_the_sha256_of_its_text() -> None:
-    key = new_key()
-    assert key_hash(key) == hashlib.sha256(key.encode()).hexdigest()
+    assert key_hash(KEY) == hashlib.sha256(KEY.encode()).hexdigest()
     assert key_hash("\xe9\u20ac") == hashlib.sha256("\xe9\u20ac".encode()).hexdigest()
 
 
-def test_the_stored_form_of_a_key_stays_readable() -> None:
-    """What an earlier version has stored: a change of the format must still read it."""
-    stored = (
-        b'{"v":1,"id":"01a1","tenant":"acme","name":"first key","scopes":["publish","consume","read","write","admin"],'
-        b'"isEnabled":true,"createdAtMs":5,"expiresAtMs":null}'
-    )
-    record = msgspec.json.decode(stored, type=KeyRecord)
-    assert record == KeyRecord(id="01a1", tenant="acme", name="first key", scopes=ALL_SCOPES, created_at_ms=5)
-    assert msgspec.json.encode(record) == stored
+@given(st.text("0123456789abcdef", max_size=4), st.text("0123456789abcdef", max_size=4))
+def test_hashes_are_the_same_if_and_only_if_they_are_equal(one: str, other: str) -> None:
+    assert is_same_hash(one, other) == (one == other)

@@ -1,102 +1,74 @@
-"""Every command, run as a person or a script runs it, against a started Postroad."""
+"""Queues and health from the command line, and what holds for every command: help, JSON, exit codes, a quick start."""
 
-import asyncio
-import json
-import os
+import ast
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import typer
+import typer.main
 
+from postroad.assembly import Role
+from postroad.cli import output
+from postroad.cli.commands import cli
+from postroad.cli.server import RoleName
 from postroad.engine.child import free_port
-from tests.installation import Installation
+from postroad.kernel.errors import ERRORS, Unreachable
+from tests.cli.shell import Shell
 
 
-@pytest.fixture(scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("cli"))
-    yield await installation.start().ready()
-    installation.end()
-
-
-async def postroad(
-    running: Installation | None, *words: str, given: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")} | {"COLUMNS": "250"}
-    if running is not None:
-        env |= {"POSTROAD_URL": running.url, "POSTROAD_KEY": running.credentials["tenant_key"]}
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "postroad", *words],
-        env=env | environment,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-async def output(running: Installation, *words: str, given: str = "") -> str:
-    finished = await postroad(running, *words, given=given)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-async def test_a_message_goes_all_the_way(running: Installation) -> None:
-    made = json.loads(await output(running, "queues", "put", "orders", "--visibility-timeout-ms", "60000", "--json"))
+def test_a_message_goes_all_the_way(shell: Shell) -> None:
+    made = shell.run("queues", "put", "orders", "--visibility-timeout-ms", "60000", "--json").json
     assert made["settings"]["visibilityTimeoutMs"] == 60_000
 
-    published = json.loads(
-        await output(
-            running,
-            "queues",
-            "publish",
-            "orders",
-            "-",
-            "--header",
-            "kind=new",
-            "--correlation-id",
-            "c",
-            "--json",
-            given='{"n": 1}',
-        )
-    )
-    assert "orders" in await output(running, "queues", "list")
-    [message] = json.loads(await output(running, "queues", "pull", "orders", "--wait-ms", "5000", "--json"))
+    options = ("--header", "kind=new", "--correlation-id", "c", "--json")
+    published = shell.run("queues", "publish", "orders", "-", *options, given='{"n": 1}').json
+    assert "orders" in shell.run("queues", "list").output
+    [message] = shell.run("queues", "pull", "orders", "--wait-ms", "5000", "--json").json
     assert (message["messageId"], message["payload"], message["headers"]) == (published["messageId"], {"n": 1}, {"kind": "new"})
-    assert "acknowledged 1 of 1" in await output(running, "queues", "ack", "orders", message["receiptId"])
-    shown = json.loads(await output(running, "queues", "show", "orders", "--json"))
-    assert shown["stats"] == {"ready": 0, "leased": 0, "delayed": 0}
+    assert "acknowledged 1 of 1" in shell.run("queues", "ack", "orders", message["receiptId"]).output
+    assert shell.run("queues", "show", "orders", "--json").json["stats"] == {"ready": 0, "leased": 0, "delayed": 0}
 
 
-async def test_what_is_pulled_with_ack_does_not_come_back(running: Installation) -> None:
-    await output(running, "queues", "publish", "once", "1")
-    assert "attempt" in await output(running, "queues", "pull", "once", "--wait-ms", "5000", "--ack")
-    assert json.loads(await output(running, "queues", "show", "once", "--json"))["stats"]["leased"] == 0
+def test_what_is_pulled_with_ack_does_not_come_back(shell: Shell) -> None:
+    shell.run("queues", "publish", "once", '"[bold]as it is[/bold]"')
+    pulled = shell.run("queues", "pull", "once", "--wait-ms", "5000", "--ack").output
+    assert "attempt" in pulled
+    assert '"[bold]as it is[/bold]"' in pulled
+    assert shell.run("queues", "show", "once", "--json").json["stats"]["leased"] == 0
 
 
-async def test_a_delete_says_how_much_goes_and_asks(running: Installation) -> None:
-    await output(running, "queues", "publish", "doomed", "1")
-    refused = await postroad(running, "queues", "delete", "doomed", given="n\n")
-    assert refused.returncode == 1
-    assert "Delete doomed with 1 messages?" in refused.stdout
-    assert "deleted doomed with 1 messages" in await output(running, "queues", "delete", "doomed", "--yes")
+def test_a_delete_says_how_much_goes_and_asks(shell: Shell) -> None:
+    shell.run("queues", "publish", "doomed", "1")
+    refused = shell.try_to("queues", "delete", "doomed", given="n\n")
+    assert refused.code == 1
+    assert "Delete doomed with 1 messages?" in refused.output
+    assert "deleted doomed with 1 messages" in shell.run("queues", "delete", "doomed", "--yes").output
 
 
-async def test_health_is_told(running: Installation) -> None:
-    assert "engine" in await output(running, "health")
-    assert json.loads(await output(running, "health", "--json"))["status"] == "ready"
+def test_health_is_told_to_anyone(shell: Shell) -> None:
+    without_key = shell.with_environment(POSTROAD_KEY="")
+    assert "engine" in without_key.run("health").output
+    assert shell.run("health", "--json").json["status"] == "ready"
 
 
-async def test_the_description_needs_no_server() -> None:
-    finished = await postroad(None, "openapi")
-    assert json.loads(finished.stdout)["openapi"] == "3.1.0"
+def test_a_command_works_as_a_process_of_its_own(shell: Shell) -> None:
+    assert "ready" in shell.by_process("health", "--json").output
+    assert shell.by_process("queues", "show", "nowhere").code == 4
 
 
-async def test_the_version_is_told() -> None:
-    assert (await postroad(None, "--version")).stdout.startswith("postroad ")
+def test_the_description_needs_no_server(stranger: Shell) -> None:
+    assert stranger.by_process("openapi").json["openapi"] == "3.1.0"
+
+
+def test_the_version_is_told(stranger: Shell) -> None:
+    assert stranger.run("--version").output.startswith("postroad ")
+
+
+# Exit codes
 
 
 @pytest.mark.parametrize(
@@ -104,40 +76,152 @@ async def test_the_version_is_told() -> None:
     [
         (("queues", "show", "nowhere"), 4, "No such queue"),
         (("queues", "publish", "orders", "not json"), 2, "not JSON"),
+        (("queues", "publish", "orders", "NaN"), 2, "not JSON"),
         (("queues", "publish", "orders", "1", "--header", "kind"), 2, "name=value"),
         (("queues", "put", "a b"), 2, "a queue's name"),
         (("queues", "ack", "orders", "forged"), 1, "acknowledged 0 of 1"),
+        (("tenants", "list"), 3, "Not allowed"),
+        (("keys", "show", "0" * 16), 4, "No such key"),
+        (("keys", "create", "x", "--scope", "everything"), 2, "everything"),
+        (("keys", "create", "x", "--expires", "soon"), 2, "neither a time"),
+        (("keys", "create", "x", "--expires", "2020-01-01"), 2, "in the past"),
+        (("keys", "rotate", "0" * 16, "--grace", "long"), 2, "not a time"),
+        (("secrets", "delete", "nowhere", "--yes"), 4, "No such secret"),
+        (("tokens", "create", "the-moon"), 2, "a token is for"),
+        (("invites", "claim", "pr_invite_made-up", "--tenant", "x"), 4, "No such invite"),
+        (("settings", "set", "max_queues=1"), 3, "only a platform key"),
+        (("settings", "set", "pace=fast"), 2, "there is no setting 'pace'"),
+        (("settings", "set", "max_queues"), 2, "NAME=VALUE"),
+        (("settings", "set", "max_queues=null"), 2, "unset"),
+        (("settings", "set", "audit_mode=loud"), 2, "does not fit"),
+        (("audit", "--since", "yesterday"), 2, "neither a time"),
+        (("audit", "--tenant", "somebody-else"), 3, "Not allowed"),
+        (("--profile", "nobody", "whoami"), 2, "there is no profile 'nobody'"),
     ],
 )
-async def test_what_goes_wrong_has_a_sentence_and_a_code(
-    running: Installation, words: tuple[str, ...], code: int, said: str
-) -> None:
-    await output(running, "queues", "put", "orders")
-    finished = await postroad(running, *words)
-    assert finished.returncode == code, finished.stderr
-    assert said in finished.stderr + finished.stdout
-    assert "Traceback" not in finished.stderr
+def test_what_goes_wrong_has_a_sentence_and_a_code(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+    shell.run("queues", "put", "orders")
+    finished = shell.try_to(*words)
+    assert finished.code == code, finished
+    assert said in " ".join((finished.complaints + finished.output).replace("│", " ").split())
+    assert "Traceback" not in finished.complaints
 
 
-async def test_a_wrong_key_is_refused_and_not_shown(running: Installation) -> None:
-    finished = await postroad(running, "queues", "list", POSTROAD_KEY="pr_live_wrong")
-    assert finished.returncode == 3
-    assert "pr_live_wrong" not in finished.stderr + finished.stdout
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("invalid-body", 2),
+        ("unauthenticated", 3),
+        ("tenant-disabled", 3),
+        ("rate-limited", 5),
+        ("invite-ended", 4),
+        ("already-exists", 1),
+        ("not-allowed-now", 1),
+        ("engine-unavailable", 5),
+        ("internal", 1),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ERRORS[error]("the detail")
+    problem.request_id = "r-1"
+    with pytest.raises(typer.Exit) as left, output.faults_told():
+        raise problem
+    assert left.value.exit_code == code
+    assert capsys.readouterr().err == f"postroad: {problem.title}: the detail (request r-1)\n"
 
 
-async def test_without_a_key_it_says_which_variable_is_missing() -> None:
-    finished = await postroad(None, "queues", "list")
-    assert finished.returncode == 2
-    assert "POSTROAD_KEY" in finished.stderr
+def test_a_wrong_key_is_refused_and_not_shown(shell: Shell) -> None:
+    finished = shell.with_environment(POSTROAD_KEY="pr_live_wrong").try_to("queues", "list")
+    assert finished.code == 3
+    assert "pr_live_wrong" not in finished.complaints + finished.output
 
 
-async def test_help_helps() -> None:
-    for words in ((), ("up",), ("serve",), ("queues",), ("queues", "pull")):
-        finished = await postroad(None, *words, "--help")
-        assert finished.returncode == 0
-        assert "Usage" in finished.stdout
+def test_nobody_there_is_exit_code_5(stranger: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.2)
+    finished = stranger.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").try_to("health")
+    assert finished.code == 5
+    assert Unreachable.title in finished.complaints
 
 
-async def test_nobody_there_is_exit_code_5() -> None:
-    finished = await postroad(None, "health", POSTROAD_URL=f"http://127.0.0.1:{free_port()}", POSTROAD_KEY="k")
-    assert finished.returncode == 5
+# Every command
+
+
+def all_commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from all_commands(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
+COMMANDS = dict(all_commands(typer.main.get_command(cli)))
+each_command = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+
+
+@each_command
+def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
+    helped = stranger.run(*words, "--help").output
+    assert "Usage" in helped
+    command = COMMANDS[words]
+    assert command.help
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{parameter.name} says nothing of itself"
+
+
+def used_words() -> set[tuple[str, ...]]:
+    """The first two words of every command that a test of this folder runs: `run("keys", "list")`, `try_to(…)`."""
+    found: set[tuple[str, ...]] = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("run", "by_process"):
+                texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                options = 2 if texts[:1] in (["--profile"], ["--tenant"]) else 0
+                found |= {tuple(texts[options : options + 1]), tuple(texts[options : options + 2])}
+    return found
+
+
+STARTED_ELSEWHERE = {("up",), ("serve",)}  # tests/faults starts and stops them
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    assert set(COMMANDS) - used_words() == STARTED_ELSEWHERE
+
+
+def test_the_groups_say_what_they_are_for(stranger: Shell) -> None:
+    for words in {words[:-1] for words in COMMANDS}:
+        assert "Usage" in stranger.run(*words, "--help").output
+
+
+# The start
+
+
+def imported_by(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_commands_do_without_the_server() -> None:
+    """Or each of them takes half a second longer to start."""
+    of_commands = imported_by("import postroad.cli.commands")
+    assert not of_commands & {"postroad.assembly", "postroad.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
+    of_client = imported_by("import postroad.client")
+    assert not of_client & {"postroad.assembly", "postroad.supervisor", "nats", "uvicorn", "typer"}
+
+
+def test_the_roles_to_choose_from_are_those_there_are() -> None:
+    assert list(get_args(RoleName)) == [role.value for role in Role]
+
+
+def test_the_shell_can_complete(stranger: Shell) -> None:
+    asked = stranger.with_environment(_POSTROAD_COMPLETE="complete_bash", COMP_WORDS="postroad keys ro", COMP_CWORD="2")
+    finished = subprocess.run(
+        [sys.executable, "-c", "from postroad.__main__ import main; import sys; sys.argv[0] = 'postroad'; main()"],
+        env={"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(asked.home), **asked.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.stdout.split() == ["rotate"]

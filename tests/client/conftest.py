@@ -2,26 +2,52 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from postroad.client import AsyncPostroad, Postroad
-from tests.gateway import Tenant
+from tests.gateway import Gateway, Tenant
 from tests.gateway_fixtures import clock, gateway, tenant
 
-__all__ = ["clock", "gateway", "sdk", "tenant"]
+__all__ = ["clock", "gateway", "kind", "nobody", "opened", "platform", "sdk", "tenant"]
 
 Sdk = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture(params=["sync", "async"])
-async def sdk(request: pytest.FixtureRequest, tenant: Tenant) -> AsyncIterator[Sdk]:
-    """`await sdk("queues.publish", …)` calls that method of the synchronous client, in a thread, or of the asynchronous one."""
-    if request.param == "sync":
-        with Postroad(tenant.client.url, tenant.key) as waiting:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which client: every test that takes one of the fixtures below runs with both."""
+    return str(request.param)
 
-            async def call(name: str, *args: Any, **kwargs: Any) -> Any:
+
+@pytest.fixture
+async def sdk(kind: str, tenant: Tenant) -> AsyncIterator[Sdk]:
+    """The client of a fresh tenant's key that may do everything."""
+    async with opened(kind, tenant.client.url, tenant.key) as call:
+        yield call
+
+
+@pytest.fixture
+async def platform(kind: str, gateway: Gateway) -> AsyncIterator[Sdk]:
+    async with opened(kind, gateway.url, gateway.admin_key) as call:
+        yield call
+
+
+@pytest.fixture
+async def nobody(kind: str, gateway: Gateway) -> AsyncIterator[Sdk]:
+    async with opened(kind, gateway.url, anonymous=True) as call:
+        yield call
+
+
+@asynccontextmanager
+async def opened(kind: str, *args: Any, **kwargs: Any) -> AsyncIterator[Sdk]:
+    """`await sdk("queues.publish", …)` calls that method of the synchronous client, in a thread, or of the asynchronous one."""
+    if kind == "sync":
+        with Postroad(*args, **kwargs) as waiting:
+
+            async def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
                 def carry_out() -> Any:
                     result = _method(waiting, name)(*args, **kwargs)
                     return list(result) if name.endswith(".list") else result
@@ -30,9 +56,9 @@ async def sdk(request: pytest.FixtureRequest, tenant: Tenant) -> AsyncIterator[S
 
             yield call
         return
-    async with AsyncPostroad(tenant.client.url, tenant.key) as awaited:
+    async with AsyncPostroad(*args, **kwargs) as awaited:
 
-        async def call_async(name: str, *args: Any, **kwargs: Any) -> Any:
+        async def call_async(name: str, /, *args: Any, **kwargs: Any) -> Any:
             result = _method(awaited, name)(*args, **kwargs)
             return [item async for item in result] if name.endswith(".list") else await result
 

@@ -1,16 +1,12 @@
-"""Every method of both clients, against a running gateway."""
+"""Queues and health with both clients, against a running gateway; and what every client has: types, settings, errors."""
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
-from postroad.client import AsyncPostroad, Message, Postroad, Published, Queue
-from postroad.client.calls import operation, pages
+from postroad.client import AsyncPostroad, AuditEntry, MadeKey, Message, Postroad, Published, Queue
 from postroad.client.errors import IdempotencyMismatch, LeaseExpired, QueueNotFound, ReceiptInvalid, Unauthenticated, Unreachable
-from postroad.client.health import HealthCalls
-from postroad.client.queues import QueueCalls
 from postroad.client.transport import ClientSettings
 from postroad.engine.child import free_port
 from tests.client.conftest import Sdk
@@ -24,6 +20,8 @@ if TYPE_CHECKING:
         assert_type(awaited.queues.publish("q", 1), Awaitable[Published])
         assert_type(waiting.queues.list(), Iterator[Queue])
         assert_type(awaited.queues.list(), AsyncIterator[Queue])
+        assert_type(waiting.keys.create("ci"), MadeKey)
+        assert_type(awaited.audit.list(), AsyncIterator[AuditEntry])
         waiting.queues.publish("q")  # type: ignore[call-arg]
         awaited.queues.pull("q", wait_ms="long")  # type: ignore[arg-type]
 
@@ -100,14 +98,6 @@ async def test_names_are_put_into_the_path_whole(sdk: Sdk) -> None:
         await sdk("queues.put", "a b?c#d")
 
 
-def test_every_method_is_used_above() -> None:
-    text = inspect.getsource(inspect.getmodule(pull))  # type: ignore[arg-type]
-    for namespace, calls in (("queues", QueueCalls), ("health", HealthCalls)):
-        for name, method in vars(calls).items():
-            if isinstance(method, operation | pages):
-                assert f'"{namespace}.{name}"' in text
-
-
 # Settings
 
 
@@ -131,6 +121,25 @@ async def test_address_and_key_come_from_the_environment(tenant: Tenant, monkeyp
     monkeypatch.setenv("POSTROAD_TENANT", tenant.id)
     async with AsyncPostroad() as client:
         assert [queue async for queue in client.queues.list()] == []
+
+
+async def test_an_empty_tenant_is_none_whatever_the_environment_says(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_TENANT", "somebody-else")
+    async with AsyncPostroad(tenant.client.url, tenant.key, tenant="") as client:
+        assert (await client.keys.whoami()).tenant == tenant.id
+
+
+async def test_an_anonymous_client_sends_no_key_of_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_KEY", tenant.key)
+    async with AsyncPostroad(tenant.client.url, anonymous=True) as client:
+        assert (await client.health.ready()).status == "ready"
+        with pytest.raises(Unauthenticated, match="send the key"):  # which is what it says to who sent nothing
+            await client.keys.whoami()
+
+
+def test_a_client_has_a_key_or_is_anonymous_not_both() -> None:
+    with pytest.raises(ValueError, match="anonymous"):
+        Postroad("http://127.0.0.1:1", "key", anonymous=True)
 
 
 async def test_nobody_there_is_said_within_the_deadline() -> None:

@@ -11,7 +11,15 @@ import pytest
 
 from postroad.client import AsyncPostroad
 from postroad.client.calls import Call
-from postroad.client.errors import EngineUnavailable, Overloaded, PostroadError, QueueNotFound, Unreachable
+from postroad.client.errors import (
+    EngineUnavailable,
+    Overloaded,
+    PostroadError,
+    QueueNotFound,
+    RateLimited,
+    Unauthenticated,
+    Unreachable,
+)
 from postroad.client.transport import ClientSettings, Pause, Send, _conversation
 from tests.gateway import Tenant
 
@@ -54,6 +62,19 @@ def test_what_cannot_help_is_not_tried_again() -> None:
     assert isinstance(problem, QueueNotFound)
 
 
+def test_a_credential_that_is_refused_is_not_sent_again() -> None:
+    pauses, problem = talk(SAFE, [answer(401, "unauthenticated")])
+    assert pauses == []
+    assert isinstance(problem, Unauthenticated)
+
+
+def test_who_is_braked_waits_as_long_as_it_was_told() -> None:
+    pauses, problem = talk(SAFE, [answer(429, "rate-limited", **{"retry-after": "7"}), answer(200)])
+    assert (pauses, problem) == ([7], None)
+    _, problem = talk(SAFE, [answer(429, "rate-limited", **{"retry-after": "60"})])
+    assert isinstance(problem, RateLimited)
+
+
 def test_pauses_grow_and_a_server_that_asks_for_more_gets_it() -> None:
     busy = answer(503, "overloaded")
     pauses, problem = talk(SAFE, [busy, busy, busy, answer(503, "overloaded", **{"retry-after": "5"}), answer(200)])
@@ -73,6 +94,8 @@ def test_it_ends_with_the_last_answer_when_the_deadline_is_near() -> None:
     ("outcome", "is_repeated"),
     [
         (answer(503, "overloaded"), True),  # it says that nothing was done
+        (answer(429, "rate-limited", **{"retry-after": "2"}), True),
+        (answer(503, "out-of-touch"), True),
         (answer(503, "engine-unavailable"), False),  # it does not know
         (httpx.ReadTimeout("lost"), False),
         (httpx.ConnectError("refused"), True),  # it never arrived

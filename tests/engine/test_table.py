@@ -214,3 +214,89 @@ async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
         await table.fetch("ada")
     await bucket.put("ada", b'{"name": "Ada Lovelace"}')
     assert await eventually(lambda: table.get("ada")) == Person("Ada Lovelace")
+
+
+# Changing
+
+
+def _older(person: Person) -> Person:
+    return Person(person.name, person.age + 1)
+
+
+async def test_a_change_is_made_of_what_is_there_and_stored(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada", 36))
+    assert await one.change("ada", _older) == (Person("Ada", 36), Person("Ada", 37))
+    assert one.get("ada") == Person("Ada", 37)
+    await eventually(lambda: other.get("ada") == Person("Ada", 37))
+
+
+async def test_what_is_not_there_is_not_changed(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    assert await table.change("nobody", _older) is None
+    await table.create("ada", Person("Ada"))
+    await table.delete("ada")
+    assert await table.change("ada", _older) is None
+    assert await table.fetch("ada") is None
+
+
+async def test_a_change_of_what_another_process_just_made_finds_it(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    writer, changer = Table(bucket, Person), Table(bucket, Person)  # neither follows
+    await writer.create("ada", Person("Ada", 1))
+    assert await changer.change("ada", _older) == (Person("Ada", 1), Person("Ada", 2))
+
+
+async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    quick, slow = Table(bucket, Person), Table(bucket, Person)  # neither follows, so the slow one knows the old record alone
+    await quick.create("ada", Person("Ada", 1))
+    await slow.fetch("ada")
+    await quick.update("ada", Person("Augusta", 10), quick.revision("ada"))
+    seen: list[Person] = []
+
+    def note_and_age(person: Person) -> Person:
+        seen.append(person)
+        return _older(person)
+
+    assert await slow.change("ada", note_and_age) == (Person("Augusta", 10), Person("Augusta", 11))
+    assert seen == [Person("Ada", 1), Person("Augusta", 10)]
+    quick.forget("ada")
+    assert await quick.fetch("ada") == Person("Augusta", 11)
+
+
+async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    quick, slow = Table(bucket, Person), Table(bucket, Person)
+    await quick.create("ada", Person("Ada", 1))
+    await slow.fetch("ada")
+    await quick.delete("ada")
+    assert await slow.change("ada", _older) is None
+    assert await slow.fetch("ada") is None
+
+
+async def test_of_many_changes_at_once_none_is_lost(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada", 0))
+    await asyncio.gather(*[table.change("ada", _older) for table in (one, other) * 10])
+    await eventually(lambda: one.get("ada") == other.get("ada") == Person("Ada", 20))
+
+
+async def test_a_change_that_changes_nothing_is_not_stored(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    await table.create("ada", Person("Ada", 1))
+    revision = table.revision("ada")
+    assert await table.change("ada", lambda person: Person(person.name, person.age)) == (Person("Ada", 1), Person("Ada", 1))
+    assert table.revision("ada") == revision
+
+
+async def test_what_the_change_raises_is_raised_and_nothing_is_stored(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    await table.create("ada", Person("Ada", 1))
+
+    def refuse(_person: Person) -> Person:
+        raise ValueError("not her")
+
+    with pytest.raises(ValueError, match="not her"):
+        await table.change("ada", refuse)
+    assert table.get("ada") == Person("Ada", 1)

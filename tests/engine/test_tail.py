@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from typing import cast
 
 import pytest
@@ -189,6 +190,28 @@ async def test_the_last_message_that_was_not_heard_is_found_by_looking(link: Lin
         await _store(committers, name, "aa")
         await reader.has(1, 2)
         await eventually(lambda: tail.seen_at is not None and seen is not None and tail.seen_at > seen)
+
+
+def _has_looked_since(tail: Tail, seen: float | None) -> bool:
+    return tail.seen_at != seen
+
+
+async def test_a_stream_that_never_rests_is_looked_at_all_the_same(link: Link, committers: Committers, name: str) -> None:
+    """By the clock and not by silence: else whoever follows a busy stream would seem to be out of touch."""
+    await make_live_stream(link, name)
+    reader = _Reader()
+    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=0.2)
+
+    async def write_on() -> None:
+        while True:
+            await _store(committers, name, "a")
+
+    async with _running(tail.run), _running(write_on):
+        await eventually(lambda: tail.seen_at is not None)
+        for _ in range(3):
+            before, seen = len(reader.entries), tail.seen_at
+            await eventually(partial(_has_looked_since, tail, seen), 2)
+            assert len(reader.entries) > before, "messages keep arriving"
 
 
 async def test_removed_messages_are_no_gap_to_wait_for(link: Link, committers: Committers, name: str) -> None:

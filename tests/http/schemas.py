@@ -12,6 +12,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
+_DATE_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 _NOTES = {"title", "description", "default", "examples"}
 
 
@@ -71,5 +72,7 @@ def _word_faults(document: Any, schema: Any, word: str, meant: Any, value: Any, 
             return [] if len(value) >= meant else [f"{path} is shorter than {meant}"]
         case "maxLength" | "maxItems":
             return [] if len(value) <= meant else [f"{path} is longer than {meant}"]
+        case "format":
+            return [] if meant == "date-time" and re.fullmatch(_DATE_TIME, value) else [f"{path} is not a {meant}"]
     assert word in _NOTES, f"these tests do not know the word {word!r}"
     return []

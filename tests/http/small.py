@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Reply, Request, Watching
 from postroad.http.routing import Handler, Route, Router
 from postroad.kernel.caller import Caller
 from postroad.kernel.errors import Unauthenticated
@@ -29,8 +29,12 @@ async def note_length(request: Request) -> Reply:
     return Reply(NoteLength(len(request.body.text)))
 
 
-async def nobody_is_known(_credential: str, _tenant: str | None) -> Caller:
-    raise Unauthenticated("the key is not valid")
+class NobodyIsKnown:
+    async def admit(self, _request: Request, _route: Route) -> Caller:
+        raise Unauthenticated("the key is not valid")
+
+    def watch(self, caller: Caller) -> Watching:
+        raise AssertionError("there is nobody to watch")
 
 
 def route(path: str, handler: Handler, method: str = "GET", **more: Any) -> Route:
@@ -42,7 +46,7 @@ NOTES = route("/notes", note_length, "POST", body=Note, answer=NoteLength)
 
 def small_app(*routes: Route, **settings: Any) -> App:
     chosen = AppSettings(**{"body_bytes_max": 1000, "requests_max": 100, **settings})
-    return App(Router(routes), nobody_is_known, chosen)
+    return App(Router(routes), NobodyIsKnown(), chosen)
 
 
 @asynccontextmanager

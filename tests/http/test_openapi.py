@@ -9,6 +9,7 @@ from postroad import __version__
 from postroad.assembly import described_routes
 from postroad.http.openapi import openapi_document, possible_errors
 from postroad.http.routing import Route
+from postroad.kernel.caller import Need
 from postroad.kernel.errors import ERRORS
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.schemas import faults, resolve
@@ -74,12 +75,15 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     operation = operation_of(route)
     assert operation["summary"] and operation["tags"] == [route.tag]
     if route.scope is None:
-        assert operation["security"] == []
+        assert operation["security"] == [] and "x-postroad-scope" not in operation
         assert "Open to anyone" in operation["description"]
-    else:
-        assert operation["x-postroad-scope"] == route.scope.value
-        assert f"`{route.scope.value}`" in operation["description"]
-        assert operation["security"] == [{"bearer": []}, {"apiKey": []}]
+        return
+    needs = {Need.IDENTITY: "any valid credential", Need.PLATFORM: "a platform key"}
+    assert operation["x-postroad-scope"] == route.scope.value
+    expected = needs[route.scope] if isinstance(route.scope, Need) else f"the scope `{route.scope.value}`"
+    assert f"Needs {expected}." in operation["description"]
+    more = (["jwt"] if route.takes_jwt else []) + (["streamToken"] if route.resource else [])
+    assert operation["security"] == [{kind: []} for kind in ("bearer", "apiKey", *more)]
 
 
 @each_route
@@ -90,6 +94,18 @@ def test_every_parameter_is_described(route: Route) -> None:
     asked = route.query.__struct_encode_fields__ if route.query else ()
     assert [one["name"] for one in parameters if one["in"] == "query"] == list(asked)
     assert all("schema" in one for one in parameters)
+
+
+def test_a_query_parameter_that_may_be_left_out_is_not_described_as_null() -> None:
+    described = [one for route in ROUTES for one in operation_of(route)["parameters"] if one["in"] == "query"]
+    assert len(described) > 10
+    assert [one["name"] for one in described if "null" in str(one["schema"]) or None in one["schema"].values()] == []
+
+
+def test_a_path_parameter_is_described_as_it_must_look() -> None:
+    shapes = {one["name"]: one["schema"] for route in ROUTES for one in operation_of(route)["parameters"] if one["in"] == "path"}
+    assert re.search(shapes["queue"]["pattern"], "a.b:c-d_e") and not re.search(shapes["queue"]["pattern"], "a b")
+    assert re.search(shapes["tenant"]["pattern"], "acme-1") and not re.search(shapes["tenant"]["pattern"], "Acme")
 
 
 @each_route
@@ -126,6 +142,8 @@ def conforming(method: str, path: str, answer: Answer) -> Answer:
     responses = DOCUMENT["paths"][path][method.lower()]["responses"]
     assert str(answer.status) in responses, f"{method} {path} answered {answer.status}, which is not described: {answer.body!r}"
     described = responses[str(answer.status)]
+    headers = {name: resolve(DOCUMENT, one["$ref"]) for name, one in described["headers"].items()}
+    assert [name for name, one in headers.items() if one.get("required") and name.lower() not in answer.headers] == []
     if not answer.body:
         assert "content" not in described
         return answer
@@ -189,10 +207,11 @@ async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> No
     for route in ROUTES:
         if route.scope is None:
             continue
-        path = route.path.replace("{queue}", "q")
+        path = re.sub(r"\{\w+\}", "q", route.path)
         body: object = {} if route.body else None
         assert conforming(route.method, route.path, await nobody.call(route.method, path, body)).status == 401
-        assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
+        if route.scope is not Need.IDENTITY:
+            assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
         unknown = await gateway.admin.call(route.method, path, body, headers={"X-Postroad-Tenant": "no-such"})
         assert conforming(route.method, route.path, unknown).status == 404
 

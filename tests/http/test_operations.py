@@ -7,12 +7,13 @@ import pytest
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.assembly import Role
+from postroad.http.messages import Request
 from postroad.http.operations import Check, Operations
-from postroad.http.routing import Router
-from postroad.kernel.caller import Caller
+from postroad.http.routing import Route, Router
+from postroad.kernel.caller import Caller, Need
 from postroad.kernel.errors import ERRORS, Unauthenticated
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
-from tests.http.small import client_of, small_app
+from tests.http.small import NobodyIsKnown, client_of, small_app
 from tests.servers import Server
 from tests.waiting import eventually
 
@@ -124,17 +125,19 @@ async def everything_is_fine() -> dict[str, Check]:
     return {}
 
 
-async def knows_one_platform_key(credential: str, _tenant: str | None) -> Caller:
-    if credential != "good":
-        raise Unauthenticated("the key is not valid")
-    return Caller("default", "id", frozenset(), is_platform=True)
+class KnowsOnePlatformKey(NobodyIsKnown):
+    async def admit(self, request: Request, route: Route) -> Caller:
+        if request.header(b"authorization") != "Bearer good":
+            raise Unauthenticated("the key is not valid")
+        assert route.scope is Need.PLATFORM
+        return Caller("default", "id", frozenset(), is_platform=True)
 
 
 @pytest.mark.parametrize(
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("127.9.9.9", 200), ("10.0.0.1", 401), ("", 401), ("localhost", 401)]
 )
 async def test_another_machine_needs_a_key_for_metrics(client: str, status: int) -> None:
-    operations = Operations(__version__, everything_is_fine, knows_one_platform_key)
+    operations = Operations(__version__, everything_is_fine, KnowsOnePlatformKey())
     app = small_app(*operations.table())
 
     async def status_of(*headers: tuple[bytes, bytes]) -> int:
@@ -188,7 +191,7 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
 
 
 async def test_what_operators_ask_for_needs_no_key() -> None:
-    operations = Operations(__version__, everything_is_fine, knows_one_platform_key)
+    operations = Operations(__version__, everything_is_fine, KnowsOnePlatformKey())
     operations.describe(operations.table())
     assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:

@@ -89,10 +89,16 @@ async def test_settings_that_do_not_fit_make_no_queue(tenant: Tenant, settings: 
 async def test_more_copies_than_there_are_servers_are_refused_and_change_nothing(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, "kept")
-    answer = await tenant.client.put(queue, {"replicas": 3})
-    assert answer.status in (502, 503) and answer.json["code"] in ("engine-refused", "engine-unavailable")
+    problem = (await tenant.client.put(queue, {"replicas": 3})).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == "$.replicas"
     assert (await tenant.client.get(queue)).ok()["settings"]["replicas"] is None
     assert [message["payload"] for message in await tenant.pull(queue)] == ["kept"]
+
+
+async def test_a_new_queue_with_more_copies_than_there_are_servers_leaves_its_name_free(tenant: Tenant) -> None:
+    (await tenant.client.put("/v1/queues/orders", {"replicas": 3})).problem(422, "invalid-body")
+    (await tenant.client.get("/v1/queues/orders")).problem(404, "queue-not-found")
+    (await tenant.client.put("/v1/queues/orders", {"replicas": 1})).ok(201)
 
 
 async def test_a_queue_shows_what_is_in_it(tenant: Tenant) -> None:

@@ -1,90 +1,102 @@
-"""Who is calling: credentials to `Caller`, from a registry that every worker follows."""
+"""Access as one thing: its tables, its services, its gate and its routes, put together."""
 
-import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from postroad.access.keys import KeyRecord, TenantRecord, key_hash, looks_like_key
+from postroad.access.audit import Audit
+from postroad.access.directory import Directory
+from postroad.access.gate import Gate
+from postroad.access.guard import Guard
+from postroad.access.hook import Authorize
+from postroad.access.invites import Invites
+from postroad.access.jwts import JwtSecrets
+from postroad.access.keyring import Keyring
+from postroad.access.platform_routes import PlatformRoutes
+from postroad.access.preferences import SETTINGS_BUCKET, PreferenceRecord, Preferences, PreferenceStore
+from postroad.access.records import (
+    INVITES_BUCKET,
+    KEY_USES_BUCKET,
+    KEYS_BUCKET,
+    SECRETS_BUCKET,
+    TENANTS_BUCKET,
+    TOKEN_USES_BUCKET,
+    InviteRecord,
+    KeyRecord,
+    SecretRecord,
+    TenantRecord,
+)
+from postroad.access.routes import AccessRoutes
+from postroad.access.seal import Sealer
+from postroad.access.tenants import Tenants
+from postroad.access.tokens import Tokens
+from postroad.access.uses import KeyUses
+from postroad.access.vault import Vault
+from postroad.engine.bucket import Bucket
+from postroad.engine.commit import Committers
+from postroad.engine.link import Link
 from postroad.engine.table import Table
-from postroad.kernel.caller import ALL_SCOPES, Caller, Scope
+from postroad.http.routing import Route
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter, TenantNotFound, Unauthenticated
-from postroad.kernel.ids import new_id
-from postroad.kernel.names import tenant_id
 
-TENANTS_BUCKET = "postroad_tenants"
-KEYS_BUCKET = "postroad_keys"
-FIRST_TENANT = "default"
+BUCKETS = (
+    TENANTS_BUCKET,
+    KEYS_BUCKET,
+    SECRETS_BUCKET,
+    INVITES_BUCKET,
+    SETTINGS_BUCKET,
+    KEY_USES_BUCKET,
+    TOKEN_USES_BUCKET,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    platform_keys: tuple[str, ...]
+    initial: Preferences
+    trust_seconds_max: float = 60.0
+    failures_burst: int = 30
+    failures_per_minute: float = 30.0
+    authorize: Authorize | None = None
+    keys_in_urls: bool = False
 
 
 class Access:
-    def __init__(self, tenants: Table[TenantRecord], keys: Table[KeyRecord], clock: Clock) -> None:
-        self._tenants, self._keys, self._clock = tenants, keys, clock
-        self._callers: dict[str, Caller] = {}
-        keys.on_change(self._key_changed)
+    def __init__(self, link: Link, committers: Committers, clock: Clock, options: AccessOptions) -> None:
+        def bucket(name: str) -> Bucket:
+            return Bucket(link, name, committers)
 
-    def _key_changed(self, digest: str, _record: KeyRecord | None) -> None:
-        self._callers.pop(digest, None)
-
-    async def authenticate(self, credential: str, named_tenant: str | None) -> Caller:
-        """The caller behind a key. Raises Unauthenticated, saying nothing about why; TenantNotFound to platform keys only."""
-        digest = key_hash(credential)
-        record = self._keys.get(digest)
-        if record is None and looks_like_key(credential):  # made by another process just now? What has no checksum was not
-            record = await self._keys.fetch(digest)
-        if record is None or not record.is_enabled or _has_expired(record, self._clock()):
-            raise Unauthenticated("the key is not valid")
-        if record.tenant is None:
-            return await self._platform_caller(record, named_tenant)
-        if named_tenant is not None and named_tenant != record.tenant:
-            raise Forbidden("only a platform key may name another tenant")
-        caller = self._callers.get(digest)
-        if caller is None:
-            caller = self._callers[digest] = Caller(record.tenant, record.id, frozenset(record.scopes))
-        return caller
-
-    async def _platform_caller(self, record: KeyRecord, named_tenant: str | None) -> Caller:
-        tenant = named_tenant or FIRST_TENANT
-        if await self.tenant(tenant) is None:
-            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
-        return Caller(tenant, record.id, frozenset(ALL_SCOPES), is_platform=True)
-
-    async def tenant(self, name: str) -> TenantRecord | None:
-        try:
-            return await self._tenants.fetch(tenant_id(name))
-        except InvalidParameter:
-            return None
-
-    async def create_tenant(self, name: str, *, auto_create_queues: bool = False) -> TenantRecord:
-        """Raises Conflict if there is one of that name."""
-        record = TenantRecord(id=tenant_id(name), auto_create_queues=auto_create_queues, created_at_ms=self._clock())
-        await self._tenants.create(record.id, record)
-        return record
-
-    async def add_key(
-        self, key: str, tenant: str | None, name: str, scopes: tuple[Scope, ...] = ALL_SCOPES, *, expires_at_ms: int | None = None
-    ) -> KeyRecord:
-        """Make a key known; without a tenant it is a platform key. Raises Conflict if it is known already."""
-        record = KeyRecord(
-            id=new_id(), tenant=tenant, name=name, scopes=scopes, created_at_ms=self._clock(), expires_at_ms=expires_at_ms
+        tenants, keys = Table(bucket(TENANTS_BUCKET), TenantRecord), Table(bucket(KEYS_BUCKET), KeyRecord)
+        secrets, invites = Table(bucket(SECRETS_BUCKET), SecretRecord), Table(bucket(INVITES_BUCKET), InviteRecord)
+        settings = Table(bucket(SETTINGS_BUCKET), PreferenceRecord)
+        self.tables = (tenants, keys, secrets, invites, settings)
+        self.audit = Audit(link, committers, clock)
+        self.preferences = PreferenceStore(settings, self.audit, clock, options.initial)
+        self.uses = KeyUses(bucket(KEY_USES_BUCKET), clock)
+        self.directory = Directory(tenants, keys, self.uses, clock, trust_seconds_max=options.trust_seconds_max)
+        self.keyring = Keyring(keys, self.directory, self.preferences, self.audit, clock)
+        self.tenants = Tenants(tenants, self.keyring, self.preferences, self.audit, clock)
+        self.invites = Invites(invites, self.tenants, self.keyring, self.audit, clock)
+        self.secrets = JwtSecrets(secrets, self.directory, Vault(options.platform_keys), self.audit, clock)
+        sealer = Sealer(options.platform_keys, "stream token")
+        self.tokens = Tokens(self.directory, sealer, bucket(TOKEN_USES_BUCKET), clock)
+        guard = Guard(options.failures_burst, options.failures_per_minute)
+        self.gate = Gate(
+            self.directory,
+            self.tokens,
+            self.secrets,
+            guard,
+            self.audit,
+            authorize=options.authorize,
+            keys_in_urls=options.keys_in_urls,
         )
-        await self._keys.create(key_hash(key), record)
-        return record
+        self._routes = (
+            AccessRoutes(self.directory, self.keyring, self.uses, self.secrets, self.tokens, self.preferences),
+            PlatformRoutes(self.tenants, self.invites, self.preferences, self.audit, guard, clock),
+        )
 
+    def table(self) -> Sequence[Route]:
+        return [route for routes in self._routes for route in routes.table()]
 
-def _has_expired(record: KeyRecord, at_ms: int) -> bool:
-    return record.expires_at_ms is not None and record.expires_at_ms <= at_ms
-
-
-async def make_first_tenant(access: Access, *, tenant_key: str, admin_key: str) -> bool:
-    """On a fresh engine: the tenant `default` with its key, and the platform admin key. False if that was done before.
-
-    The tenant's record is written last, so an interrupted start is simply done again with the same keys.
-    """
-    if await access.tenant(FIRST_TENANT) is not None:
-        return False
-    with contextlib.suppress(Conflict):
-        await access.add_key(tenant_key, FIRST_TENANT, "first key")
-    with contextlib.suppress(Conflict):
-        await access.add_key(admin_key, None, "platform admin")
-    with contextlib.suppress(Conflict):
-        await access.create_tenant(FIRST_TENANT, auto_create_queues=True)
-    return True
+    @property
+    def out_of_touch_seconds(self) -> float:
+        return max(table.out_of_touch_seconds for table in self.tables)

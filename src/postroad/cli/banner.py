@@ -1,12 +1,16 @@
 """What `postroad up` and `postroad serve` say once they are ready."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from postroad import __version__
-from postroad.supervisor import Running
+
+if TYPE_CHECKING:
+    from postroad.supervisor import Running
 
 
-def print_banner(running: Running) -> None:
+def print_banner(running: "Running") -> None:
     """Keys are shown on the first start only; after that the file has them. Nothing here is wrapped, so it can be copied."""
     lines = [("API", running.url), ("Docs", f"{running.url}/docs"), ("Engine", running.engine), ("Data", str(running.data_dir))]
     if running.credentials:

@@ -1,23 +1,20 @@
 """The `postroad` command line."""
 
-import asyncio
-import sys
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from postroad import __version__
-from postroad.assembly import Role, described_routes
-from postroad.cli.banner import print_banner
+from postroad.cli.audit import audit
+from postroad.cli.credentials import secrets, tokens
+from postroad.cli.invites import invites
+from postroad.cli.keys import keys, whoami
+from postroad.cli.profile_commands import profile_names, profiles
+from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
-from postroad.http.openapi import openapi_document
-from postroad.kernel.errors import PostroadError
-from postroad.kernel.json import encode
-from postroad.logs import set_up_logs
-from postroad.settings import Settings, SettingsInvalid, load_settings
-from postroad.supervisor import serve, up
+from postroad.cli.server import openapi_command, serve_command, up_command
+from postroad.cli.settings import settings
+from postroad.cli.tenants import tenants
 
 cli = typer.Typer(
     name="postroad",
@@ -26,76 +23,44 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Host = Annotated[
-    str | None, typer.Option(help="Address to listen on. [env: POSTROAD_HOST, default 127.0.0.1]", show_default=False)
-]
-Port = Annotated[
-    int | None, typer.Option(help="Port to listen on; 0 takes a free one. [env: POSTROAD_PORT, default 8080]", show_default=False)
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Processes that share the port. [env: POSTROAD_WORKERS, default 1]", show_default=False)
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        help="Where data, credentials and the platform key are. [env: POSTROAD_DATA_DIR, default ./var]",
-        show_default=False,
-    ),
-]
-
 
 @cli.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Server and key to use, of those in `postroad profiles`; wins over POSTROAD_URL, _KEY and _TENANT. "
+            "(env: POSTROAD_PROFILE, which does not)",
+            show_default=False,
+            autocompletion=profile_names,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The tenant that a platform key acts for. (env: POSTROAD_TENANT)", show_default=False)
+    ] = None,
+) -> None:
     if version:
         typer.echo(f"postroad {__version__}")
         raise typer.Exit
+    choice.set(Choice(profile, tenant))
 
 
-@cli.command("up")
-def up_command(host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None) -> None:
-    """Start everything on this machine: the engine and workers of all roles. Ctrl-C stops it.
+_SERVER, _USE, _GOVERN = "The server", "Messages", "Access"
 
-    Without POSTROAD_NATS_URL a nats-server runs as a child, with its data under ./var. On the first start the tenant `default`,
-    its key and a platform admin key are made; var/credentials.toml has them.
-    """
-    _run(lambda settings: up(settings, print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
+cli.command("up", rich_help_panel=_SERVER)(up_command)
+cli.command("serve", rich_help_panel=_SERVER)(serve_command)
+cli.command("openapi", rich_help_panel=_SERVER)(openapi_command)
+cli.command("health", rich_help_panel=_SERVER)(health)
 
+cli.add_typer(queues, name="queues", rich_help_panel=_USE)
 
-@cli.command("serve")
-def serve_command(
-    role: Annotated[Role, typer.Option(help="What these processes do.")] = Role.ALL,
-    host: Host = None,
-    port: Port = None,
-    workers: Workers = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Start stateless workers against the engine that POSTROAD_NATS_URL names.
-
-    All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` will send out and has no work yet; every role answers /healthz, /readyz and /metrics.
-    """
-    _run(lambda settings: serve(settings, role, print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
-
-
-@cli.command("openapi")
-def openapi_command() -> None:
-    """Print the OpenAPI 3.1 description of the HTTP API."""
-    sys.stdout.buffer.write(encode(openapi_document(described_routes(), __version__)) + b"\n")
-
-
-cli.add_typer(queues, name="queues")
-cli.command("health")(health)
-
-
-def _run(start: Callable[[Settings], Coroutine[None, None, None]], **overrides: object) -> None:
-    try:
-        settings = load_settings(overrides=overrides)
-        set_up_logs(settings.log_level, settings.log_format)
-        asyncio.run(start(settings))
-    except SettingsInvalid as faults:
-        typer.echo(f"These settings cannot be used:\n{faults}", err=True)
-        raise typer.Exit(2) from None
-    except PostroadError as problem:
-        typer.echo(f"postroad: {problem}", err=True)
-        raise typer.Exit(1) from None
+cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
+cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)
+cli.add_typer(secrets, name="secrets", rich_help_panel=_GOVERN)
+cli.add_typer(tokens, name="tokens", rich_help_panel=_GOVERN)
+cli.add_typer(settings, name="settings", rich_help_panel=_GOVERN)
+cli.add_typer(tenants, name="tenants", rich_help_panel=_GOVERN)
+cli.add_typer(invites, name="invites", rich_help_panel=_GOVERN)
+cli.command("audit", rich_help_panel=_GOVERN)(audit)
+cli.add_typer(profiles, name="profiles", rich_help_panel=_GOVERN)

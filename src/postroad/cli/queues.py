@@ -1,20 +1,21 @@
 """`postroad queues …` and `postroad health`: what the API can do, from a terminal. They use the SDK and nothing else."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from postroad.cli.output import AsJson, connected, show
-from postroad.client import Message, Queue
+from postroad.cli.output import AsJson, Yes, confirm, connected, from_json, print_json, show, to_json
 
-queues = typer.Typer(help="Queues and their messages. POSTROAD_URL and POSTROAD_KEY say where and who.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from postroad.client import Message, Queue
+
+queues = typer.Typer(help="Queues and their messages.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The queue's name.")]
 
 
-def _row(queue: Queue) -> list[object]:
+def _row(queue: "Queue") -> list[object]:
     stats = queue.stats
     counts = [stats.ready, stats.leased, stats.delayed] if stats else ["", "", ""]
     return [queue.name, *counts, queue.settings.visibility_timeout_ms, queue.settings.max_messages or "", queue.created_at]
@@ -61,13 +62,12 @@ def put_queue(
 
 
 @queues.command("delete")
-def delete_queue(queue: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+def delete_queue(queue: Name, yes: Yes = False) -> None:
     """Delete a queue and all that is in it."""
     with connected() as client:
         stats = client.queues.get(queue).stats
         count = stats.ready + stats.leased + stats.delayed if stats else 0
-        if not yes:
-            typer.confirm(f"Delete {queue} with {count:,} messages?", abort=True)
+        confirm(f"Delete {queue} with {count:,} messages?", yes)
         client.queues.delete(queue)
         typer.echo(f"deleted {queue} with {count:,} messages")
 
@@ -127,24 +127,24 @@ def acknowledge(queue: Name, receipts: Annotated[list[str], typer.Argument(help=
 
 def health(as_json: AsJson = False) -> None:
     """What the server says of itself; exit code 5 while it cannot serve."""
-    with connected() as client:
+    with connected(anonymous=True) as client:
         ready = client.health.ready()
     if as_json:
-        show(ready, True, (), lambda _: [])
+        print_json(ready)
         return
     checks: list[Any] = list(ready.checks.items())
     show(checks, False, ("check", "state", "detail"), lambda one: [one[0], "ok" if one[1].ok else "failing", one[1].detail])
 
 
-def _message_row(message: Message) -> list[object]:
-    payload = msgspec.json.encode(message.payload).decode()
+def _message_row(message: "Message") -> list[object]:
+    payload = to_json(message.payload).decode()
     return [message.message_id, message.attempt, message.enqueued_at, payload, message.receipt_id]
 
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as exc:
+        return from_json(text)
+    except ValueError as exc:
         raise typer.BadParameter(f"the payload is not JSON: {exc}") from exc
 
 

@@ -4,18 +4,34 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
+from postroad.client.audit import AsyncAudit, Audit
 from postroad.client.health import AsyncHealth, Health
+from postroad.client.invites import AsyncInvites, Invites
+from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
+from postroad.client.keys import AsyncKeys, Keys
 from postroad.client.queues import AsyncQueues, Queues
+from postroad.client.settings import AsyncSettings, Settings
+from postroad.client.tenants import AsyncTenants, Tenants
+from postroad.client.tokens import AsyncTokens, Tokens
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
 
+DEFAULT_URL = "http://127.0.0.1:8080"
 
-def client_settings(url: str | None, key: str | None, tenant: str | None, deadline: float) -> ClientSettings:
-    """What is not given comes from POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT."""
+
+def client_settings(
+    url: str | None, key: str | None, tenant: str | None, deadline: float, *, anonymous: bool = False
+) -> ClientSettings:
+    """What is not given comes from POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. `tenant=""` names none, whatever is set."""
+    address = (url or os.environ.get("POSTROAD_URL") or DEFAULT_URL).rstrip("/")
+    if anonymous:
+        if key:
+            raise ValueError("a client with a key is not anonymous: pass one of them")
+        return ClientSettings(address, None, None, deadline)
     key = key or os.environ.get("POSTROAD_KEY")
     if not key:
-        raise ValueError("no API key: pass key=…, or set POSTROAD_KEY")
-    address = url or os.environ.get("POSTROAD_URL") or "http://127.0.0.1:8080"
-    return ClientSettings(address.rstrip("/"), key, tenant or os.environ.get("POSTROAD_TENANT"), deadline)
+        raise ValueError("no API key: pass key=…, or set POSTROAD_KEY; anonymous=True does without one")
+    named = os.environ.get("POSTROAD_TENANT") if tenant is None else tenant
+    return ClientSettings(address, key, named or None, deadline)
 
 
 class Postroad:
@@ -25,14 +41,28 @@ class Postroad:
             postroad.queues.publish("orders", {"id": 1})
 
     Each call is tried again while that is safe and can help, within `deadline` seconds. Errors are those of
-    `postroad.client.errors`. It may be shared by threads.
+    `postroad.client.errors`. It may be shared by threads. With `anonymous` no key is sent, or looked for in the environment:
+    for what needs none, `invites.claim` and `health.ready`.
     """
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, tenant: str | None = None, deadline: float = 30.0
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        deadline: float = 30.0,
+        anonymous: bool = False,
     ) -> None:
-        self._transport = SyncTransport(client_settings(url, key, tenant, deadline))
+        self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = Queues(self._transport)
+        self.tenants = Tenants(self._transport)
+        self.keys = Keys(self._transport)
+        self.jwt_secrets = JwtSecrets(self._transport)
+        self.tokens = Tokens(self._transport)
+        self.invites = Invites(self._transport)
+        self.settings = Settings(self._transport)
+        self.audit = Audit(self._transport)
         self.health = Health(self._transport)
 
     def close(self) -> None:
@@ -49,10 +79,23 @@ class AsyncPostroad:
     """As `Postroad`, from asynchronous code: every method returns an awaitable, every list an asynchronous iterator."""
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, tenant: str | None = None, deadline: float = 30.0
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        deadline: float = 30.0,
+        anonymous: bool = False,
     ) -> None:
-        self._transport = AsyncTransport(client_settings(url, key, tenant, deadline))
+        self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = AsyncQueues(self._transport)
+        self.tenants = AsyncTenants(self._transport)
+        self.keys = AsyncKeys(self._transport)
+        self.jwt_secrets = AsyncJwtSecrets(self._transport)
+        self.tokens = AsyncTokens(self._transport)
+        self.invites = AsyncInvites(self._transport)
+        self.settings = AsyncSettings(self._transport)
+        self.audit = AsyncAudit(self._transport)
         self.health = AsyncHealth(self._transport)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """`client.health`: is it there, and can it serve?"""
 
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.shapes import Readiness
+from postroad.client.shapes.health import Readiness
 
 
 class HealthCalls:

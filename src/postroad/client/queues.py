@@ -3,19 +3,14 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.shapes import Acked, Batch, Message, Published, Pulled, Queue, QueuePage
+from postroad.client.parts import given, segment
+from postroad.client.shapes.queues import Acked, Batch, Message, Published, Pulled, Queue, QueuePage
 
 
 def _path(queue: str, rest: str = "") -> str:
-    return f"/v1/queues/{quote(queue, safe='')}{rest}"
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    """The fields that were given: what is left out takes the server's default."""
-    return {name: value for name, value in fields.items() if value is not None}
+    return f"/v1/queues/{segment(queue)}{rest}"
 
 
 class QueueCalls:
@@ -31,7 +26,7 @@ class QueueCalls:
         replicas: int | None = None,
     ) -> Call[Queue]:
         """Create the queue, or replace its settings; what is left out takes its default."""
-        body = _given(
+        body = given(
             visibilityTimeoutMs=visibility_timeout_ms,
             retentionMs=retention_ms,
             dedupeWindowMs=dedupe_window_ms,
@@ -75,7 +70,7 @@ class QueueCalls:
         """
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
         body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
-        body |= _given(correlationId=correlation_id, idempotencyKey=key)
+        body |= given(correlationId=correlation_id, idempotencyKey=key)
         return Call(method="POST", path=_path(queue, "/messages"), body=body, answer=Published, is_repeatable=key is not None)
 
     @operation
@@ -93,7 +88,7 @@ class QueueCalls:
         self, queue: str, *, max_messages: int = 1, visibility_timeout_ms: int | None = None, wait_ms: int = 0
     ) -> Call[Pulled]:
         """Lease up to `max_messages`; with `wait_ms`, wait for the first. What a lost answer had leased comes back by itself."""
-        body = {"maxMessages": max_messages, "waitMs": wait_ms} | _given(visibilityTimeoutMs=visibility_timeout_ms)
+        body = {"maxMessages": max_messages, "waitMs": wait_ms} | given(visibilityTimeoutMs=visibility_timeout_ms)
         return Call(method="POST", path=_path(queue, "/pull"), body=body, answer=Pulled, wait_seconds=wait_ms / 1000)
 
     @operation

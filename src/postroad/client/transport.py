@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`deadline` bounds a call with all its tries; a long poll's own waiting comes on top."""
+    """`deadline` bounds a call with all its tries; a long poll's own waiting comes on top. Without a key nobody is calling."""
 
     url: str
-    key: str
+    key: str | None
     tenant: str | None = None
     deadline: float = 30.0
     try_timeout: float = 10.0
@@ -76,7 +76,7 @@ def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "C
         pause = min(pause * 2, settings.pause_max)
 
 
-_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited"})
+_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "out-of-touch"})
 
 
 def _problem(response: httpx.Response) -> PostroadError | None:
@@ -105,12 +105,18 @@ def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Requ
     call = send.call
     content = None if call.body is None else msgspec.json.encode(call.body)
     headers = dict(call.headers) | ({"Content-Type": "application/json"} if content is not None else {})
-    query = {name: str(value) for name, value in call.query.items() if value is not None}
+    query = {name: _text(value) for name, value in call.query.items() if value is not None}
     return client.build_request(call.method, call.path, params=query, content=content, headers=headers, timeout=send.timeout)
 
 
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {settings.key}", "User-Agent": f"postroad-python/{__version__}"}
+    headers = {"User-Agent": f"postroad-python/{__version__}"}
+    if settings.key is not None:
+        headers["Authorization"] = f"Bearer {settings.key}"
     if settings.tenant is not None:
         headers["X-Postroad-Tenant"] = settings.tenant
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=100)

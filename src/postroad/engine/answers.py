@@ -30,7 +30,7 @@ NO_SUCH_MESSAGE = {10037, 10043, 10057}  # by sequence: none found, invalid, or 
 STREAM_NAME_IN_USE = 10058
 _FULL = {10077, 10023, 10047, 10028, 10122, 10002}  # limits of the stream, memory, storage, account
 _TOO_LARGE = {10054, 10097}
-_NOT_NOW = {10008, 10009, 10003, 10005, 10074, 10167, 10208}  # no JetStream, no leader, no peers, too busy
+_NOT_NOW = {10008, 10009, 10003, 10005, 10167, 10208}  # no JetStream, no leader, no peers, too busy
 
 
 def translate(error: ApiError) -> PostroadError:

@@ -143,6 +143,12 @@ async def delete_stream(link: Link, name: str) -> bool:
         raise translate(failure.error) from failure
 
 
+async def pause_consumer(link: Link, stream: str, consumer: str, *, is_paused: bool) -> None:
+    """While it is paused the engine delivers nothing from it; what is settled meanwhile is settled."""
+    until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
+    await link.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
+
+
 async def purge_stream(link: Link, name: str, subject: str | None = None) -> int:
     """How many messages were removed."""
     answer = await link.call(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)

@@ -300,6 +300,15 @@ class Link:
         return stop
 
 
+    async def listen(self, subject: str, heard: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
+        """Have `heard` called with what others say on a subject that nobody stores; returns what ends that."""
+
+        async def handle(message: Msg) -> None:
+            heard(message.data)
+
+        return await self.subscribe(subject, handle)
+
+
 class _AnyAnswer(msgspec.Struct):
     error: ApiError | None = None
 

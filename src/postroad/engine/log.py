@@ -27,11 +27,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A run of entries, and where to read on. `is_end`: there was nothing further when it was read."""
+    """A run of entries, and where to read on. `left`: how many there were beyond them when it was read."""
 
     entries: Sequence[Entry]
     next_sequence: int
-    is_end: bool
+    left: int
+
+    @property
+    def is_end(self) -> bool:
+        return self.left == 0
 
 
 def _millis(text: str) -> int:
@@ -74,7 +78,7 @@ async def read(link: Link, stream: str, subject: str, from_sequence: int = 1, li
         raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
     left = int(headers.get("Nats-Num-Pending", 0))
     following = entries[-1].sequence + 1 if entries else from_sequence
-    return Page(entries, following, is_end=left == 0)
+    return Page(entries, following, left)
 
 
 async def last(link: Link, stream: str, subject: str) -> Entry | None:

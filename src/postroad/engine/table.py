@@ -7,7 +7,7 @@ import msgspec
 import structlog
 
 from postroad.engine.bucket import Bucket, Follower, Value
-from postroad.kernel.errors import EngineRefused
+from postroad.kernel.errors import Conflict, EngineRefused
 
 log = structlog.get_logger("postroad.engine")
 
@@ -100,10 +100,30 @@ class Table(Generic[Record]):
         value = self._encode(record)
         self._apply(Value(key, value, await self._bucket.create(key, value)))
 
-    async def update(self, key: str, record: Record, revision: int) -> None:
-        """Raises Conflict if somebody changed it since `revision`."""
+    async def update(self, key: str, record: Record, revision: int, *, ttl_seconds: int | None = None) -> None:
+        """Raises Conflict if somebody changed it since `revision`. With `ttl_seconds` it is gone after that."""
         value = self._encode(record)
-        self._apply(Value(key, value, await self._bucket.update(key, value, revision)))
+        self._apply(Value(key, value, await self._bucket.update(key, value, revision, ttl_seconds=ttl_seconds)))
+
+    async def change(
+        self, key: str, make: Callable[[Record], Record], *, ttl_seconds: int | None = None
+    ) -> tuple[Record, Record] | None:
+        """What `make` makes of the record, stored, and what it was before; None if there is none.
+
+        `make` is called again when somebody else was quicker. What it raises, this raises.
+        """
+        while True:
+            before = await self.fetch(key)
+            if before is None:
+                return None
+            after = make(before)
+            if after == before:
+                return before, before
+            try:
+                await self.update(key, after, self.revision(key), ttl_seconds=ttl_seconds)
+                return before, after
+            except Conflict:
+                self.forget(key)
 
     async def delete(self, key: str, revision: int | None = None) -> None:
         """Raises Conflict if `revision` is given and somebody changed it since."""

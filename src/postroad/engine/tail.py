@@ -55,6 +55,7 @@ class Tail:
         self._link, self._source, self._deliver, self._look_every = link, source, deliver, look_every
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue(maxsize=4096)
         self._must_look = False
+        self._looked_at = 0.0
 
     async def run(self) -> None:
         stop = await self._link.subscribe(LIVE + self._source.subject, self._heard)
@@ -62,8 +63,9 @@ class Tail:
         try:
             await self._look()
             while True:
+                # By the clock, not by silence: a stream that never rests is looked at all the same.
                 try:
-                    async with asyncio.timeout(self._look_every):
+                    async with asyncio.timeout_at(self._looked_at + self._look_every):
                         message = await self._inbox.get()
                 except TimeoutError:
                     message = None
@@ -103,6 +105,7 @@ class Tail:
         """Deliver whatever the log has beyond the position; keep trying while the engine is away."""
         loop = asyncio.get_running_loop()
         self._must_look = False
+        self._looked_at = loop.time()
         while True:
             try:
                 page = await stored_log.read(self._link, self._source.stream, self._source.subject, self.position + 1)

@@ -4,33 +4,31 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
 
 from postroad.http import metrics
-from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, Send
+from postroad.http.addresses import Network, client_address
+from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, Send, Watching
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
 from postroad.kernel.caller import Caller
 from postroad.kernel.errors import (
-    Forbidden,
     InvalidParameter,
     Overloaded,
     PostroadError,
     RouteNotFound,
     TooLarge,
-    Unauthenticated,
     UnsupportedMediaType,
 )
 from postroad.kernel.ids import ShortIds
-
-Authenticate = Callable[[str, str | None], Awaitable[Caller]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
@@ -39,19 +37,30 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 log = structlog.get_logger("postroad.http")
 
 
+class Authority(Protocol):
+    """Decides who may come in."""
+
+    async def admit(self, request: Request, route: Route) -> Caller:
+        """The caller. Raises Unauthenticated, Forbidden, RateLimited, TenantNotFound, TenantDisabled, OutOfTouch."""
+
+    def watch(self, caller: Caller) -> Watching:
+        """Tells when what `admit` found no longer holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppSettings:
     body_bytes_max: int
     requests_max: int
     cors_origin: str = "*"
     access_log: bool = False
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 class App:
     """Serves the routes of a `Router`. `drain` makes long answers end; new requests are still served until the socket closes."""
 
-    def __init__(self, router: Router, authenticate: Authenticate, settings: AppSettings) -> None:
-        self._router, self._authenticate, self._settings = router, authenticate, settings
+    def __init__(self, router: Router, authority: Authority, settings: AppSettings) -> None:
+        self._router, self._authority, self._settings = router, authority, settings
         self._request_ids = ShortIds()
         self._open = 0
         self.draining = asyncio.Event()
@@ -78,6 +87,7 @@ class App:
         request_id = given_id.decode() if given_id and _REQUEST_ID.fullmatch(given_id) else self._request_ids()
         method = scope["method"]
         route: Route | None = None
+        request: Request | None = None
         status = 0
         self._open += 1
         try:
@@ -102,7 +112,7 @@ class App:
                 reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
             status = reply.status
             try:
-                await self._send(reply, request_id, method, receive, send)
+                await self._send(reply, request_id, method, request, receive, send)
             except Exception:  # its head is out: all that is left is to break off, so that the client sees it
                 log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
                 raise
@@ -113,20 +123,18 @@ class App:
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Reply:
         client = scope.get("client")
         request.client = client[0] if client else ""
+        if self._settings.trusted_proxies:
+            forwarded = request.header(b"x-forwarded-for")
+            request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
+        request.query_string = scope["query_string"]
         if route.scope is not None:
-            request._caller = await self._authenticated(request, route.scope)
+            request._caller = await self._authority.admit(request, route)
+            request._watch = self._authority.watch
         if route.query is not None:
-            request.query = _parse_query(scope["query_string"], route.query)
+            request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
             request.body = json.decode(route.body_decoder, await self._read_body(request))
         return await route.handler(request)
-
-    async def _authenticated(self, request: Request, scope: str) -> Caller:
-        credential = credential_of(request)
-        caller = await self._authenticate(credential, request.header(b"x-postroad-tenant"))
-        if scope not in caller.scopes:
-            raise Forbidden(f"the key lacks the scope {scope!r}")
-        return caller
 
     async def _read_body(self, request: Request) -> bytes:
         """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""
@@ -164,11 +172,15 @@ class App:
             ]
         return reply
 
-    async def _send(self, reply: Reply, request_id: str, method: str, receive: Receive, send: Send) -> None:
+    async def _send(
+        self, reply: Reply, request_id: str, method: str, request: Request | None, receive: Receive, send: Send
+    ) -> None:
         headers = [*self._common, (b"x-request-id", request_id.encode()), *reply.headers]
         if isinstance(reply.body, AsyncIterator):
             headers.append((b"content-type", reply.media))
-            await self._send_stream(reply, headers, method, receive, send)
+            if request is None:
+                raise TypeError("only a route's answer is a stream")
+            await self._send_stream(reply, headers, request, receive, send)
             return
         body = reply.encoded()
         if body or reply.status not in (204, 304):
@@ -177,9 +189,9 @@ class App:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     async def _send_stream(
-        self, reply: Reply, headers: list[tuple[bytes, bytes]], method: str, receive: Receive, send: Send
+        self, reply: Reply, headers: list[tuple[bytes, bytes]], request: Request, receive: Receive, send: Send
     ) -> None:
-        """Chunk by chunk until the source ends or the client leaves."""
+        """Chunk by chunk until the source ends, the client leaves, or its right to the answer ends."""
         chunks = reply.body
         if not isinstance(chunks, AsyncIterator):
             raise TypeError("not a stream")
@@ -187,7 +199,7 @@ class App:
         metrics.live_readers.inc()
 
         async def pump() -> None:
-            if method != "HEAD":
+            if request.method != "HEAD":
                 async for chunk in chunks:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -198,9 +210,15 @@ class App:
 
         pumping, leaving = asyncio.ensure_future(pump()), asyncio.ensure_future(leave())
         try:
-            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            with request.watching() as ended:
+                await asyncio.wait({pumping, leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
+                is_ended = ended.done()
             if pumping.done():
                 pumping.result()
+            elif is_ended:
+                pumping.cancel()
+                await asyncio.gather(pumping, return_exceptions=True)
+                await send({"type": "http.response.body", "body": b""})
         finally:
             metrics.live_readers.dec()
             leaving.cancel()
@@ -227,29 +245,29 @@ class App:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
 
 
-def credential_of(request: Request) -> str:
-    """The key that the request carries. Raises Unauthenticated if it carries none."""
-    scheme, _, credential = (request.header(b"authorization") or "").partition(" ")
-    if scheme.lower() not in ("bearer", "apikey"):
-        raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
-    return credential.strip()
-
-
 def _is_json(media: bytes) -> bool:
     kind = media.partition(b";")[0].strip().lower()
     return kind == b"application/json" or kind.endswith(b"+json")
 
 
-def _parse_query(text: bytes, into: type[msgspec.Struct]) -> msgspec.Struct:
+def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = False) -> msgspec.Struct:
     try:
         pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
     except (ValueError, UnicodeDecodeError) as exc:
         raise InvalidParameter("the query string cannot be read") from exc
+    if has_bearer:  # a credential, and seen to already
+        pairs = [(name, value) for name, value in pairs if name != "bearer"]
     names = [name for name, _ in pairs]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise InvalidParameter(f"the query parameter {repeated[:64]!r} is given more than once")
     try:
-        return msgspec.convert(dict(pairs), into, strict=False)
+        found = msgspec.convert(dict(pairs), into, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidParameter(f"query parameter: {exc}") from exc
+    fields = dict(zip(found.__struct_encode_fields__, found.__struct_fields__, strict=True))
+    for name, given in pairs:  # msgspec reads the word null as None, and a number as a time
+        value = getattr(found, fields[name]) if name in fields else given
+        if value is None or (isinstance(value, datetime) and ":" not in given):
+            raise InvalidParameter(f"query parameter: {given[:64]!r} is nothing that {name!r} can be")
+    return found

@@ -2,14 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from postroad.kernel.caller import Caller
-from postroad.kernel.errors import Draining
+from postroad.kernel.caller import Actor, Caller
+from postroad.kernel.errors import Draining, Unauthenticated
 from postroad.kernel.json import encode
 
 Scope = MutableMapping[str, Any]
@@ -18,6 +19,14 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 
 _TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Watching(Protocol):
+    """What `Request.watching` needs of whoever lets callers in."""
+
+    ended: "asyncio.Future[None]"
+
+    def close(self) -> None: ...
 
 
 class ClientGone(Exception):
@@ -36,15 +45,21 @@ class Request:
     receive: Receive
     draining: asyncio.Event
     client: str = ""
+    query_string: bytes = b""
     body: Any = None
     query: Any = None
     _caller: Caller | None = None
+    _watch: "Callable[[Caller], Watching] | None" = None
 
     @property
     def caller(self) -> Caller:
         if self._caller is None:
             raise RuntimeError("the route has no scope, so nobody was authenticated")
         return self._caller
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.caller, self.request_id, self.client)
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name."""
@@ -57,19 +72,38 @@ class Request:
         value = self.headers.get(b"traceparent")
         return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
 
-    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result. If the client hangs up first, or the process is asked to stop, the work is cancelled: ClientGone
-        or Draining is raised."""
-        working = asyncio.ensure_future(work)
-        ends = [asyncio.ensure_future(self._disconnected()), asyncio.ensure_future(self.draining.wait())]
+    @contextmanager
+    def watching(self) -> "Iterator[asyncio.Future[None]]":
+        """What is done once the caller's right to the answer has ended: its key was revoked or its time is over."""
+        if self._watch is None or self._caller is None:
+            yield asyncio.get_running_loop().create_future()
+            return
+        watch = self._watch(self._caller)
         try:
-            await asyncio.wait({working, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            yield watch.ended
+        finally:
+            watch.close()
+
+    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result. If the client hangs up first, its key is revoked, or the process is asked to stop, the work is
+        cancelled: ClientGone, Unauthenticated or Draining is raised."""
+        working = asyncio.ensure_future(work)
+        ends: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._disconnected()),
+            asyncio.ensure_future(self.draining.wait()),
+        ]
+        try:
+            with self.watching() as ended:
+                await asyncio.wait({working, *ends, ended}, return_when=asyncio.FIRST_COMPLETED)
+                is_ended = ended.done()
             if working.done():
                 return working.result()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             if ends[0].done():
                 raise ClientGone
+            if is_ended:
+                raise Unauthenticated("the key was revoked meanwhile")
             raise Draining("the process is stopping", retry_after=1)
         finally:
             for end in ends:

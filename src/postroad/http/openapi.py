@@ -1,32 +1,52 @@
 """OpenAPI 3.1, generated from the route table and the msgspec types."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from postroad.http.problems import PROBLEM_MEDIA, Problem
 from postroad.http.routing import Route
+from postroad.kernel.caller import Need
 from postroad.kernel.errors import (
     BodyInvalid,
     BodyTooSlow,
     Forbidden,
     InvalidParameter,
     MalformedJson,
+    OutOfTouch,
     Overloaded,
     PostroadError,
+    RateLimited,
+    TenantDisabled,
     TenantNotFound,
     TooLarge,
     Unauthenticated,
     UnsupportedMediaType,
 )
+from postroad.kernel.names import QUEUE, TENANT
 
 _REF = "#/components/schemas/{name}"
+_NAMES: dict[str, dict[str, Any]] = {  # what a path parameter looks like, by its name
+    "queue": {"pattern": f"^{QUEUE.pattern}$"},
+    "tenant": {"pattern": f"^{TENANT.pattern}$"},
+    "key": {"pattern": "^[0-9A-Za-z]{16}$"},
+    "invite": {"pattern": "^[0-9A-Za-z]{16}$"},
+    "secret": {"format": "uuid"},
+}
+_HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {"description": "Names the request in logs and records.", "required": True, "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "Which credentials.", "required": True, "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}},
+}
+_HEADERS_BY_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "503": ("Retry-After",)}
+_TENANT = Annotated[str, Meta(pattern=f"^{TENANT.pattern}$", description="The tenant that a platform key acts for.")]
 _PROBLEM = {PROBLEM_MEDIA.decode(): {"schema": {"$ref": _REF.format(name="Problem")}}}
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    kinds = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
+    kinds = [kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None]
     schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REF)
     by_kind = dict(zip([*map(id, kinds), id(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -42,9 +62,17 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": _HEADERS,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
                 "apiKey": {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`ApiKey <key>`."},
+                "jwt": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "Signed by the tenant (HS256).",
+                },
+                "streamToken": {"type": "apiKey", "in": "query", "name": "bearer", "description": "From `POST /v1/tokens`."},
             },
         },
     }
@@ -55,33 +83,66 @@ def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
         "operationId": route.handler.__name__,
         "summary": route.summary,
         "tags": [route.tag],
-        "parameters": [*map(_path_parameter, route.parameters), *_query_parameters(route)],
+        "parameters": [*map(_path_parameter, route.parameters), *_query_parameters(route), *_header_parameters(route)],
         "responses": _responses(route, by_kind),
     }
-    scope = f"Needs the scope `{route.scope}`." if route.scope else "Open to anyone."
-    operation["description"] = f"{route.description} {scope}".strip()
+    operation["description"] = f"{route.description} {_needs(route)}".strip()
+    operation["security"] = _security(route)
     if route.scope:
-        operation["security"] = [{"bearer": []}, {"apiKey": []}]
         operation["x-postroad-scope"] = str(route.scope)
-    else:
-        operation["security"] = []
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
     return operation
 
 
+def _needs(route: Route) -> str:
+    if route.scope is None:
+        return "Open to anyone."
+    if route.scope is Need.PLATFORM:
+        return "Needs a platform key."
+    return "Needs any valid credential." if route.scope is Need.IDENTITY else f"Needs the scope `{route.scope}`."
+
+
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    if route.scope is None:
+        return []
+    kinds = ["bearer", "apiKey", *(["jwt"] if route.takes_jwt else []), *(["streamToken"] if route.resource else [])]
+    return [{kind: []} for kind in kinds]
+
+
+def _header_parameters(route: Route) -> list[dict[str, Any]]:
+    names = dict(route.headers)
+    if route.scope and route.scope is not Need.PLATFORM:
+        names["X-Postroad-Tenant"] = _TENANT
+    return [{"name": name, "in": "header", "required": False, **_described(kind)} for name, kind in names.items()]
+
+
+def _described(kind: Any) -> dict[str, Any]:
+    schema = msgspec.json.schema(kind)
+    return {"description": schema.pop("description", ""), "schema": schema}
+
+
 def _path_parameter(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 80}}
+    shape = _NAMES.get(name, {"minLength": 1, "maxLength": 80})
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", **shape}}
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
     if route.query is None:
         return []
-    schema = msgspec.json.schema(route.query)["$defs"][route.query.__name__]
+    _, defined = msgspec.json.schema_components([route.query], ref_template=_REF)
+    schema = defined[route.query.__name__]
     return [
-        {"name": name, "in": "query", "required": name in schema["required"], "schema": shape}
+        {"name": name, "in": "query", "required": name in schema["required"], "schema": _without_null(shape)}
         for name, shape in schema["properties"].items()
     ]
+
+
+def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is left out or has a text; there is no null."""
+    shape = {word: meant for word, meant in shape.items() if (word, meant) != ("default", None)}
+    kinds = [kind for kind in shape.pop("anyOf", []) if kind != {"type": "null"}]
+    return {**kinds[0], **shape} if len(kinds) == 1 else {**shape, "anyOf": kinds} if kinds else shape
 
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
@@ -98,7 +159,11 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
         known = responses.get(str(status), {"description": "", "content": {}})
         described = "; ".join(filter(None, [known["description"], *(f"`{error.code}`: {error.title}" for error in errors)]))
         responses[str(status)] = {"description": described, "content": {**known["content"], **_PROBLEM}}
-    return responses
+    return {status: {**response, "headers": _response_headers(status)} for status, response in responses.items()}
+
+
+def _response_headers(status: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *_HEADERS_BY_STATUS.get(status, ()))}
 
 
 def possible_errors(route: Route) -> list[type[PostroadError]]:
@@ -107,7 +172,7 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
     if route.parameters or route.query is not None:
         errors.append(InvalidParameter)
     if route.scope:
-        errors += [Unauthenticated, Forbidden, TenantNotFound]
+        errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, OutOfTouch]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
     return list(dict.fromkeys([*errors, Overloaded, PostroadError]))

@@ -13,10 +13,11 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from postroad.http.app import Authenticate, credential_of
+from postroad.http.app import Authority
 from postroad.http.messages import Reply, Request
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route
+from postroad.kernel.caller import Need
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
 from postroad.kernel.json import encode
 
@@ -45,7 +46,7 @@ ReadinessChecks = Callable[[], Awaitable[dict[str, Check]]]
 class Operations:
     version: str
     checks: ReadinessChecks
-    authenticate: Authenticate
+    authority: Authority
     metrics_dir: Path | None = None
     _document: bytes = field(init=False, default=b"")
 
@@ -104,9 +105,7 @@ class Operations:
         is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers
         if _is_loopback(request.client) and not is_forwarded:
             return
-        caller = await self.authenticate(credential_of(request), None)
-        if not caller.is_platform:
-            raise Forbidden("metrics need a platform key")
+        await self.authority.admit(request, Route("GET", "/metrics", self.metrics, Need.PLATFORM, "", ""))
 
     async def openapi(self, _request: Request) -> Reply:
         return Reply(self._document)

@@ -7,20 +7,26 @@ from typing import Any
 import msgspec
 
 from postroad.http.messages import Reply, Request
-from postroad.kernel.caller import Scope
+from postroad.kernel.caller import Need, Scope
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
 
 Handler = Callable[[Request], Awaitable[Reply]]
 
+GUARDED = frozenset({"queue", "topic", "stream"})  # path parameters that a key's globs are held against
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types."""
+    """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
+
+    `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
+    tenant's own JWTs are let in.
+    """
 
     method: str
     path: str
     handler: Handler
-    scope: Scope | None
+    scope: Scope | Need | None
     summary: str
     tag: str
     body: Any = None
@@ -31,9 +37,14 @@ class Route:
     media: str = "application/json"
     errors: tuple[type[PostroadError], ...] = ()
     description: str = ""
+    headers: tuple[tuple[str, Any], ...] = ()  # that mean something here, each with its type
+    resource: str | None = None
+    takes_jwt: bool = False
+    guarded: tuple[str, ...] = field(init=False, default=())
     body_decoder: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "guarded", tuple(name for name in self.parameters if name in GUARDED))
         if self.body is not None:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
 

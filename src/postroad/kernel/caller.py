@@ -1,7 +1,10 @@
 """Who is calling, and what that allows."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from postroad.kernel.globs import glob_matches
 
 
 class Scope(StrEnum):
@@ -12,14 +15,69 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
+class Need(StrEnum):
+    """What a route may ask of a caller beside a scope: to be somebody, or to hold a platform key."""
+
+    IDENTITY = "identity"
+    PLATFORM = "platform"
+
+
+class Credential(StrEnum):
+    """By what a caller was known. `HOOK`: by the operator's own code."""
+
+    KEY = "key"
+    JWT = "jwt"
+    TOKEN = "token"  # noqa: S105  # the word, not one of them
+    HOOK = "hook"
+
+
 ALL_SCOPES = tuple(Scope)
+EVERYTHING = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is calling, as authentication found it. For a platform key `tenant` is the one that the request names."""
+    """Who is calling, as authentication found it. For a platform key `tenant` is the one that the request names.
+
+    `allowed` has the globs of each kind of thing that the caller is kept to; a kind that is not in it is free. `only_stream` is
+    the one stream that a JWT is for.
+    """
 
     tenant: str
     key_id: str
     scopes: frozenset[Scope]
     is_platform: bool = False
+    name: str = ""
+    credential: Credential = Credential.KEY
+    subject: str | None = None
+    expires_at_ms: int | None = None
+    allowed: Mapping[str, tuple[str, ...]] | None = None
+    only_stream: str | None = None
+
+    def may_use(self, kind: str, name: str) -> bool:
+        """Whether the caller may touch the `queue`, `topic` or `stream` of this name, as far as its globs go."""
+        if self.only_stream is not None and (kind != "stream" or name != self.only_stream):
+            return False
+        if self.allowed is None:
+            return True
+        globs = self.allowed.get(kind)
+        return globs is None or any(glob_matches(glob, name) for glob in globs)
+
+
+def narrowed(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
+    """The globs by kind, without those that allow everything; None if that leaves nothing."""
+    kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}
+    return kept or None
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A caller in the course of one request: who, by which request, from where. For records of what was done."""
+
+    caller: Caller
+    request_id: str = ""
+    address: str = ""
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant

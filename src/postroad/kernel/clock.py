@@ -3,8 +3,13 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 Clock = Callable[[], int]
+
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # as `rfc3339` writes it
 
 
 def now_ms() -> int:

@@ -66,6 +66,10 @@ class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=42
     """The same idempotency key came with another body."""
 
 
+class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="The payload does not fit the queue's schema"):
+    """The queue has a JSON Schema, and the payload does not fit it; `errors` names what and where."""
+
+
 class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
     """The body, or one message of it, is over the limit that `detail` names."""
 
@@ -105,6 +109,14 @@ class Forbidden(Refused, code="forbidden", status=403, title="Not allowed"):
     """The credential is good, but does not allow this; `detail` names the scope that is missing."""
 
 
+class TenantDisabled(Refused, code="tenant-disabled", status=403, title="The tenant is disabled"):
+    """The tenant was disabled, or is being deleted. None of its credentials work until it is enabled."""
+
+
+class RateLimited(Refused, code="rate-limited", status=429, retryable=True, title="Too many tries"):
+    """Too many requests with credentials that are not known came from this address; `Retry-After` says when to try again."""
+
+
 # What the caller names is not there.
 
 
@@ -120,8 +132,36 @@ class QueueNotFound(Missing, code="queue-not-found", status=404, title="No such 
     """The tenant has no queue of this name, and queues are not created by publishing to them."""
 
 
+class MessageNotFound(Missing, code="message-not-found", status=404, title="No such message"):
+    """There is no message with this id where it was looked for (any more)."""
+
+
+class JobNotFound(Missing, code="job-not-found", status=404, title="No such job"):
+    """The tenant has no job with this id: it never had, it ended too long ago, or it is of a queue that the key is kept from."""
+
+
 class TenantNotFound(Missing, code="tenant-not-found", status=404, title="No such tenant"):
     """A platform key named a tenant that does not exist."""
+
+
+class KeyNotFound(Missing, code="key-not-found", status=404, title="No such key"):
+    """There is no key with this id, or it is not yours to see."""
+
+
+class SecretNotFound(Missing, code="secret-not-found", status=404, title="No such secret"):
+    """The tenant has no JWT secret with this id."""
+
+
+class InviteNotFound(Missing, code="invite-not-found", status=404, title="No such invite"):
+    """The invite's id or code is not known, or the invite was revoked."""
+
+
+class InviteEnded(Missing, code="invite-ended", status=410, title="The invite has ended"):
+    """The invite was used before, or its time is over. Ask for another one."""
+
+
+class TaskNotFound(Missing, code="task-not-found", status=404, title="No such task"):
+    """The tenant has no task with this id, or it ended more than a week ago."""
 
 
 class MethodNotAllowed(Missing, code="method-not-allowed", status=405, title="Method not allowed"):
@@ -137,6 +177,14 @@ class Conflicting(PostroadError):
 
 class Conflict(Conflicting, code="conflict", status=409, retryable=True, title="Changed meanwhile"):
     """What the write was based on is no longer the latest."""
+
+
+class AlreadyExists(Conflicting, code="already-exists", status=409, title="There is one already"):
+    """Something of this name exists; `detail` says what."""
+
+
+class NotNow(Conflicting, code="not-allowed-now", status=409, title="Not as things are"):
+    """What was asked for would break something that must hold; `detail` says what."""
 
 
 class ReceiptInvalid(Conflicting, code="receipt-invalid", status=400, title="Not a receipt of this queue"):
@@ -168,6 +216,10 @@ class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, tit
 
 class Draining(Unavailable, code="draining", status=503, retryable=True, title="Shutting down"):
     """This process is stopping; another one, or this one after its restart, will answer."""
+
+
+class OutOfTouch(Unavailable, code="out-of-touch", status=503, retryable=True, title="Cannot tell who is calling"):
+    """This worker has not heard from the engine for so long that a key may have been revoked without its knowing."""
 
 
 class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, title="No room"):

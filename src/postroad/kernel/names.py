@@ -57,6 +57,7 @@ RESERVED = frozenset(
         "topics",
         "topology",
         "unsubscribe",
+        "whoami",
         "ws",
     ]
 )
@@ -105,6 +106,15 @@ def queue_name(text: str) -> str:
 @lru_cache(maxsize=65_536)
 def queue_stream(tenant: str, queue: str) -> str:
     return f"Q_{tenant}__{escape(queue)}"
+
+
+def dead_stream(tenant: str) -> str:
+    return f"D_{tenant}"
+
+
+@lru_cache(maxsize=65_536)
+def dead_subject(tenant: str, queue: str) -> str:
+    return f"d.{tenant}.{escape(queue)}"
 
 
 @lru_cache(maxsize=65_536)

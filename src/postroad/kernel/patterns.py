@@ -7,6 +7,8 @@ from postroad.kernel.errors import InvalidParameter
 
 _WORD = re.compile(r"[^\s.*>\x00-\x20\x7f]+")
 _SUBJECT_CHARS_MAX = 256
+_ONE = r"(\*|[^\s.*>\x00-\x20\x7f]+)"
+PATTERN = rf"^(>|{_ONE}(\.{_ONE})*(\.>)?)$"  # what `pattern` takes, for descriptions
 
 
 def subject(text: str) -> str:

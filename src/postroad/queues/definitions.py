@@ -6,11 +6,12 @@ needs the queue, or the control role's sweep, takes the work up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from postroad.access.audit import Audit
+from postroad.access.preferences import PreferenceStore
 from postroad.engine.layout import (
     StreamSpec,
     consumer_state,
@@ -22,9 +23,9 @@ from postroad.engine.layout import (
 from postroad.engine.link import Link
 from postroad.engine.table import Table
 from postroad.engine.work import ensure_work_consumer
-from postroad.kernel.caller import Caller
+from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter, QueueNotFound
+from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter, QueueNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
@@ -61,12 +62,12 @@ class Definitions:
         outbox: Outbox,
         clock: Clock,
         *,
+        preferences: PreferenceStore,
+        audit: Audit,
         replicas: int,
-        per_tenant_max: int,
-        may_auto_create: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._link, self._table, self._outbox, self._clock = link, table, outbox, clock
-        self._replicas, self._per_tenant_max, self._may_auto_create = replicas, per_tenant_max, may_auto_create
+        self._preferences, self._audit, self._replicas = preferences, audit, replicas
         self._locks: dict[str, asyncio.Lock] = {}
 
     def known(self, tenant: str, name: str) -> QueueRecord | None:
@@ -82,70 +83,86 @@ class Definitions:
             raise QueueNotFound(f"there is no queue {name!r}")
         return record
 
-    async def find_or_create(self, caller: Caller, name: str, request_id: str) -> QueueRecord:
+    async def find_or_create(self, actor: Actor, name: str) -> QueueRecord:
         """As `find`, but where the tenant's setting `autoCreateQueues` is on, a missing queue is made with the defaults."""
         try:
-            return await self.find(caller.tenant, name)
+            return await self.find(actor.tenant, name)
         except QueueNotFound:
-            if name.startswith("_") or not await self._may_auto_create(caller.tenant):
+            if name.startswith("_") or not self._preferences.of(actor.tenant).auto_create_queues:
                 raise
-        record, _ = await self.put(caller, name, None, request_id)
+        record, _ = await self.put(actor, name, None)
         return record
 
-    async def put(self, caller: Caller, name: str, settings: QueueSettings | None, request_id: str) -> tuple[QueueRecord, bool]:
+    async def put(self, actor: Actor, name: str, settings: QueueSettings | None) -> tuple[QueueRecord, bool]:
         """Create the queue, or give it these settings; the second value says whether it is new.
 
         Without settings a queue that is there is left as it is.
         """
-        if settings is not None:
-            _check(settings)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' belong to Postroad")
-        key = _key(caller.tenant, name)
+        key = _key(actor.tenant, name)
         try:
             async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, caller.tenant, name, settings)
+                record, before = await self._create_or_change(key, actor, name, settings)
+        except EngineRefused as refusal:
+            if settings is not None and settings.replicas not in (None, 1):
+                raise invalid_field("$.replicas", f"the engine does not keep so many copies: {refusal.detail}") from refusal
+            raise
         finally:
             self._locks.pop(key, None)
         if record is not before:
-            self._outbox.emit([self._changed_event(record, caller, request_id, is_new=before is None)])
+            self._outbox.emit([self._changed_event(record, actor, is_new=before is None)])
         return record, before is None
 
     async def _create_or_change(
-        self, key: str, tenant: str, name: str, settings: QueueSettings | None
+        self, key: str, actor: Actor, name: str, settings: QueueSettings | None
     ) -> tuple[QueueRecord, QueueRecord | None]:
         """The queue as it is now, and as it was before: the same if nothing was to be changed, None if it is new."""
         while True:
             known = await self._settled(key)
             try:
                 if known is None:
-                    return await self._create(key, tenant, name, settings or QueueSettings()), None
-                if settings is None or settings == known.settings:
+                    return await self._create(key, actor, name, self._completed(actor.tenant, settings)), None
+                if settings is None or self._completed(actor.tenant, settings) == known.settings:
                     return known, known
-                changed = msgspec.structs.replace(known, settings=settings, updated_at_ms=self._clock())
+                wanted = self._completed(actor.tenant, settings)
+                changed = msgspec.structs.replace(known, settings=wanted, updated_at_ms=self._clock())
                 revision = self._table.revision(key)
-                await self._lay_out(changed)
-                await self._table.update(key, changed, revision)
+                async with self._audit.change(actor, "queue.change", name, before=known.settings, after=wanted):
+                    await self._lay_out(changed)
+                    await self._table.update(key, changed, revision)
                 return changed, known
             except Conflict:  # somebody else was at it: look again
                 self._table.forget(key)
                 await asyncio.sleep(0.01)
 
-    async def _create(self, key: str, tenant: str, name: str, settings: QueueSettings) -> QueueRecord:
+    def _completed(self, tenant: str, settings: QueueSettings | None) -> QueueSettings:
+        """With the tenant's default where the caller chose none."""
+        settings = settings or QueueSettings()
+        if settings.visibility_timeout_ms is not None:
+            return settings
+        return msgspec.structs.replace(settings, visibility_timeout_ms=self._preferences.of(tenant).visibility_timeout_ms)
+
+    async def _create(self, key: str, actor: Actor, name: str, settings: QueueSettings) -> QueueRecord:
         """Raises Conflict if somebody else creates it at the same time; then this one has touched nothing."""
-        self._check_count(tenant)
+        self._check_count(actor.tenant)
         now = self._clock()
         record = QueueRecord(
             state=QueueState.MAKING,
-            tenant=tenant,
+            tenant=actor.tenant,
             name=name,
             incarnation=new_id(),
             settings=settings,
             created_at_ms=now,
             updated_at_ms=now,
         )
-        await self._table.create(key, record)
-        return await self._make(key, record)
+        async with self._audit.change(actor, "queue.create", name, after=settings):
+            await self._table.create(key, record)
+        try:
+            return await self._make(key, record)
+        except EngineRefused:  # for good: it would stay half-made, in everyone's way
+            await self._unmake(key, record)
+            raise
 
     async def _make(self, key: str, record: QueueRecord) -> QueueRecord:
         """The stream of a record that is being made. What an earlier queue of this name may have left must not appear in it."""
@@ -190,8 +207,9 @@ class Definitions:
 
     def _check_count(self, tenant: str) -> None:
         count = self._table.count_under(f"{tenant}.")
-        if count >= self._per_tenant_max:
-            raise Forbidden(f"the tenant has {count} queues; {self._per_tenant_max} is the limit")
+        most = self._preferences.of(tenant).max_queues
+        if count >= most:
+            raise Forbidden(f"the tenant has {count} queues; {most} is the limit")
 
     async def _lay_out(self, record: QueueRecord) -> None:
         """The stream and its consumers, as the record says. Doing it again changes nothing."""
@@ -209,46 +227,57 @@ class Definitions:
         await ensure_work_consumer(self._link, record.stream, record.consumer, f"{subject}.ready")
         await ensure_consumer(self._link, record.stream, LATER_CONSUMER, {"filter_subject": f"{subject}.later.>"})
 
-    async def delete(self, caller: Caller, name: str, request_id: str) -> None:
+    async def delete(self, actor: Actor, name: str) -> None:
         """Raises QueueNotFound."""
-        record = await self.find(caller.tenant, name)
-        key = _key(caller.tenant, name)
-        deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
-        try:
-            await self._table.update(key, deleting, self._table.revision(key))
-            await self._unmake(key, deleting)
-        except Conflict as exc:
-            self._table.forget(key)
-            raise Conflict(f"the queue {name!r} was changed at the same time") from exc
+        key = _key(actor.tenant, name)
+        record = await self.find(actor.tenant, name)
+        revision = self._table.revision(key)  # of this record: others may be at it while the audit log is written
+        async with self._audit.change(actor, "queue.delete", name, before=record.settings):
+            await self._delete(key, record, revision)
         event = QueueDeleted(
             event_id=new_id(),
             timestamp=rfc3339(self._clock()),
-            tenant=caller.tenant,
+            tenant=actor.tenant,
             queue=name,
-            key_id=caller.key_id,
-            request_id=request_id,
+            key_id=actor.caller.key_id,
+            request_id=actor.request_id,
         )
         self._outbox.emit([event])
 
-    def _changed_event(self, record: QueueRecord, caller: Caller, request_id: str, *, is_new: bool) -> QueueChanged:
+    async def _delete(self, key: str, record: QueueRecord, revision: int) -> None:
+        deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
+        try:
+            await self._table.update(key, deleting, revision)
+            await self._unmake(key, deleting)
+        except Conflict as exc:
+            self._table.forget(key)
+            raise Conflict(f"the queue {record.name!r} was changed at the same time") from exc
+
+    async def delete_all(self, tenant: str) -> None:
+        """Of a tenant that is being deleted. May be called again, whatever the first call left."""
+        for key in list(self._table.keys_under(f"{tenant}.")):
+            record = await self._settled(key)
+            if record is not None:
+                await self._delete(key, record, self._table.revision(key))
+
+    def _changed_event(self, record: QueueRecord, actor: Actor, *, is_new: bool) -> QueueChanged:
         return QueueChanged(
             event_id=new_id(),
             timestamp=rfc3339(record.updated_at_ms),
             tenant=record.tenant,
             queue=record.name,
             is_new=is_new,
-            key_id=caller.key_id,
-            request_id=request_id,
+            key_id=actor.caller.key_id,
+            request_id=actor.request_id,
         )
 
-    def page(self, tenant: str, limit: int, after: str | None) -> QueuePage:
-        """Queues in the order of their names' tokens, after the one that the cursor names."""
-        prefix = f"{tenant}."
+    def page(self, caller: Caller, limit: int, after: str | None) -> QueuePage:
+        """The queues that the caller may use, in the order of their names' tokens, after the one that the cursor names."""
+        prefix = f"{caller.tenant}."
         start = prefix + escape(after) if after is not None else ""
-        keys = [key for key in self._table.keys_under(prefix) if key > start]
-        shown = [record for key in keys[:limit] if (record := self._table.get(key)) is not None]
-        records = [record for record in shown if record.state is not QueueState.DELETING]
-        return QueuePage(records, shown[-1].name if len(keys) > limit else None)
+        found = [record for key in self._table.keys_under(prefix) if key > start and (record := self._table.get(key)) is not None]
+        records = [one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name)]
+        return QueuePage(records[:limit], records[limit - 1].name if len(records) > limit else None)
 
     async def stats(self, record: QueueRecord) -> QueueStats:
         work = await consumer_state(self._link, record.stream, record.consumer)
@@ -272,8 +301,3 @@ class Definitions:
 
 def _key(tenant: str, name: str) -> str:
     return f"{tenant}.{escape(name)}"
-
-
-def _check(settings: QueueSettings) -> None:
-    if settings.replicas not in (None, 1, 3, 5):
-        raise invalid_field("$.replicas", "must be 1, 3 or 5")

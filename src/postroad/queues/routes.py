@@ -6,11 +6,12 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from postroad.access.preferences import PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
 from postroad.kernel.caller import Scope
-from postroad.kernel.clock import rfc3339
+from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     Conflict,
     Draining,
@@ -42,8 +43,8 @@ class QueueView(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_
 
     name: str
     settings: QueueSettings
-    created_at: str
-    updated_at: str
+    created_at: Timestamp
+    updated_at: Timestamp
     stats: QueueCounts | UnsetType = UNSET
 
 
@@ -66,7 +67,7 @@ class BatchResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omi
 
     message_id: str | UnsetType = UNSET
     job_id: str | UnsetType = UNSET
-    enqueued_at: str | UnsetType = UNSET
+    enqueued_at: Timestamp | UnsetType = UNSET
     problem: Problem | UnsetType = UNSET
 
 
@@ -77,9 +78,9 @@ class BatchPublished(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Pull(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    max_messages: Annotated[int, Meta(ge=1)] = 1
+    max_messages: Annotated[int, Meta(ge=1, le=1000, description="The tenant's limit (`pullMax`) may be lower.")] = 1
     visibility_timeout_ms: LeaseMs | None = None
-    wait_ms: Annotated[int, Meta(ge=0, description="Wait this long for a message if none is ready.")] = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait this long for a message if none is ready.")] = 0
 
 
 class Pulled(msgspec.Struct, frozen=True):
@@ -94,6 +95,9 @@ class Ack(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unkn
 
     receipt_id: ReceiptId | UnsetType = UNSET
     receipt_ids: Annotated[list[ReceiptId], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
+
+
+OneOrSeveral = Annotated[Ack, Meta(extra_json_schema={"oneOf": [{"required": ["receiptId"]}, {"required": ["receiptIds"]}]})]
 
 
 class AckResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -113,9 +117,11 @@ _STORING = (TooLarge, EngineFull, Overloaded, EngineUnavailable)
 
 
 class QueueRoutes:
-    def __init__(self, definitions: Definitions, queues: Queues, *, batch_max: int, pull_max: int, wait_ms_max: int) -> None:
-        self._definitions, self._queues = definitions, queues
-        self._batch_max, self._pull_max, self._wait_ms_max = batch_max, pull_max, wait_ms_max
+    def __init__(
+        self, definitions: Definitions, queues: Queues, preferences: PreferenceStore, *, batch_max: int, wait_ms_max: int
+    ) -> None:
+        self._definitions, self._queues, self._preferences = definitions, queues, preferences
+        self._batch_max, self._wait_ms_max = batch_max, wait_ms_max
 
     def table(self) -> Sequence[Route]:
         one = "/v1/queues/{queue}"
@@ -165,7 +171,19 @@ class QueueRoutes:
                 answer=Published,
                 status=201,
                 errors=(QueueNotFound, IdempotencyMismatch, *_STORING),
-                description="The answer means: stored durably. The header `Idempotency-Key` may stand for the body's field.",
+                description="The answer means: stored durably.",
+                headers=(
+                    (
+                        "Idempotency-Key",
+                        Annotated[
+                            str, Meta(min_length=1, max_length=256, description="The same as the body's `idempotencyKey`.")
+                        ],
+                    ),
+                    (
+                        "traceparent",
+                        Annotated[str, Meta(description="The message's W3C trace; it comes back with the message.")],
+                    ),
+                ),
             ),
             Route(
                 "POST",
@@ -198,7 +216,7 @@ class QueueRoutes:
                 Scope.CONSUME,
                 "Acknowledge messages",
                 "Messages",
-                body=Ack,
+                body=OneOrSeveral,
                 answer=Acked,
                 errors=(QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable),
                 description="The answer means: not delivered again. Acknowledging twice is the same as once.",
@@ -207,13 +225,11 @@ class QueueRoutes:
 
     async def list_queues(self, request: Request) -> Reply:
         query: ListQuery = request.query
-        page = self._definitions.page(request.caller.tenant, query.limit, query.cursor)
+        page = self._definitions.page(request.caller, query.limit, query.cursor)
         return Reply(QueueList(queues=[_view(record) for record in page.records], next_cursor=page.next_cursor))
 
     async def put_queue(self, request: Request) -> Reply:
-        record, is_new = await self._definitions.put(
-            request.caller, request.parameters["queue"], request.body, request.request_id
-        )
+        record, is_new = await self._definitions.put(request.actor, request.parameters["queue"], request.body)
         return Reply(_view(record), status=201 if is_new else 200)
 
     async def get_queue(self, request: Request) -> Reply:
@@ -221,7 +237,7 @@ class QueueRoutes:
         return Reply(_view(record, await self._definitions.stats(record)))
 
     async def delete_queue(self, request: Request) -> Reply:
-        await self._definitions.delete(request.caller, request.parameters["queue"], request.request_id)
+        await self._definitions.delete(request.actor, request.parameters["queue"])
         return Reply(status=204)
 
     async def publish(self, request: Request) -> Reply:
@@ -241,8 +257,11 @@ class QueueRoutes:
 
     async def pull(self, request: Request) -> Reply:
         wanted: Pull = request.body
-        if wanted.max_messages > self._pull_max:
-            raise invalid_field("$.maxMessages", f"at most {self._pull_max} are allowed")
+        chosen = self._preferences.of(request.caller.tenant)
+        if wanted.max_messages > chosen.pull_max:
+            raise invalid_field("$.maxMessages", f"at most {chosen.pull_max} are allowed")
+        if wanted.visibility_timeout_ms is not None and wanted.visibility_timeout_ms > chosen.receipt_ttl_max_ms:
+            raise invalid_field("$.visibilityTimeoutMs", f"at most {chosen.receipt_ttl_max_ms} are allowed")
         if wanted.wait_ms > self._wait_ms_max:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
         leasing = self._queues.lease(
@@ -273,7 +292,7 @@ class QueueRoutes:
 
 
 def _origin(request: Request) -> Origin:
-    return Origin(request.request_id, request.traceparent)
+    return Origin(request.request_id, request.traceparent, request.client)
 
 
 def _with_header_key(request: Request, message: NewMessage) -> NewMessage:

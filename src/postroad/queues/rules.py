@@ -5,38 +5,65 @@ import struct
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.kernel.clock import rfc3339
+from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.json import invalid_field
-from postroad.kernel.names import queue_stream, queue_subject
+from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 
 LEASE_MS_MAX = 12 * 3600 * 1000
 DELAY_MS_MAX = 15 * 86_400 * 1000
 DEDUPE_MS_MAX = 30 * 86_400 * 1000
 RETENTION_MS_MAX = 10 * 366 * 86_400 * 1000
 
+Delay = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX)]
 LeaseMs = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX, description="How long a pulled message is kept from others.")]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a call came from, for its events: the request's id, the trace it belongs to, and the caller's address."""
+
+    request_id: str = ""
+    traceparent: str | None = None
+    address: str = ""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What a queue's owner may choose."""
 
-    visibility_timeout_ms: LeaseMs = 30_000
+    visibility_timeout_ms: LeaseMs | None = None  # in a stored queue it is always there: the tenant's default if none was chosen
     retention_ms: Annotated[
         int, Meta(ge=0, le=RETENTION_MS_MAX, description="How long a message is kept once it is ready; 0 is for ever.")
     ] = 0
     dedupe_window_ms: (
         Annotated[int, Meta(ge=1000, le=DEDUPE_MS_MAX, description="How long an idempotency key counts.")] | None
     ) = None
+    max_attempts: Annotated[
+        int, Meta(ge=0, le=1000, description="Deliveries before a message goes to the dead letters; 0: no limit.")
+    ] = 10
+    retry_delays_ms: Annotated[
+        tuple[Delay, ...],
+        Meta(
+            min_length=1,
+            max_length=32,
+            description="The ladder of `retry`: how long to wait after each attempt, the last for all further.",
+        ),
+    ] = (1_000, 5_000, 30_000, 120_000, 600_000)
     max_messages: Annotated[int, Meta(ge=0, le=10**12, description="Over this, publishing is answered 507; 0: no limit.")] = 0
-    replicas: (
-        Annotated[int, Meta(ge=1, le=5, description="Copies: 1, 3 or 5. The installation's default if left out.")] | None
+    replicas: Annotated[Literal[1, 3, 5] | None, Meta(description="Copies. The installation's default if left out.")] = None
+    geo: (
+        Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9:_-]+$", description="Placement tag of the engine.")]
+        | None
     ) = None
+    schema: Annotated[dict[str, Any] | None, Meta(description="A JSON Schema that payloads must fit.")] = None
+    expected_drain_seconds: (
+        Annotated[int, Meta(ge=1, le=86_400 * 30, description="If the oldest message is older, something is wrong.")] | None
+    ) = None
+    archive: Annotated[bool, Meta(description="Have the pipeline keep the payloads, too.")] = False
 
 
 class QueueState(StrEnum):
@@ -57,6 +84,7 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     name: str
     incarnation: str
     settings: QueueSettings
+    is_paused: bool = False
     created_at_ms: int
     updated_at_ms: int
 
@@ -72,6 +100,15 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def consumer(self) -> str:
         """The name has the incarnation in it, so that what is settled late can never reach a successor's messages."""
         return f"work-{self.incarnation[-12:]}"
+
+    @property
+    def dead_stream(self) -> str:
+        return dead_stream(self.tenant)
+
+    @property
+    def dead_subject(self) -> str:
+        """What the subjects of its dead letters start with; the message's id follows."""
+        return dead_subject(self.tenant, self.name)
 
     @property
     def owner(self) -> bytes:
@@ -107,6 +144,27 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     payload: msgspec.Raw
 
 
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Format 1 of a message that was given up, on `d.<tenant>.<queue>.<message id>`: the message as it was stored, and why."""
+
+    v: int
+    reason: str
+    last_error: str | None = None
+    attempts: int
+    first_failed_at: int | None = None
+    dead_at: int
+    message: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Format 1 of what is remembered of a message's failed attempts until it is done or dead."""
+
+    v: int = 1
+    reason: str
+    first_at: int
+    last_at: int
+
+
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """Format 1 of what an idempotency key remembers, on `….idem.<hash>`: the first message's ids, and a hash of its body."""
 
@@ -120,21 +178,31 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 encode_message = msgspec.json.Encoder().encode
 decode_message = msgspec.json.Decoder(StoredMessage).decode
 decode_marker = msgspec.json.Decoder(Marker).decode
+decode_dead = msgspec.json.Decoder(DeadLetter).decode
+decode_failure = msgspec.json.Decoder(Failure).decode
+
+
+def retry_delay_ms(settings: QueueSettings, attempt: int) -> int:
+    """How long to wait after this attempt, by the queue's ladder."""
+    ladder = settings.retry_delays_ms
+    return ladder[min(max(attempt, 1), len(ladder)) - 1]
+
+
+def is_spent(settings: QueueSettings, attempt: int) -> bool:
+    """Whether this attempt was the last that the queue allows."""
+    return 0 < settings.max_attempts <= attempt
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    bytes_max: int
     headers_max: int
     headers_bytes_max: int
 
 
-def check_message(message: NewMessage, limits: MessageLimits, path: str = "$") -> None:
+def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, path: str = "$") -> None:
     """Raises TooLarge, or BodyInvalid with the path."""
-    if len(bytes(message.payload)) > limits.bytes_max:
-        raise TooLarge(
-            f"the payload at {path}.payload has {len(bytes(message.payload))} bytes; at most {limits.bytes_max} are allowed"
-        )
+    if len(bytes(message.payload)) > bytes_max:
+        raise TooLarge(f"the payload at {path}.payload has {len(bytes(message.payload))} bytes; at most {bytes_max} are allowed")
     if not message.headers:
         return
     if len(message.headers) > limits.headers_max:
@@ -214,7 +282,7 @@ class Receipt:
 class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     message_id: str
     job_id: str
-    enqueued_at: str
+    enqueued_at: Timestamp
 
 
 class LeasedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -224,7 +292,7 @@ class LeasedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     payload: msgspec.Raw
     headers: dict[str, str]
     attempt: int
-    enqueued_at: str
+    enqueued_at: Timestamp
     correlation_id: str | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from postroad.access.preferences import AuditMode, PreferenceStore
 from postroad.access.seal import SealBroken, Sealer
 from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers, Draft, Stored
@@ -15,7 +16,7 @@ from postroad.engine.log import Entry
 from postroad.engine.table import Table
 from postroad.engine.wire import header_lines
 from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
-from postroad.kernel.caller import Caller
+from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
@@ -58,10 +59,11 @@ log = structlog.get_logger("postroad.queues")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a call came from, for its events: the request's id and the trace it belongs to."""
+    """Where a call came from, for its events: the request's id, the trace it belongs to, and the caller's address."""
 
     request_id: str = ""
     traceparent: str | None = None
+    address: str = ""
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -84,12 +86,12 @@ class Queues:
         sealer: Sealer,
         clock: Clock,
         *,
+        preferences: PreferenceStore,
         limits: MessageLimits,
-        idempotency_ttl_ms: int,
     ) -> None:
         self._link, self._committers, self._definitions = link, committers, definitions
         self._outbox, self._sealer, self._clock = outbox, sealer, clock
-        self._limits, self._idempotency_ttl_ms = limits, idempotency_ttl_ms
+        self._preferences, self._limits = preferences, limits
         self._work: dict[str, WorkQueue] = {}
         self._rooms: dict[str, Room] = {}
         table.on_change(self._queue_changed)
@@ -101,10 +103,11 @@ class Queues:
 
         Raises QueueNotFound, TooLarge, BodyInvalid, IdempotencyMismatch, EngineFull, Overloaded, EngineUnavailable.
         """
-        check_message(new, self._limits)
+        chosen = self._preferences.of(caller.tenant)
+        check_message(new, self._limits, chosen.max_message_bytes)
         record = self._definitions.known(caller.tenant, queue)
         if record is None:
-            record = await self._definitions.find_or_create(caller, queue, origin.request_id)
+            record = await self._definitions.find_or_create(_actor(caller, origin), queue)
         prepared = self._prepare(record, caller, new, origin)
         if len(prepared.drafts) == 1 and not record.settings.max_messages:  # nearly always, and the shorter way
             await self._committers.of(record.stream).append(prepared.drafts[0])
@@ -112,7 +115,8 @@ class Queues:
             [outcome] = await self._store(record, [prepared])
             if isinstance(outcome, PostroadError):
                 return await self._outcome_of_failed(record, caller, prepared, origin, outcome)
-        await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
+        if chosen.audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
         metrics.published.add(caller.tenant)
         return _published(prepared.message)
 
@@ -120,8 +124,11 @@ class Queues:
         self, caller: Caller, queue: str, batch: Sequence[NewMessage], origin: Origin
     ) -> list[Published | PostroadError]:
         """As `publish` for each of many, with an outcome for each: one that fails does not keep the others from being stored."""
-        record = await self._definitions.find_or_create(caller, queue, origin.request_id)
-        outcomes: list[Published | PostroadError | None] = [self._fault(new, index) for index, new in enumerate(batch)]
+        chosen = self._preferences.of(caller.tenant)
+        record = await self._definitions.find_or_create(_actor(caller, origin), queue)
+        outcomes: list[Published | PostroadError | None] = [
+            self._fault(new, index, chosen.max_message_bytes) for index, new in enumerate(batch)
+        ]
         good = [index for index, fault in enumerate(outcomes) if fault is None]
         prepared = [self._prepare(record, caller, batch[index], origin) for index in good]
         fresh: list[_Prepared] = []
@@ -134,7 +141,8 @@ class Queues:
             else:
                 fresh.append(one)
                 outcomes[index] = _published(one.message)
-        await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
+        if chosen.audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
         metrics.published.add(caller.tenant, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -166,9 +174,9 @@ class Queues:
             found = self._rooms[record.stream] = Room(count)
         return found
 
-    def _fault(self, new: NewMessage, index: int) -> PostroadError | None:
+    def _fault(self, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
-            check_message(new, self._limits, f"$.messages[{index}]")
+            check_message(new, self._limits, bytes_max, f"$.messages[{index}]")
         except PostroadError as fault:
             return fault
         return None
@@ -190,7 +198,7 @@ class Queues:
             return _Prepared(message, (draft,), new, "")
         body = body_hash(new)
         marker = Marker(v=1, body=body, message=message_id, job=message.job, at=now)
-        ttl_ms = record.settings.dedupe_window_ms or self._idempotency_ttl_ms
+        ttl_ms = record.settings.dedupe_window_ms or self._preferences.of(caller.tenant).idempotency_ttl_ms
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(caller.key_id, new.idempotency_key)}"
         return _Prepared(
@@ -216,7 +224,8 @@ class Queues:
             raise IdempotencyMismatch("the idempotency key was used with another body")
         first = msgspec.structs.replace(prepared.message, id=marker.message, job=marker.job, at=marker.at)
         # Whoever stored it may have died before the job's event was: the same event again is harmless, a missing one is not.
-        await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
+        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
         return _published(first)
 
     async def _marker(self, record: QueueRecord, subject: str, tries: int) -> Entry | None:
@@ -258,7 +267,8 @@ class Queues:
         delivered = await work.pull(count, wait_ms / 1000)
         if not delivered:
             return []
-        lease_ms = record.settings.visibility_timeout_ms if lease_ms is None else lease_ms
+        if lease_ms is None:
+            lease_ms = record.settings.visibility_timeout_ms or 0
         now = self._clock()
         messages: list[LeasedMessage] = []
         events: list[JobLeased] = []
@@ -271,7 +281,8 @@ class Queues:
                 messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
                 events.append(_leased_event(record, caller, origin, receipt, stored.at))
         await work.settle_without_answer(verdicts)
-        self._outbox.emit(events)
+        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
+            self._outbox.emit(events)
         metrics.leased.add(caller.tenant, len(messages))
         return messages
 
@@ -295,7 +306,8 @@ class Queues:
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
         now = self._clock()
-        await self._outbox.commit([_done_event(record, caller, origin, receipt, now) for receipt in good])
+        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([_done_event(record, caller, origin, receipt, now) for receipt in good])
         metrics.acked.add(caller.tenant, len(good))
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
@@ -320,6 +332,10 @@ class Queues:
         work = self._work.pop(stream, None)
         if work is not None:
             work.close(problem)
+
+
+def _actor(caller: Caller, origin: Origin) -> Actor:
+    return Actor(caller, origin.request_id, origin.address)
 
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:

@@ -20,21 +20,27 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class JobEvent(Event, frozen=True, kw_only=True):
-    """A step in the life of a job. These travel on `JOBS`, from which the state of every job can be rebuilt."""
+    """A step in the life of a job. These travel on `JOBS`, from which the state of every job can be rebuilt.
+
+    `audit` is the tenant's audit mode when it happened: with `jobs_only` the step counts for the job's state, and is not kept
+    as an event of the job.
+    """
 
     stream: ClassVar[str] = "JOBS"
 
     job_id: str
     message_id: str
     queue: str
+    audit: str = "full"
 
 
 class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
-    """A message was stored, ready to be pulled at once or, with `delay_ms`, later."""
+    """A message was stored, ready to be pulled at once or, with `delay_ms`, later. At `expires_at` the queue drops it."""
 
     version: int = 1
     payload_bytes: int
     delay_ms: int = 0
+    expires_at: str | None = None
     correlation_id: str | None = None
     key_id: str
     request_id: str = ""
@@ -57,6 +63,71 @@ class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
     version: int = 1
     attempt: int
     processing_ms: int
+    key_id: str
+    request_id: str = ""
+
+
+class JobRetried(JobEvent, frozen=True, kw_only=True, tag="job.retried"):
+    """The consumer could not do it: it is to be delivered again at `next_at`."""
+
+    version: int = 1
+    attempt: int
+    next_at: str
+    reason: str | None = None
+    key_id: str
+    request_id: str = ""
+
+
+class JobRequeued(JobEvent, frozen=True, kw_only=True, tag="job.requeued"):
+    """The consumer gave the message back, to be delivered again at once."""
+
+    version: int = 1
+    attempt: int
+    reason: str | None = None
+    key_id: str
+    request_id: str = ""
+
+
+class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
+    """The consumer keeps the message for longer, until `lease_until`."""
+
+    version: int = 1
+    attempt: int
+    lease_until: str
+    key_id: str
+    request_id: str = ""
+
+
+class JobDead(JobEvent, frozen=True, kw_only=True, tag="job.dead"):
+    """The message went to the dead letters: its consumer said so, or it failed too often. `last_error` is what a consumer gave
+    as its reason last."""
+
+    version: int = 1
+    attempt: int
+    reason: str
+    last_error: str | None = None
+    key_id: str
+    request_id: str = ""
+
+
+class JobRedriven(JobEvent, frozen=True, kw_only=True, tag="job.redriven"):
+    """The message was put back from the dead letters of `from_queue`; its attempts count from 1 again."""
+
+    version: int = 1
+    from_queue: str
+    task_id: str
+    key_id: str
+
+
+class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
+    """All messages that were in the queue were dropped; with `is_deleted` the queue itself, too. Their jobs have expired."""
+
+    stream: ClassVar[str] = "JOBS"
+
+    version: int = 1
+    queue: str
+    count: int
+    is_deleted: bool = False
     key_id: str
     request_id: str = ""
 
@@ -91,7 +162,20 @@ class WorkerStarted(Event, frozen=True, kw_only=True, tag="worker.started"):
 
 PLATFORM = "_platform"  # stands for the tenant in events of the installation itself; no tenant can be called so
 
-EVENT_TYPES: tuple[type[Event], ...] = (JobQueued, JobLeased, JobDone, QueueChanged, QueueDeleted, WorkerStarted)
+EVENT_TYPES: tuple[type[Event], ...] = (
+    JobQueued,
+    JobLeased,
+    JobExtended,
+    JobDone,
+    JobRetried,
+    JobRequeued,
+    JobDead,
+    JobRedriven,
+    QueuePurged,
+    QueueChanged,
+    QueueDeleted,
+    WorkerStarted,
+)
 
 
 def event_name(of: type[Event]) -> str:

@@ -15,26 +15,30 @@ from postroad.engine.tail import Source, follow
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.http.sse import event_stream, frame
-from postroad.kernel.caller import Scope
+from postroad.kernel.caller import Caller, Scope
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
-from postroad.kernel.patterns import matches, pattern
+from postroad.kernel.patterns import PATTERN, matches, pattern
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 
 _POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
+EventId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$", description="Go on after this event.")]
+
+
 class StreamQuery(msgspec.Struct, frozen=True, rename={"last_event_id": "lastEventId"}, forbid_unknown_fields=True):
-    events: Annotated[str, Meta(max_length=256, description="Which events: a pattern such as `job.*`.")] = ">"
-    last_event_id: Annotated[str, Meta(description="Go on after this event; the header Last-Event-ID says the same.")] | None = (
-        None
-    )
+    events: Annotated[
+        str, Meta(min_length=1, max_length=256, pattern=PATTERN, description="Which events: a pattern such as `job.*`.")
+    ] = ">"
+    last_event_id: EventId | None = None
 
 
-class _Name(msgspec.Struct):
-    event: str
+class _Head(msgspec.Struct):
+    event: str = ""
+    queue: str | None = None
 
 
-_name_of = msgspec.json.Decoder(_Name).decode
+_head_of = msgspec.json.Decoder(_Head).decode
 
 
 class TelemetryRoutes:
@@ -52,6 +56,8 @@ class TelemetryRoutes:
                 "Telemetry",
                 query=StreamQuery,
                 media="text/event-stream",
+                resource="telemetry",
+                headers=(("Last-Event-ID", EventId),),
                 errors=(EngineUnavailable,),
                 description=(
                     "Server-sent events, from now on or after `Last-Event-ID`. `event` is the type, `data` the event as JSON. "
@@ -64,7 +70,7 @@ class TelemetryRoutes:
         query: StreamQuery = request.query
         wanted = pattern(query.events)
         positions = await self._positions(request.header(b"last-event-id") or query.last_event_id)
-        return event_stream(request, self._frames(request.caller.tenant, wanted, positions))
+        return event_stream(request, self._frames(request.caller, wanted, positions))
 
     async def _positions(self, last_event_id: str | None) -> dict[str, int]:
         if last_event_id is not None:
@@ -75,23 +81,29 @@ class TelemetryRoutes:
         infos = {stream: await stream_info(self._link, stream) for stream in STREAMS}
         return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
 
-    async def _frames(self, tenant: str, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
+    async def _frames(self, caller: Caller, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
         """The id is given with a frame's last event: who reconnects in the middle of a frame gets all of it again."""
-        async for stream, entry in _merged(self._link, tenant, positions):
+        async for stream, entry in _merged(self._link, caller.tenant, positions):
             positions[stream] = entry.sequence
             position = "-".join(str(positions[name]) for name in STREAMS)
-            chosen = [(name, line) for line in unpack(entry.payload) if (name := _name(line)) and matches(wanted, name)]
+            named = [(_head(line), line) for line in unpack(entry.payload)]
+            chosen = [(head.event, line) for head, line in named if matches(wanted, head.event) and _may_see(caller, head)]
             for index, (name, line) in enumerate(chosen, 1):
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
 
 
-def _name(line: bytes) -> str:
-    """The event's type; nothing for what is no event. Somebody with access to the engine may have put anything there, and a
-    reader that stumbled over it would do so again each time it comes back."""
+def _head(line: bytes) -> _Head:
+    """The event's type and queue; nothing for what is no event. Somebody with access to the engine may have put anything there,
+    and a reader that stumbled over it would do so again each time it comes back."""
     try:
-        return _name_of(line).event
+        return _head_of(line)
     except (msgspec.DecodeError, RecursionError):
-        return ""
+        return _Head()
+
+
+def _may_see(caller: Caller, head: _Head) -> bool:
+    """A key that is kept to some queues sees their events and no others."""
+    return caller.allowed is None or (head.queue is not None and caller.may_use("queue", head.queue))
 
 
 async def _merged(link: Link, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:

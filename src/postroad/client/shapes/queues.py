@@ -1,4 +1,4 @@
-"""What the client hands back. Fields that a newer server adds are ignored."""
+"""Queues and messages, as the client hands them back."""
 
 from typing import Any
 
@@ -92,13 +92,3 @@ class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class QueuePage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     queues: list[Queue]
     next_cursor: str | None
-
-
-class Check(msgspec.Struct, frozen=True):
-    ok: bool
-    detail: str = ""
-
-
-class Readiness(msgspec.Struct, frozen=True):
-    status: str
-    checks: dict[str, Check]

@@ -1,0 +1,114 @@
+"""The gate: every request that needs a caller comes through here. What is not allowed by name is refused."""
+
+import contextlib
+from urllib.parse import parse_qs
+
+from postroad.access import hook as operators
+from postroad.access.audit import Audit
+from postroad.access.directory import FIRST_TENANT, Directory, Watch
+from postroad.access.guard import Guard
+from postroad.access.hook import Attempt, Authorize
+from postroad.access.jwts import JwtSecrets
+from postroad.access.keys import KEY_PREFIXES
+from postroad.access.tokens import TOKEN_PREFIX, Tokens
+from postroad.http.messages import Request
+from postroad.http.routing import Route
+from postroad.kernel.caller import Actor, Caller, Need
+from postroad.kernel.errors import Forbidden, Unauthenticated
+
+
+class Gate:
+    def __init__(
+        self,
+        directory: Directory,
+        tokens: Tokens,
+        jwts: JwtSecrets,
+        guard: Guard,
+        audit: Audit,
+        *,
+        authorize: Authorize | None = None,
+        keys_in_urls: bool = False,
+    ) -> None:
+        self._directory, self._tokens, self._jwts, self._guard, self._audit = directory, tokens, jwts, guard, audit
+        self._authorize, self._keys_in_urls = authorize, keys_in_urls
+
+    async def admit(self, request: Request, route: Route) -> Caller:
+        """The caller, if this route is open to it. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound,
+        TenantDisabled, OutOfTouch."""
+        self._directory.check_in_touch()
+        text, is_in_url = _credential(request, route)
+        caller = await self._identified(request, route, text, is_in_url=is_in_url)
+        if self._authorize is not None:
+            caller = await operators.ask(self._authorize, _attempt(request, route, text, caller))
+        if caller is None:
+            raise self._guard.fail(request.client, "the credential is not valid")
+        _check(caller, request, route)
+        if caller.is_platform and _is_tenants_business(request, route):
+            await self._audit.record(
+                Actor(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
+            )
+        return caller
+
+    async def _identified(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
+        """By which kind of credential it is: the first characters tell."""
+        named = request.parameters.get("project") or request.header(b"x-postroad-tenant")
+        if text.startswith(KEY_PREFIXES):
+            if is_in_url and not self._keys_in_urls:
+                raise Unauthenticated("a key does not belong in a URL, where it is logged: get a stream token by POST /v1/tokens")
+            may_ask = not self._guard.is_braked(request.client)
+            return await self._directory.caller_by_key(text, named, may_ask=may_ask)
+        if text.startswith(TOKEN_PREFIX):
+            resource = None if route.resource is None else route.resource.format(**request.parameters)
+            return None if resource is None else await self._tokens.caller(text, resource)
+        if route.takes_jwt and text.count(".") == 2:
+            return await self._jwts.caller(text, named or FIRST_TENANT)
+        return None
+
+    def watch(self, caller: Caller) -> Watch:
+        return self._directory.watch(caller)
+
+
+def _credential(request: Request, route: Route) -> tuple[str, bool]:
+    """The text, and whether it stands in the URL. Raises Unauthenticated if there is none."""
+    header = request.header(b"authorization")
+    if header is None and route.resource is not None and b"bearer=" in request.query_string:
+        with contextlib.suppress(ValueError):
+            found = parse_qs(request.query_string.decode("latin-1"), max_num_fields=64).get("bearer", [])
+            if len(found) == 1:
+                return found[0], True
+    scheme, _, text = (header or "").partition(" ")
+    if scheme.lower() not in ("bearer", "apikey"):
+        raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
+    return text.strip(), False
+
+
+def _check(caller: Caller, request: Request, route: Route) -> None:
+    if route.scope is Need.PLATFORM:
+        if not caller.is_platform:
+            raise Forbidden("this needs a platform key")
+    elif route.scope is not Need.IDENTITY and route.scope not in caller.scopes:
+        raise Forbidden(f"the key lacks the scope {str(route.scope)!r}")
+    if caller.allowed is not None or caller.only_stream is not None:
+        for kind in route.guarded:
+            name = request.parameters[kind]
+            if not caller.may_use(kind, name):
+                raise Forbidden(f"the key may not use the {kind} {name[:100]!r}")
+
+
+def _is_tenants_business(request: Request, route: Route) -> bool:
+    """Whether a platform key acts in a tenant's place here, which the tenant may want to know of."""
+    if route.scope in (Need.PLATFORM, Need.IDENTITY):
+        return False
+    return route.path.startswith("/v1/") or request.header(b"x-postroad-tenant") is not None
+
+
+def _attempt(request: Request, route: Route, text: str, caller: Caller | None) -> Attempt:
+    return Attempt(
+        method=request.method,
+        route=route.path,
+        parameters=dict(request.parameters),
+        needs=str(route.scope),
+        address=request.client,
+        credential=text,
+        caller=caller,
+    )

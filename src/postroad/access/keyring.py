@@ -1,0 +1,242 @@
+"""Keys as things: made, found, changed, rotated and deleted. A key can give no more than it may do itself."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postroad.access.audit import PLATFORM, Audit
+from postroad.access.directory import Directory
+from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_hash, key_id_of, new_key
+from postroad.access.preferences import PreferenceStore
+from postroad.access.records import KeyHash, KeyRecord
+from postroad.access.views import key_view
+from postroad.engine.table import Table
+from postroad.kernel.caller import ALL_SCOPES, EVERYTHING, Actor, Caller, Scope
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import Forbidden, KeyNotFound, NotNow
+from postroad.kernel.json import invalid_field
+
+_HASHES_MAX = 4
+_GRACE_SECONDS_MAX = 30 * 86_400
+LATEST_MS = 253_402_300_799_999  # the last moment of the year 9999; later ones cannot be shown
+
+Glob = Annotated[str, Meta(min_length=1, max_length=128)]
+Globs = Annotated[tuple[Glob, ...], Meta(max_length=64, description="Names; `*` stands for any run of characters.")]
+Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)]
+KeyName = Annotated[str, Meta(min_length=1, max_length=100)]
+When = Annotated[datetime, Meta(tz=True)]
+
+
+class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    name: KeyName
+    scopes: Scopes = ALL_SCOPES
+    allowed_queues: Globs = EVERYTHING
+    allowed_topics: Globs = EVERYTHING
+    allowed_streams: Globs = EVERYTHING
+    expires_at: When | None = None
+    platform: Annotated[bool, Meta(description="A platform key; only a platform key can make one.")] = False
+
+
+class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What to change; a field that is left out stays."""
+
+    name: KeyName | UnsetType = UNSET
+    scopes: Scopes | UnsetType = UNSET
+    allowed_queues: Globs | UnsetType = UNSET
+    allowed_topics: Globs | UnsetType = UNSET
+    allowed_streams: Globs | UnsetType = UNSET
+    expires_at: When | UnsetType | None = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class Rotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    grace_seconds: Annotated[
+        int, Meta(ge=0, le=_GRACE_SECONDS_MAX, description="How long the text that was good until now stays good.")
+    ] = 86_400
+
+
+class Keyring:
+    def __init__(
+        self, table: Table[KeyRecord], directory: Directory, preferences: PreferenceStore, audit: Audit, clock: Clock
+    ) -> None:
+        self._table, self._directory, self._preferences = table, directory, preferences
+        self._audit, self._clock = audit, clock
+
+    async def add(self, record: KeyRecord) -> None:
+        """Make a key known as it is, without asking who wants it. Raises Conflict if it is known already."""
+        await self._table.create(record.id, record)
+
+    async def remove(self, key_id: str) -> None:
+        await self._table.delete(key_id)
+
+    async def create(self, actor: Actor, wanted: NewKey) -> tuple[KeyRecord, str]:
+        """The key, and its text, which nobody can ask for again."""
+        tenant = None if wanted.platform else actor.tenant
+        if wanted.platform and not actor.caller.is_platform:
+            raise Forbidden("only a platform key can make a platform key")
+        if tenant is not None:
+            count, most = self._directory.key_count(tenant), self._preferences.of(tenant).max_keys
+            if count >= most:
+                raise Forbidden(f"the tenant has {count} keys; {most} is the limit")
+        text = new_key(TENANT_PREFIX if tenant else PLATFORM_PREFIX)
+        record = record_of(
+            text,
+            tenant,
+            wanted.name,
+            tuple(dict.fromkeys(wanted.scopes)),
+            self._clock(),
+            allowed_queues=wanted.allowed_queues,
+            allowed_topics=wanted.allowed_topics,
+            allowed_streams=wanted.allowed_streams,
+            expires_at_ms=_ms(wanted.expires_at),
+            created_by=actor.caller.key_id,
+        )
+        check_expiry(record.expires_at_ms, self._clock())
+        _check_no_more(actor.caller, record)
+        async with self._audit.change(actor, "key.create", record.id, tenant=tenant or PLATFORM, after=key_view(record)):
+            await self._table.create(record.id, record)
+        return record, text
+
+    async def find(self, actor: Actor, key_id: str) -> KeyRecord:
+        """Raises KeyNotFound, also for what is another tenant's."""
+        record = await self._directory.key(key_id) if key_id.isalnum() and len(key_id) == 16 else None
+        if record is None or not _is_seen_by(actor.caller, record):
+            raise KeyNotFound(f"there is no key {key_id[:64]!r}")
+        return record
+
+    async def change(self, actor: Actor, key_id: str, wanted: KeyChange) -> KeyRecord:
+        record = await self.find(actor, key_id)
+        if wanted.enabled is False:
+            _check_not_own(actor, record)
+        return await self._change(actor, "key.change", record, lambda now: self._changed(now, wanted))
+
+    def _changed(self, record: KeyRecord, wanted: KeyChange) -> KeyRecord:
+        given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
+        if "enabled" in given:
+            given["is_enabled"] = given.pop("enabled")
+        if "scopes" in given:
+            given["scopes"] = tuple(dict.fromkeys(given["scopes"]))
+        if "expires_at" in given:
+            given["expires_at_ms"] = _ms(given.pop("expires_at"))
+        changed = msgspec.structs.replace(record, **given)
+        if changed.expires_at_ms != record.expires_at_ms:
+            check_expiry(changed.expires_at_ms, self._clock())
+        return changed
+
+    async def rotate(self, actor: Actor, key_id: str, grace_seconds: int) -> tuple[KeyRecord, str]:
+        """The key with a new text; the one before stays good for the grace. The id, and all that goes by it, stays."""
+        record = await self.find(actor, key_id)
+        text = new_key(TENANT_PREFIX if record.tenant else PLATFORM_PREFIX, key_id=record.id)
+        now = self._clock()
+
+        def rotated(record: KeyRecord) -> KeyRecord:
+            kept = _phased_out(record.hashes, now, now + grace_seconds * 1000)
+            if len(kept) >= _HASHES_MAX:
+                raise NotNow(
+                    f"{len(kept)} earlier texts of this key are still in their grace; rotate with a grace of 0 to end them"
+                )
+            return msgspec.structs.replace(record, hashes=(KeyHash(sha256=key_hash(text), created_at_ms=now), *kept))
+
+        return await self._change(actor, "key.rotate", record, rotated), text
+
+    async def delete(self, actor: Actor, key_id: str) -> None:
+        record = await self.find(actor, key_id)
+        _check_not_own(actor, record)
+        _check_no_more(actor.caller, record)
+        async with self._audit.change(actor, "key.delete", record.id, tenant=record.tenant or PLATFORM, before=key_view(record)):
+            await self._table.delete(record.id)
+
+    async def delete_all(self, tenant: str) -> None:
+        for record in list(self._directory.keys_of(tenant)):
+            await self._table.delete(record.id)
+
+    async def _change(self, actor: Actor, action: str, record: KeyRecord, make: Callable[[KeyRecord], KeyRecord]) -> KeyRecord:
+        def checked(before: KeyRecord) -> KeyRecord:
+            after = make(before)
+            _check_no_more(actor.caller, before)
+            _check_no_more(actor.caller, after)
+            return after if after == before else msgspec.structs.replace(after, updated_at_ms=self._clock())
+
+        before, after = key_view(record), key_view(checked(record))
+        async with self._audit.change(actor, action, record.id, tenant=record.tenant or PLATFORM, before=before, after=after):
+            changed = await self._table.change(record.id, checked)
+        if changed is None:
+            raise KeyNotFound(f"there is no key {record.id!r}")
+        return changed[1]
+
+
+def record_of(
+    text: str,
+    tenant: str | None,
+    name: str,
+    scopes: tuple[Scope, ...],
+    now_ms: int,
+    *,
+    allowed_queues: tuple[str, ...] = EVERYTHING,
+    allowed_topics: tuple[str, ...] = EVERYTHING,
+    allowed_streams: tuple[str, ...] = EVERYTHING,
+    expires_at_ms: int | None = None,
+    created_by: str = "",
+) -> KeyRecord:
+    key_id = key_id_of(text)
+    if key_id is None:
+        raise ValueError("not the text of a key")
+    return KeyRecord(
+        id=key_id,
+        tenant=tenant,
+        name=name,
+        scopes=scopes,
+        allowed_queues=allowed_queues,
+        allowed_topics=allowed_topics,
+        allowed_streams=allowed_streams,
+        hashes=(KeyHash(sha256=key_hash(text), created_at_ms=now_ms),),
+        created_by=created_by,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        expires_at_ms=expires_at_ms,
+    )
+
+
+def check_expiry(expires_at_ms: int | None, now_ms: int) -> None:
+    """Raises BodyInvalid."""
+    if expires_at_ms is not None and not now_ms < expires_at_ms <= LATEST_MS:
+        raise invalid_field("$.expiresAt", "is in the past" if expires_at_ms <= now_ms else "is after the year 9999")
+
+
+def _ms(when: datetime | None) -> int | None:
+    return None if when is None else int(when.timestamp() * 1000)
+
+
+def _phased_out(hashes: tuple[KeyHash, ...], now_ms: int, until_ms: int) -> tuple[KeyHash, ...]:
+    """Those that are still good, none of them beyond `until_ms`."""
+    ending = [
+        msgspec.structs.replace(one, expires_at_ms=min(until_ms, one.expires_at_ms) if one.expires_at_ms else until_ms)
+        for one in hashes
+    ]
+    return tuple(one for one in ending if one.expires_at_ms is not None and one.expires_at_ms > now_ms)
+
+
+def _is_seen_by(caller: Caller, record: KeyRecord) -> bool:
+    return caller.is_platform or record.tenant == caller.tenant
+
+
+def _check_not_own(actor: Actor, record: KeyRecord) -> None:
+    if record.id == actor.caller.key_id:
+        raise NotNow("a key cannot disable or delete itself: use another one")
+
+
+def _check_no_more(caller: Caller, record: KeyRecord) -> None:
+    """Raises Forbidden if the record allows what the caller itself may not do: neither makes nor takes over such a key."""
+    if caller.is_platform:
+        return
+    more = [scope for scope in record.scopes if scope not in caller.scopes]
+    if more:
+        raise Forbidden(f"the key lacks the scope {str(more[0])!r}, so it cannot give it or change a key that has it")
+    for kind, globs in (caller.allowed or {}).items():
+        given: tuple[str, ...] = getattr(record, f"allowed_{kind}s")
+        wider = [glob for glob in given if glob not in globs and ("*" in glob or not caller.may_use(kind, glob))]
+        if wider:
+            raise Forbidden(f"the key may not use the {kind}s {wider[0]!r}, so it cannot allow them or change a key that may")

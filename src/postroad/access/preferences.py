@@ -1,0 +1,149 @@
+"""Settings that change while Postroad runs: per tenant, over the platform's, over what the processes were started with."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postroad.access.audit import PLATFORM, Audit
+from postroad.engine.table import Table
+from postroad.kernel.caller import Actor
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import Conflict, Forbidden
+
+SETTINGS_BUCKET = "postroad_settings"
+
+
+class AuditMode(StrEnum):
+    """How much of a job's life is kept."""
+
+    FULL = "full"
+    JOBS_ONLY = "jobs_only"
+    OFF = "off"
+
+
+_Lease = Annotated[int, Meta(ge=0, le=43_200_000)]
+_MAX_LEASE = Annotated[int, Meta(ge=1000, le=43_200_000)]
+_Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+_Bytes = Annotated[int, Meta(ge=1, le=8 * 1024 * 1024 - 64 * 1024)]
+_Pull = Annotated[int, Meta(ge=1, le=1000)]
+_Ttl = Annotated[int, Meta(ge=1000, le=30 * 86_400_000)]
+
+
+class Preferences(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What holds for a tenant."""
+
+    audit_mode: AuditMode
+    auto_create_queues: bool
+    visibility_timeout_ms: _Lease
+    receipt_ttl_max_ms: _MAX_LEASE
+    idempotency_ttl_ms: _Ttl
+    pull_max: _Pull
+    max_message_bytes: _Bytes
+    max_queues: _Count
+    max_keys: _Count
+
+
+class PreferenceChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What to change; a field that is left out stays, null goes back to the default."""
+
+    audit_mode: Annotated[
+        AuditMode | UnsetType | None, Meta(description="`full`, `jobs_only` or `off`: how much of a job's life is kept.")
+    ] = UNSET
+    auto_create_queues: Annotated[
+        bool | UnsetType | None, Meta(description="Publishing to a queue that does not exist makes it.")
+    ] = UNSET
+    visibility_timeout_ms: Annotated[_Lease | UnsetType | None, Meta(description="Default of new queues.")] = UNSET
+    receipt_ttl_max_ms: Annotated[
+        _MAX_LEASE | UnsetType | None, Meta(description="Longest lease that a pull may ask for. Platform keys only.")
+    ] = UNSET
+    idempotency_ttl_ms: Annotated[
+        _Ttl | UnsetType | None, Meta(description="How long an idempotency key counts, unless its queue says otherwise.")
+    ] = UNSET
+    pull_max: Annotated[_Pull | UnsetType | None, Meta(description="Messages in one pull. Platform keys only.")] = UNSET
+    max_message_bytes: Annotated[_Bytes | UnsetType | None, Meta(description="Largest payload. Platform keys only.")] = UNSET
+    max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+
+
+_LIMITS = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys"})
+
+
+class PreferenceRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What was chosen for a tenant, or under `_platform` for all: only the names that were set."""
+
+    v: int = 1
+    chosen: dict[str, Any] = {}
+    updated_at_ms: int = 0
+
+
+class PreferenceStore:
+    """`of(tenant)` costs a dictionary look-up; a change reaches every worker within moments."""
+
+    def __init__(self, table: Table[PreferenceRecord], audit: Audit, clock: Clock, initial: Preferences) -> None:
+        self._table, self._audit, self._clock, self._initial = table, audit, clock, initial
+        self._known: dict[str, Preferences] = {}
+        table.on_change(self._changed)
+
+    def _changed(self, key: str, _record: PreferenceRecord | None) -> None:
+        if key == PLATFORM:
+            self._known.clear()
+        else:
+            self._known.pop(key, None)
+
+    def of(self, tenant: str) -> Preferences:
+        """What holds for the tenant; for `_platform`, what holds for tenants that chose nothing."""
+        found = self._known.get(tenant)
+        if found is None:
+            found = self._known[tenant] = self._resolved(tenant)
+        return found
+
+    def _resolved(self, tenant: str) -> Preferences:
+        chosen = {**self.chosen(PLATFORM), **self.chosen(tenant)}
+        values = {**msgspec.to_builtins(self._initial), **chosen}
+        return msgspec.convert(values, Preferences)
+
+    def chosen(self, tenant: str) -> dict[str, Any]:
+        record = self._table.get(tenant)
+        return record.chosen if record else {}
+
+    async def change(self, actor: Actor, tenant: str, change: PreferenceChange) -> Preferences:
+        """Raises Forbidden when a limit is changed by anyone but the platform."""
+        wanted = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
+        refused = sorted(_camel(name) for name in wanted if name in _LIMITS)
+        if refused and not actor.caller.is_platform:
+            raise Forbidden(f"only a platform key may change {', '.join(refused)}")
+        new = {_camel(name): msgspec.to_builtins(value) for name, value in wanted.items()}
+        await self._store(actor, tenant, lambda chosen: {k: v for k, v in {**chosen, **new}.items() if v is not None})
+        return self.of(tenant)
+
+    async def set_up(self, tenant: str, *, auto_create_queues: bool) -> None:
+        """What a new tenant starts with. Part of its creation, which is on record as a whole."""
+        record = PreferenceRecord(chosen={"autoCreateQueues": auto_create_queues}, updated_at_ms=self._clock())
+        try:
+            await self._table.create(tenant, record)
+        except Conflict:
+            await self._table.change(tenant, lambda _: record)
+
+    async def remove(self, tenant: str) -> None:
+        await self._table.delete(tenant)
+
+    async def _store(self, actor: Actor, tenant: str, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        before = self.chosen(tenant)
+        async with self._audit.change(actor, "settings.change", "settings", tenant=tenant, before=before, after=make(before)):
+            if await self._table.fetch(tenant) is None:
+                try:
+                    await self._table.create(tenant, PreferenceRecord(chosen=make({}), updated_at_ms=self._clock()))
+                    return
+                except Conflict:
+                    self._table.forget(tenant)
+            await self._table.change(
+                tenant, lambda record: PreferenceRecord(chosen=make(record.chosen), updated_at_ms=self._clock())
+            )
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

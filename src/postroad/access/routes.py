@@ -1,0 +1,327 @@
+"""What a tenant's admin governs over HTTP: keys, JWT secrets and settings; and for every caller: who am I, and stream tokens."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from postroad.access.directory import Directory
+from postroad.access.jwts import JwtSecrets, NewSecret
+from postroad.access.keyring import KeyChange, Keyring, NewKey, Rotation
+from postroad.access.preferences import PreferenceChange, Preferences, PreferenceStore
+from postroad.access.records import KeyRecord
+from postroad.access.tokens import NewToken, Tokens
+from postroad.access.uses import KeyUses
+from postroad.access.views import KeyView, SecretView, key_view, secret_view
+from postroad.http.messages import Reply, Request
+from postroad.http.routing import Route
+from postroad.kernel.caller import EVERYTHING, Credential, Need, Scope
+from postroad.kernel.clock import Timestamp, rfc3339
+from postroad.kernel.errors import (
+    EngineUnavailable,
+    Forbidden,
+    InvalidParameter,
+    KeyNotFound,
+    NotNow,
+    SecretNotFound,
+)
+
+
+class KeyList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    keys: list[KeyView]
+    next_cursor: str | None
+
+
+class KeyMade(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """`key` is the text to call with. It is shown here and never again."""
+
+    key: str
+    record: KeyView
+
+
+PlaceCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\.[0-9A-Za-z]{16}$")]  # when, and which
+
+
+class KeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: PlaceCursor | None = None
+    platform: Annotated[bool, Meta(description="The platform's keys instead of the tenant's. Platform keys only.")] = False
+
+
+class SecretList(msgspec.Struct, frozen=True):
+    secrets: list[SecretView]
+
+
+class SecretMade(msgspec.Struct, frozen=True):
+    """`secret` is what JWTs are to be signed with (HS256). It is shown here and never again."""
+
+    secret: str
+    record: SecretView
+
+
+class TokenMade(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    token: Annotated[str, Meta(description="Send it as `?bearer=` or as a Bearer token.")]
+    resource: str
+    expires_at: Timestamp
+
+
+class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What the credential of this request is, and allows."""
+
+    tenant: str
+    platform: bool
+    credential: Credential
+    key_id: str
+    key_name: str
+    subject: str | None
+    scopes: list[Scope]
+    allowed_queues: tuple[str, ...]
+    allowed_topics: tuple[str, ...]
+    allowed_streams: tuple[str, ...]
+    expires_at: Timestamp | None
+
+
+class SettingsView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What holds, and which of it was chosen here; the rest is the platform's default."""
+
+    settings: Preferences
+    chosen: dict[str, Any]
+
+
+_CHANGING = (EngineUnavailable,)
+
+
+class AccessRoutes:
+    def __init__(
+        self,
+        directory: Directory,
+        keyring: Keyring,
+        uses: KeyUses,
+        secrets: JwtSecrets,
+        tokens: Tokens,
+        preferences: PreferenceStore,
+    ) -> None:
+        self._directory, self._keyring, self._uses = directory, keyring, uses
+        self._secrets, self._tokens, self._preferences = secrets, tokens, preferences
+
+    def table(self) -> Sequence[Route]:
+        return [*self._callers_table(), *self._keys_table(), *self._secrets_table(), *self._settings_table()]
+
+    def _callers_table(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/whoami",
+                self.whoami,
+                Need.IDENTITY,
+                "Who am I?",
+                "Access",
+                answer=WhoAmI,
+                takes_jwt=True,
+                description="What the credential of the request is, and allows. Also for a tenant's JWTs.",
+            ),
+            Route(
+                "POST",
+                "/v1/tokens",
+                self.create_token,
+                Scope.READ,
+                "Get a stream token",
+                "Access",
+                body=NewToken,
+                answer=TokenMade,
+                status=201,
+                description="For live reading where no header can be sent. Read-only, one resource; it dies with the key.",
+            ),
+        ]
+
+    def _keys_table(self) -> list[Route]:
+        keys, one = "/api/control/keys", "/api/control/keys/{key}"
+        found = (KeyNotFound, *_CHANGING)
+        return [
+            Route(
+                "GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, answer=KeyList, errors=_CHANGING
+            ),
+            Route(
+                "POST",
+                keys,
+                self.create_key,
+                Scope.ADMIN,
+                "Make a key",
+                "Keys",
+                body=NewKey,
+                answer=KeyMade,
+                status=201,
+                errors=_CHANGING,
+                description="The key is shown once. A key can give no more than it may do itself.",
+            ),
+            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", answer=KeyView, errors=found),
+            Route(
+                "PATCH",
+                one,
+                self.change_key,
+                Scope.ADMIN,
+                "Change, disable or enable a key",
+                "Keys",
+                body=KeyChange,
+                answer=KeyView,
+                errors=(NotNow, *found),
+                description="Takes effect on every gateway in under a second.",
+            ),
+            Route(
+                "POST",
+                f"{one}/rotate",
+                self.rotate_key,
+                Scope.ADMIN,
+                "Give a key a new text",
+                "Keys",
+                body=Rotation,
+                answer=KeyMade,
+                errors=(NotNow, *found),
+                description="The text before stays good for the grace. The key's id, scopes and history stay.",
+            ),
+            Route("DELETE", one, self.delete_key, Scope.ADMIN, "Delete a key", "Keys", status=204, errors=(NotNow, *found)),
+        ]
+
+    def _secrets_table(self) -> list[Route]:
+        path = "/api/control/jwt-secrets"
+        return [
+            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", answer=SecretList),
+            Route(
+                "POST",
+                path,
+                self.create_secret,
+                Scope.ADMIN,
+                "Add a JWT secret",
+                "JWT secrets",
+                body=NewSecret,
+                answer=SecretMade,
+                status=201,
+                errors=(NotNow, *_CHANGING),
+                description="For JWTs (HS256) that open stream and session routes. Up to five at a time, for rotation.",
+            ),
+            Route(
+                "DELETE",
+                f"{path}/{{secret}}",
+                self.delete_secret,
+                Scope.ADMIN,
+                "Delete a JWT secret",
+                "JWT secrets",
+                status=204,
+                errors=(SecretNotFound, *_CHANGING),
+            ),
+        ]
+
+    def _settings_table(self) -> list[Route]:
+        path = "/v1/admin/settings"
+        return [
+            Route("GET", path, self.get_settings, Scope.ADMIN, "Show the tenant's settings", "Settings", answer=SettingsView),
+            Route(
+                "POST",
+                path,
+                self.change_settings,
+                Scope.ADMIN,
+                "Change the tenant's settings",
+                "Settings",
+                body=PreferenceChange,
+                answer=SettingsView,
+                errors=_CHANGING,
+                description="Takes effect on every gateway in under a second. null goes back to the default.",
+            ),
+        ]
+
+    async def whoami(self, request: Request) -> Reply:
+        caller = request.caller
+        allowed = caller.allowed or {}
+        if caller.credential is Credential.JWT:
+            allowed = {"queue": (), "topic": (), "stream": EVERYTHING if caller.only_stream is None else (caller.only_stream,)}
+        return Reply(
+            WhoAmI(
+                tenant=caller.tenant,
+                platform=caller.is_platform,
+                credential=caller.credential,
+                key_id=caller.key_id,
+                key_name=caller.name,
+                subject=caller.subject,
+                scopes=sorted(caller.scopes),
+                allowed_queues=allowed.get("queue", EVERYTHING),
+                allowed_topics=allowed.get("topic", EVERYTHING),
+                allowed_streams=allowed.get("stream", EVERYTHING),
+                expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
+            )
+        )
+
+    async def create_token(self, request: Request) -> Reply:
+        wanted: NewToken = request.body
+        token, expires_at_ms = self._tokens.mint(request.caller, wanted)
+        return Reply(TokenMade(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
+
+    async def list_keys(self, request: Request) -> Reply:
+        query: KeyQuery = request.query
+        if query.platform and not request.caller.is_platform:
+            raise Forbidden("only a platform key may see the platform's keys")
+        records = list(self._directory.keys_of(None if query.platform else request.caller.tenant))
+        if query.cursor is not None:
+            records = [record for record in records if _place(record) > _place_of(query.cursor)]
+        shown = records[: query.limit]
+        used = await self._uses.of(record.id for record in shown)
+        cursor = ".".join(map(str, _place(shown[-1]))) if len(records) > query.limit else None
+        return Reply(KeyList(keys=[key_view(record, used.get(record.id)) for record in shown], next_cursor=cursor))
+
+    async def create_key(self, request: Request) -> Reply:
+        record, text = await self._keyring.create(request.actor, request.body)
+        return Reply(KeyMade(key=text, record=key_view(record)), status=201, headers=[_NOT_STORED])
+
+    async def get_key(self, request: Request) -> Reply:
+        return Reply(await self._view(await self._keyring.find(request.actor, request.parameters["key"])))
+
+    async def change_key(self, request: Request) -> Reply:
+        return Reply(await self._view(await self._keyring.change(request.actor, request.parameters["key"], request.body)))
+
+    async def rotate_key(self, request: Request) -> Reply:
+        rotation: Rotation = request.body
+        record, text = await self._keyring.rotate(request.actor, request.parameters["key"], rotation.grace_seconds)
+        return Reply(KeyMade(key=text, record=key_view(record)), headers=[_NOT_STORED])
+
+    async def delete_key(self, request: Request) -> Reply:
+        await self._keyring.delete(request.actor, request.parameters["key"])
+        return Reply(status=204)
+
+    async def _view(self, record: KeyRecord) -> KeyView:
+        return key_view(record, (await self._uses.of([record.id])).get(record.id))
+
+    async def list_secrets(self, request: Request) -> Reply:
+        return Reply(SecretList([secret_view(record) for record in self._secrets.of(request.caller.tenant)]))
+
+    async def create_secret(self, request: Request) -> Reply:
+        record, plain = await self._secrets.create(request.actor, request.body)
+        return Reply(SecretMade(plain, secret_view(record)), status=201, headers=[_NOT_STORED])
+
+    async def delete_secret(self, request: Request) -> Reply:
+        await self._secrets.delete(request.actor, request.parameters["secret"])
+        return Reply(status=204)
+
+    async def get_settings(self, request: Request) -> Reply:
+        return Reply(settings_view(self._preferences, request.caller.tenant))
+
+    async def change_settings(self, request: Request) -> Reply:
+        await self._preferences.change(request.actor, request.caller.tenant, request.body)
+        return Reply(settings_view(self._preferences, request.caller.tenant))
+
+
+_NOT_STORED = (b"cache-control", b"no-store")
+
+
+def settings_view(preferences: PreferenceStore, tenant: str) -> SettingsView:
+    return SettingsView(settings=preferences.of(tenant), chosen=preferences.chosen(tenant))
+
+
+def _place(record: KeyRecord) -> tuple[int, str]:
+    return record.created_at_ms, record.id
+
+
+def _place_of(cursor: str) -> tuple[int, str]:
+    at, _, key_id = cursor.partition(".")
+    if not at.isdecimal() or len(at) > 18:
+        raise InvalidParameter("the cursor is not one that this list gave out")
+    return int(at), key_id

@@ -1,0 +1,91 @@
+"""`postroad up`, `serve` and `openapi`. The server is imported where it is started: the other commands do without."""
+
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from postroad import __version__
+
+if TYPE_CHECKING:
+    from postroad.settings import Settings
+
+Host = Annotated[
+    str | None, typer.Option(help="Address to listen on. (env: POSTROAD_HOST, default 127.0.0.1)", show_default=False)
+]
+Port = Annotated[
+    int | None, typer.Option(help="Port to listen on; 0 takes a free one. (env: POSTROAD_PORT, default 8080)", show_default=False)
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that share the port. (env: POSTROAD_WORKERS, default 1)", show_default=False)
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Where data, credentials and the platform key are. (env: POSTROAD_DATA_DIR, default ./var)",
+        show_default=False,
+    ),
+]
+RoleName = Literal["all", "gateway", "control", "delivery"]
+
+
+def up_command(host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None) -> None:
+    """Start everything on this machine: the engine and workers of all roles. Ctrl-C stops it.
+
+    Without POSTROAD_NATS_URL a nats-server runs as a child, with its data under ./var. On the first start the tenant `default`,
+    its key and a platform admin key are made; var/credentials.toml has them.
+    """
+    from postroad.cli.banner import print_banner
+    from postroad.supervisor import up
+
+    _run(lambda settings: up(settings, print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
+
+
+def serve_command(
+    role: Annotated[RoleName, typer.Option(help="What these processes do.")] = "all",
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Start stateless workers against the engine that POSTROAD_NATS_URL names.
+
+    All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
+    `delivery` will send out and has no work yet; every role answers /healthz, /readyz and /metrics.
+    """
+    from postroad.assembly import Role
+    from postroad.cli.banner import print_banner
+    from postroad.supervisor import serve
+
+    _run(lambda settings: serve(settings, Role(role), print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
+
+
+def openapi_command() -> None:
+    """Print the OpenAPI 3.1 description of the HTTP API."""
+    from postroad.assembly import described_routes
+    from postroad.http.openapi import openapi_document
+    from postroad.kernel.json import encode
+
+    sys.stdout.buffer.write(encode(openapi_document(described_routes(), __version__)) + b"\n")
+
+
+def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides: object) -> None:
+    import asyncio
+
+    from postroad.kernel.errors import PostroadError
+    from postroad.logs import set_up_logs
+    from postroad.settings import SettingsInvalid, load_settings
+
+    try:
+        settings = load_settings(overrides=overrides)
+        set_up_logs(settings.log_level, settings.log_format)
+        asyncio.run(start(settings))
+    except SettingsInvalid as faults:
+        typer.echo(f"These settings cannot be used:\n{faults}", err=True)
+        raise typer.Exit(2) from None
+    except PostroadError as problem:
+        typer.echo(f"postroad: {problem}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,1 @@
+"""What the client hands back. Fields that a newer server adds are ignored."""

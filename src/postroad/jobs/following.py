@@ -1,0 +1,106 @@
+"""A store that is kept up with `JOBS`: frames are read in the event loop, and folded in batches in the store's own thread."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+import msgspec
+import structlog
+
+from postroad.engine import log as stored_log
+from postroad.engine.layout import StreamState
+from postroad.engine.link import Link
+from postroad.engine.log import Entry
+from postroad.engine.tail import Source, Tail
+from postroad.jobs import metrics
+from postroad.jobs.store import Store, remove
+from postroad.jobs.telling import read_frames
+from postroad.kernel.clock import Clock
+
+STREAM = "JOBS"
+SUBJECT = "job.>"
+_BATCH_BYTES = 1024 * 1024  # some 3,000 events: a tenth of a second, during which readers wait
+_FRAMES_AHEAD = 64
+_LOGGED_MAX = 10
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = structlog.get_logger("postroad.jobs")
+
+
+class StreamNow(msgspec.Struct, frozen=True):
+    """`created` tells the stream from another one of the same name."""
+
+    created: str
+    state: StreamState
+
+
+_decode_stream = msgspec.json.Decoder(StreamNow).decode
+
+
+async def stream_now(link: Link) -> StreamNow:
+    """Raises EngineUnavailable, or EngineRefused if there is no such stream."""
+    return _decode_stream(await link.call(f"STREAM.INFO.{STREAM}"))
+
+
+class Keeper:
+    """A store, and the one thread that may touch it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroad-jobs")
+
+    async def call(self, work: Callable[Concatenate[Store, P], T], *args: P.args, **more: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self.store, *args, **more))
+
+    def close(self, *, and_remove: bool = False) -> None:
+        """Once what is waiting is done; nobody waits for that."""
+        self._thread.submit(self.store.close)
+        if and_remove:
+            self._thread.submit(remove, self.store.path)
+        self._thread.shutdown(wait=False)
+
+
+class Follower:
+    """Keeps one store up with the stream, and calls `applied` after each batch."""
+
+    def __init__(self, link: Link, clock: Clock, keeper: Keeper, applied: Callable[[], None]) -> None:
+        self.keeper = keeper
+        self.position = keeper.store.position
+        self.last_at_ms = 0
+        self._link, self._clock, self._applied = link, clock, applied
+        self._ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=_FRAMES_AHEAD)
+
+    async def run(self) -> None:
+        tail = Tail(self._link, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(tail.run())
+            both.create_task(self._fold())
+
+    async def _fold(self) -> None:
+        while True:
+            entries = [await self._ready.get()]
+            size = len(entries[0].payload)
+            while size < _BATCH_BYTES and not self._ready.empty():
+                entries.append(self._ready.get_nowait())
+                size += len(entries[-1].payload)
+            with metrics.batch_seconds.time():
+                await self.keeper.call(apply_frames, entries, self._clock())
+            self.position, self.last_at_ms = entries[-1].sequence, entries[-1].at_ms
+            self._applied()
+
+    async def has_all(self) -> bool:
+        """Whether the stream has nothing beyond the position: what was there may have been removed."""
+        page = await stored_log.read(self._link, STREAM, SUBJECT, self.position + 1, limit=1)
+        return not page.entries
+
+
+def apply_frames(store: Store, entries: list[Entry], now: int) -> None:
+    batch = read_frames(entries)
+    for sequence, problem in batch.unreadable[:_LOGGED_MAX]:
+        log.error("event_unreadable", stream=STREAM, sequence=sequence, problem=problem)
+    store.apply(batch, now)
+    metrics.unreadable.inc(len(batch.unreadable))
+    metrics.events.inc(batch.events)

@@ -1,0 +1,213 @@
+"""What a job is, and what each step makes of it. Pure: no I/O, no clock.
+
+The state of a job is a function of the *set* of its events: not of their order, nor of how often each one came. Events come at
+least once, from processes that do not wait for each other, so `job.done` may be stored before the `job.leased` of its attempt.
+
+- Steps of one life are ordered: what ends it (`done`, `dead`) is above what does not, then by attempt, by kind, by time. The
+  highest one is the job's state. An end counts whatever its attempt is: the message is gone, so nothing can follow.
+- `job.redriven` begins a new life: attempts count from 1 again, and steps that are older than it no longer count. No event says
+  which life it is of, so its time does.
+- The redrive's event may itself come late. So a job keeps, below its highest step, those that are later: each would be the
+  highest if a redrive between them came to light. Nearly always there is one step and no more.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    RETRYING = "retrying"
+    DONE = "done"
+    DEAD = "dead"
+    EXPIRED = "expired"
+
+
+UNFINISHED = (JobStatus.QUEUED, JobStatus.DELAYED, JobStatus.LEASED, JobStatus.RETRYING)
+
+
+class Step(NamedTuple):
+    """One step of a life. The order of its fields is the order of steps; a time of 0 is none."""
+
+    is_end: bool
+    attempt: int
+    rank: int
+    at: int
+    status: str
+    due_at: int = 0
+    lease_until: int = 0
+
+
+class Failure(NamedTuple):
+    """What went wrong last: the latest one counts, in whichever life it was."""
+
+    at: int
+    attempt: int
+    rank: int
+    error: str
+
+
+class Purge(NamedTuple):
+    """All that was in a queue was dropped at this moment."""
+
+    at: int
+    why: str
+
+
+class Told(NamedTuple):
+    """What one event tells of one job. `is_first` and `is_redrive`: it is the event that begins the job, or a new life."""
+
+    tenant: str
+    job_id: str
+    queue: str
+    message_id: str
+    step: Step
+    error: str | None = None
+    is_first: bool = False
+    is_redrive: bool = False
+    expires_at: int = 0
+    correlation_id: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The stored state of a job, from which its status at any time follows. Times are milliseconds; 0 is none."""
+
+    tenant: str
+    job_id: str
+    queue: str
+    message_id: str
+    first_at: int  # of all events that came
+    queued_at: int  # of job.queued: 0 while that is missing
+    updated_at: int
+    steps: tuple[Step, ...]  # the highest first; those below it are later
+    redriven_at: int = 0
+    expires_at: int = 0
+    correlation_id: str | None = None
+    failure: Failure | None = None
+    purge: Purge | None = None
+
+    @property
+    def created_at(self) -> int:
+        return self.queued_at or self.first_at
+
+    @property
+    def begun_at(self) -> int:
+        """When its present life began."""
+        return self.redriven_at or self.created_at
+
+    @property
+    def step(self) -> Step:
+        return self.steps[0]
+
+    @property
+    def is_purged(self) -> bool:
+        return self.purge is not None and not self.steps[0].is_end
+
+    @property
+    def last_error(self) -> str | None:
+        if self.purge is not None and self.is_purged:
+            return self.purge.why
+        return self.failure.error if self.failure else None
+
+    @property
+    def changed_at(self) -> int:
+        """The time of its last event, or of the purge that ended it."""
+        return max(self.updated_at, self.purge.at) if self.purge is not None and self.is_purged else self.updated_at
+
+
+def fold(job: Job | None, told: Told) -> Job:
+    """The job after what was told; made of it if there was none."""
+    step, at = told.step, told.step.at
+    failure = Failure(at, step.attempt, step.rank, told.error) if told.error else None
+    if job is None:
+        return Job(
+            told.tenant,
+            told.job_id,
+            told.queue,
+            told.message_id,
+            at,
+            at if told.is_first else 0,
+            at,
+            (step,),
+            at if told.is_redrive else 0,
+            told.expires_at,
+            told.correlation_id,
+            failure,
+        )
+    is_later = (at, told.queue, told.message_id) > (job.updated_at, job.queue, job.message_id)
+    is_new_life = told.is_redrive and at > job.redriven_at
+    steps = _with_step(job.steps, step) if at >= job.redriven_at else job.steps
+    return Job(
+        job.tenant,
+        job.job_id,
+        told.queue if is_later else job.queue,
+        told.message_id if is_later else job.message_id,
+        min(at, job.first_at),
+        min(at, job.queued_at or at) if told.is_first else job.queued_at,
+        max(at, job.updated_at),
+        tuple(one for one in steps if one.at >= at) if is_new_life else steps,
+        at if is_new_life else job.redriven_at,
+        max(told.expires_at, job.expires_at),
+        told.correlation_id or job.correlation_id,
+        max(failure, job.failure) if failure and job.failure else failure or job.failure,
+        job.purge,
+    )
+
+
+def _with_step(steps: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
+    """Without those that another one is both above and not before: whatever redrive comes to light, they would not count."""
+    if step > steps[0] and step.at >= steps[-1].at:
+        return (step,)
+    kept: list[Step] = []
+    for one in sorted({*steps, step}, reverse=True):
+        if not kept or one.at > kept[-1].at:
+            kept.append(one)
+    return tuple(kept)
+
+
+def settle(job: Job, first_purge: Purge | None) -> Job:
+    """The job, knowing the first purge of its queue since its present life began, which dropped its message.
+
+    It shows on what has not ended. An end that comes to light later stands: the work was done, or there is a dead letter.
+    """
+    known = [purge for purge in (first_purge, job.purge) if purge is not None and purge.at > job.begun_at]
+    first = min(known, default=None)
+    return job if first == job.purge else replace(job, purge=first)
+
+
+class Standing(NamedTuple):
+    """What a job is, and when it will be something else if no event comes; None if never."""
+
+    status: str
+    changes_at: int | None
+
+
+def standing_at(job: Job, now: int) -> Standing:
+    """A delayed job whose time has come is queued; so is a leased one whose lease has passed. What has not ended and is past
+    its expiry has expired."""
+    step = job.steps[0]
+    if step.is_end:
+        return Standing(step.status, None)
+    expiry = 0 if job.redriven_at else job.expires_at  # of the message as first queued; one put back has none that is known
+    if job.purge is not None or 0 < expiry <= now:
+        return Standing("expired", None)
+    turns_at = step.lease_until if step.status == "leased" else step.due_at if step.status == "delayed" else 0
+    if turns_at > now:
+        return Standing(step.status, min(turns_at, expiry) if expiry else turns_at)
+    return Standing("queued" if step.status in ("leased", "delayed") else step.status, expiry or None)
+
+
+def status_at(job: Job, now: int) -> JobStatus:
+    return JobStatus(standing_at(job, now).status)
+
+
+def ended_at(job: Job, now: int) -> int | None:
+    """Since when it has been done, dead or expired; None if it is none of these."""
+    if status_at(job, now) in UNFINISHED:
+        return None
+    return job.changed_at if job.step.is_end or job.is_purged else max(job.changed_at, job.expires_at)

@@ -1,0 +1,354 @@
+"""The jobs in a SQLite file, which can be thrown away: `JOBS` is the truth.
+
+Synchronous, for one thread. A job is one row: its state as the rules have it, packed, and beside it what it is looked up by.
+`status` is what it was when the row was written and `changes_at` when that stops being so; `sweep` keeps up with those whose time
+has come, and readers look at the few it has not reached yet by themselves.
+"""
+
+import bisect
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from postroad.jobs.rules import UNFINISHED, Job, Purge, ended_at, fold, settle, standing_at
+from postroad.jobs.telling import Batch, Line
+
+SCHEMA_VERSION = 1
+_LOAD_AT_ONCE = 500
+
+_SCHEMA = """
+CREATE TABLE about (
+    one INTEGER PRIMARY KEY CHECK (one = 1), stream TEXT NOT NULL, position INTEGER NOT NULL, next_number INTEGER NOT NULL,
+    is_complete INTEGER NOT NULL
+);
+CREATE TABLE tenants (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE queues (id INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE (tenant, name));
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, job TEXT NOT NULL, queue INTEGER NOT NULL, message TEXT NOT NULL,
+    correlation TEXT, status TEXT NOT NULL, created_at INTEGER NOT NULL, begun_at INTEGER NOT NULL, changes_at INTEGER,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX jobs_by_id ON jobs (tenant, job);
+CREATE INDEX jobs_newest ON jobs (tenant, created_at);
+CREATE INDEX jobs_of_queue ON jobs (queue, created_at);
+CREATE INDEX jobs_of_status ON jobs (tenant, status, created_at);
+CREATE INDEX jobs_of_queue_and_status ON jobs (queue, status, created_at);
+CREATE INDEX jobs_of_correlation ON jobs (tenant, correlation, created_at) WHERE correlation IS NOT NULL;
+CREATE INDEX jobs_of_message ON jobs (tenant, message);
+CREATE INDEX jobs_changing ON jobs (changes_at) WHERE changes_at IS NOT NULL;
+CREATE TABLE events (
+    job INTEGER NOT NULL, at INTEGER NOT NULL, rank INTEGER NOT NULL, event TEXT NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (job, at, rank, event)
+) WITHOUT ROWID;
+CREATE TABLE purges (
+    queue INTEGER NOT NULL, at INTEGER NOT NULL, why TEXT NOT NULL, is_pending INTEGER NOT NULL, PRIMARY KEY (queue, at, why)
+) WITHOUT ROWID;
+"""
+
+_INSERT = """INSERT INTO jobs (tenant, job, queue, message, correlation, status, created_at, begun_at, changes_at, body, number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_UPDATE = "UPDATE jobs SET status = ?, changes_at = ?, body = ? WHERE number = ?"
+_MOVE = """UPDATE jobs SET tenant = ?, job = ?, queue = ?, message = ?, correlation = ?, status = ?, created_at = ?,
+begun_at = ?, changes_at = ?, body = ? WHERE number = ?"""
+_PURGED = f"""SELECT number, body FROM jobs INDEXED BY jobs_of_queue_and_status
+WHERE queue = ? AND status IN ({", ".join(f"'{status}'" for status in UNFINISHED)}) AND created_at < ? AND begun_at < ?
+LIMIT ?"""  # noqa: S608  # our own words
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+
+
+class Moved(Exception):
+    """The file is not where this process left it: another one has written to it. Open it again."""
+
+
+class Unusable(Exception):
+    """Not a file of this version, of this stream, or not whole."""
+
+
+class Store:
+    """One open file. Raises sqlite3.Error where the disk or the file is not as it should be."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.connection = path, connection
+        self.pending: list[tuple[int, Purge]] = []  # purges that not every row of the queue knows of yet
+        self._purges: dict[int, list[Purge]] = defaultdict(list)
+        self.position, self._next_number = self._about()
+        self._tenants: dict[str, int] = {name: number for number, name in connection.execute("SELECT id, name FROM tenants")}
+        self._queues: dict[int, dict[str, int]] = defaultdict(dict)
+        for number, tenant, name in connection.execute("SELECT id, tenant, name FROM queues"):
+            self._queues[tenant][name] = number
+        for queue, at, why, is_pending in connection.execute("SELECT queue, at, why, is_pending FROM purges ORDER BY at, why"):
+            self._purges[queue].append(Purge(at, why))
+            if is_pending:
+                self.pending.append((queue, Purge(at, why)))
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _about(self) -> tuple[int, int]:
+        position, next_number = self.connection.execute("SELECT position, next_number FROM about").fetchone()
+        return position, next_number
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction. What it is based on is what the file has: nobody else writes until it ends."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.connection
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+
+    # Tenants and queues are numbers in the file
+
+    def tenant_number(self, tenant: str) -> int | None:
+        return self._tenants.get(tenant)
+
+    def queue_numbers(self, tenant: str) -> dict[str, int]:
+        return self._queues.get(self._tenants.get(tenant, 0), {})
+
+    def _numbers_of(self, tenant: str, queue: str) -> tuple[int, int]:
+        """Of the tenant and the queue; given to them if they have none."""
+        number = self._tenants.get(tenant)
+        if number is None:
+            number = self._tenants[tenant] = len(self._tenants) + 1
+            self.connection.execute("INSERT INTO tenants VALUES (?, ?)", (number, tenant))
+        queues = self._queues[number]
+        queue_number = queues.get(queue)
+        if queue_number is None:
+            added = self.connection.execute("INSERT INTO queues (tenant, name) VALUES (?, ?)", (number, queue))
+            queue_number = queues[queue] = added.lastrowid or 0
+        return number, queue_number
+
+    # What frames bring
+
+    def apply(self, batch: Batch, now: int) -> None:
+        """All of it or nothing, and the position with it. Raises Moved if the file's position is not the one known here."""
+        try:
+            with self._writing() as connection:
+                if self._about() != (self.position, self._next_number):
+                    raise Moved
+                self._note_purges(batch)
+                numbers = self._write_jobs(batch, now)
+                connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", _event_rows(batch.kept, numbers))
+                position = max(batch.last, self.position)
+                connection.execute("UPDATE about SET position = ?, next_number = ?", (position, self._next_number))
+        except BaseException:
+            self.position = -1  # what is in memory may be ahead of the file: only a new Store knows
+            raise
+        self.position = position
+
+    def _note_purges(self, batch: Batch) -> None:
+        for tenant, queue, purge in batch.purges:
+            _, number = self._numbers_of(tenant, queue)
+            if purge not in self._purges[number]:
+                bisect.insort(self._purges[number], purge)
+                self.pending.append((number, purge))
+                self.connection.execute("INSERT INTO purges VALUES (?, ?, ?, 1)", (number, *purge))
+
+    def settled(self, job: Job) -> Job:
+        """The job, knowing of its queue's purges."""
+        if not self._purges:
+            return job
+        number = self.queue_numbers(job.tenant).get(job.queue, 0)
+        known = self._purges.get(number)
+        if not known:
+            return job
+        index = bisect.bisect_right(known, job.begun_at, key=lambda purge: purge.at)
+        return settle(job, known[index] if index < len(known) else None)
+
+    def _write_jobs(self, batch: Batch, now: int) -> dict[tuple[str, str], int]:
+        """Each job once, however many events it has in the batch. Returns the jobs' numbers."""
+        wanted = list({(told.tenant, told.job_id) for told in batch.told})
+        stored = self._load(wanted)
+        jobs: dict[tuple[str, str], Job] = {key: job for key, (_, job) in stored.items()}
+        for told in batch.told:
+            key = (told.tenant, told.job_id)
+            jobs[key] = fold(jobs.get(key), told)
+        numbers: dict[tuple[str, str], int] = {}
+        new: list[tuple[object, ...]] = []
+        moved: list[tuple[object, ...]] = []
+        changed: list[tuple[object, ...]] = []
+        for key, job in jobs.items():
+            job = self.settled(job)
+            number, before = stored.get(key, (self._next_number, None))
+            numbers[key] = number
+            if before is None:
+                self._next_number += 1
+                new.append(self._row(job, now, number))
+            elif before == job:
+                continue
+            elif _place(before) == _place(job):  # nearly always: then most indexes need not be touched
+                changed.append((*standing_at(job, now), _encode(job), number))
+            else:
+                moved.append(self._row(job, now, number))
+        self.connection.executemany(_INSERT, new)
+        self.connection.executemany(_UPDATE, changed)
+        self.connection.executemany(_MOVE, moved)
+        return numbers
+
+    def _load(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, Job]]:
+        by_tenant: dict[str, list[str]] = defaultdict(list)
+        for tenant, job_id in keys:
+            by_tenant[tenant].append(job_id)
+        found: dict[tuple[str, str], tuple[int, Job]] = {}
+        for tenant, ids in by_tenant.items():
+            tenant_number = self._tenants.get(tenant)
+            if tenant_number is None:
+                continue
+            for start in range(0, len(ids), _LOAD_AT_ONCE):
+                some = ids[start : start + _LOAD_AT_ONCE]
+                some += [""] * (_LOAD_AT_ONCE - len(some))  # one statement for all, so that it is prepared once
+                rows = self.connection.execute(_LOAD, (tenant_number, *some))
+                found.update({(tenant, job_id): (number, decode_job(body)) for number, job_id, body in rows})
+        return found
+
+    def _row(self, job: Job, now: int, number: int) -> tuple[object, ...]:
+        tenant, queue = self._numbers_of(job.tenant, job.queue)
+        status, changes_at = standing_at(job, now)
+        return (
+            tenant,
+            job.job_id,
+            queue,
+            job.message_id,
+            job.correlation_id,
+            status,
+            job.created_at,
+            job.begun_at,
+            changes_at,
+            _encode(job),
+            number,
+        )
+
+    # What time brings
+
+    def sweep(self, now: int, limit: int) -> int:
+        """Bring up to `limit` rows to what they are now. Returns how many it were: fewer than `limit` means that was all."""
+        with self._writing() as connection:
+            rows = connection.execute(
+                "SELECT number, body FROM jobs INDEXED BY jobs_changing WHERE changes_at <= ? LIMIT ?", (now, limit)
+            ).fetchall()
+            if not rows and self.pending:
+                rows = self._purged_rows(*self.pending[0], limit)
+                if len(rows) < limit:
+                    queue, purge = self.pending.pop(0)
+                    connection.execute("UPDATE purges SET is_pending = 0 WHERE (queue, at, why) = (?, ?, ?)", (queue, *purge))
+            self._rewrite(rows, now)
+        return limit if self.pending else len(rows)
+
+    def _purged_rows(self, queue: int, purge: Purge, limit: int) -> list[tuple[int, bytes]]:
+        """Those that do not know of the purge yet. Each one, once it knows, is not among them any more."""
+        return self.connection.execute(_PURGED, (queue, purge.at, purge.at, limit)).fetchall()
+
+    def _rewrite(self, rows: Iterable[tuple[int, bytes]], now: int) -> None:
+        changed: list[tuple[object, ...]] = []
+        for number, body in rows:
+            job = self.settled(decode_job(body))
+            changed.append((*standing_at(job, now), _encode(job), number))
+        self.connection.executemany(_UPDATE, changed)
+
+    def prune(self, now: int, older_than: int, after: int, limit: int) -> tuple[int, int | None]:
+        """Look at up to `limit` jobs beyond the number `after`, and forget those that ended before `older_than`.
+
+        Returns how many were forgotten, and where to go on; None once the jobs that follow are all too young.
+        """
+        with self._writing() as connection:
+            rows = connection.execute(
+                "SELECT number, created_at, body FROM jobs WHERE number > ? ORDER BY number LIMIT ?", (after, limit)
+            ).fetchall()
+            old = [(number,) for number, _, body in rows if (ended_at(decode_job(body), now) or older_than) < older_than]
+            connection.executemany("DELETE FROM jobs WHERE number = ?", old)
+            connection.executemany("DELETE FROM events WHERE job = ?", old)
+            if len(rows) < limit or rows[-1][1] >= older_than:
+                connection.execute("DELETE FROM purges WHERE at < ? AND NOT is_pending", (older_than,))
+                return len(old), None
+        return len(old), rows[-1][0]
+
+    def complete(self) -> None:
+        """From now on the file may be found by whoever looks for one."""
+        with self._writing() as connection:
+            connection.execute("UPDATE about SET is_complete = 1")
+
+
+def _place(job: Job) -> tuple[object, ...]:
+    """What a job is looked up by, apart from its status."""
+    return job.queue, job.message_id, job.correlation_id, job.created_at, job.begun_at
+
+
+def _event_rows(kept: Iterable[Line], numbers: dict[tuple[str, str], int]) -> Iterator[tuple[object, ...]]:
+    for told, event_id, text in kept:
+        yield numbers[told.tenant, told.job_id], told.step.at, told.step.rank, event_id, text
+
+
+_LOAD = f"SELECT number, job, body FROM jobs WHERE tenant = ? AND job IN ({', '.join('?' * _LOAD_AT_ONCE)})"  # noqa: S608
+
+
+# Files
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=2.0)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA wal_autocheckpoint = 16000")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def make_store(path: Path, stream: str, position: int = 0, *, is_complete: bool = True) -> Store:
+    """A new file, of the stream that is known by this text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    connection = _connect(path)
+    connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    connection.execute("INSERT INTO about VALUES (1, ?, ?, 1, ?)", (stream, position, int(is_complete)))
+    return Store(path, connection)
+
+
+def open_store(path: Path, stream: str) -> Store:
+    """A file that is there. Raises Unusable."""
+    connection = None
+    try:
+        connection = _connect(path)
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA_VERSION:
+            raise Unusable(f"of schema {version}, not {SCHEMA_VERSION}")
+        found = connection.execute("SELECT stream, is_complete FROM about").fetchone()
+        if found is None or not found[1]:
+            raise Unusable("half made")
+        if found[0] != stream:
+            raise Unusable("of another stream")
+        return Store(path, connection)
+    except sqlite3.OperationalError as problem:
+        if connection is not None:
+            connection.close()
+        if problem.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise Unusable(str(problem)) from problem
+    except (sqlite3.DatabaseError, Unusable) as problem:
+        if connection is not None:
+            connection.close()
+        raise Unusable(str(problem)) from problem
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The newest first. A name is never used twice: whoever still has an old file open does no harm."""
+    return sorted(folder.glob("*.sqlite"), key=lambda path: (len(path.name), path.name), reverse=True)
+
+
+def fresh_path(folder: Path, now: int) -> Path:
+    newest = max((int(path.stem) for path in files_in(folder) if path.stem.isdigit()), default=0)
+    return folder / f"{max(now, newest + 1)}.sqlite"
+
+
+def remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,196 @@
+"""The events of a queue's life, made of what the service has in hand. Pure."""
+
+from postroad.access.preferences import AuditMode
+from postroad.kernel.caller import Actor, Caller
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.ids import new_id
+from postroad.queues import metrics
+from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
+from postroad.telemetry.catalogue import (
+    JobDead,
+    JobDone,
+    JobExtended,
+    JobLeased,
+    JobQueued,
+    JobRedriven,
+    JobRequeued,
+    JobRetried,
+    QueuePurged,
+)
+
+
+def queued(
+    record: QueueRecord, caller: Caller, origin: Origin, message: StoredMessage, new: NewMessage, size: int, audit: AuditMode
+) -> JobQueued:
+    """Its id is the message's own: repeated, it is the same event."""
+    retention = record.settings.retention_ms
+    return JobQueued(
+        event_id=message.id,
+        timestamp=rfc3339(message.at),
+        tenant=record.tenant,
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        audit=audit.value,
+        payload_bytes=size,
+        delay_ms=new.delay_ms,
+        expires_at=rfc3339(message.at + new.delay_ms + retention) if retention else None,
+        correlation_id=message.corr,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def leased(
+    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, stored_at_ms: int, audit: AuditMode
+) -> JobLeased:
+    wait_ms = max(0, receipt.leased_at_ms - stored_at_ms)
+    if receipt.attempt == 1:
+        metrics.queue_wait.observe(wait_ms / 1000)
+    return JobLeased(
+        event_id=new_id(),
+        timestamp=rfc3339(receipt.leased_at_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=receipt.attempt,
+        lease_until=rfc3339(receipt.deadline_ms),
+        wait_ms=wait_ms,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def extended(
+    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, until_ms: int, audit: AuditMode
+) -> JobExtended:
+    return JobExtended(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=receipt.attempt,
+        lease_until=rfc3339(until_ms),
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def done(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, audit: AuditMode) -> JobDone:
+    return JobDone(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=receipt.attempt,
+        processing_ms=max(0, now_ms - receipt.leased_at_ms),
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def retried(
+    record: QueueRecord,
+    caller: Caller,
+    origin: Origin,
+    receipt: Receipt,
+    now_ms: int,
+    next_at_ms: int,
+    reason: str | None,
+    audit: AuditMode,
+) -> JobRetried:
+    return JobRetried(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=receipt.attempt,
+        next_at=rfc3339(next_at_ms),
+        reason=reason,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def requeued(
+    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, reason: str | None, audit: AuditMode
+) -> JobRequeued:
+    return JobRequeued(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=receipt.attempt,
+        reason=reason,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def dead(
+    record: QueueRecord,
+    caller: Caller,
+    origin: Origin,
+    message: StoredMessage,
+    letter: DeadLetter,
+    now_ms: int,
+    audit: AuditMode,
+) -> JobDead:
+    return JobDead(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        audit=audit.value,
+        attempt=letter.attempts,
+        reason=letter.reason,
+        last_error=letter.last_error,
+        key_id=caller.key_id,
+        request_id=origin.request_id,
+    )
+
+
+def redriven(
+    record: QueueRecord, from_queue: str, message: StoredMessage, task_id: str, key_id: str, now_ms: int, audit: AuditMode
+) -> JobRedriven:
+    return JobRedriven(
+        event_id=f"{task_id}/{message.id}",
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        audit=audit.value,
+        from_queue=from_queue,
+        task_id=task_id,
+        key_id=key_id,
+    )
+
+
+def purged(actor: Actor, queue: str, count: int, now_ms: int, *, is_deleted: bool = False) -> QueuePurged:
+    return QueuePurged(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=actor.tenant,
+        queue=queue,
+        count=count,
+        is_deleted=is_deleted,
+        key_id=actor.caller.key_id,
+        request_id=actor.request_id,
+    )

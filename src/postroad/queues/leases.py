@@ -1,0 +1,317 @@
+"""What a consumer does with messages: lease them, keep them, settle them. At least once."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+import structlog
+
+from postroad.access.preferences import AuditMode, PreferenceStore
+from postroad.access.seal import SealBroken, Sealer
+from postroad.engine import log as stored_log
+from postroad.engine.link import Link
+from postroad.engine.table import Table
+from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
+from postroad.kernel.caller import Caller
+from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
+from postroad.queues import events, metrics
+from postroad.queues.dead import DeadLetters
+from postroad.queues.definitions import Definitions
+from postroad.queues.rates import Rates
+from postroad.queues.rules import (
+    LeasedMessage,
+    Origin,
+    QueueRecord,
+    QueueState,
+    Receipt,
+    StoredMessage,
+    as_leased,
+    decode_message,
+    is_spent,
+    retry_delay_ms,
+)
+from postroad.telemetry.catalogue import JobEvent
+from postroad.telemetry.outbox import Outbox
+
+_UNREADABLE_AGAIN_MS = 3_600_000
+SPENT = "maxAttempts reached"
+REJECTED = "rejected by the consumer"
+
+log = structlog.get_logger("postroad.queues")
+
+
+class NackAction(StrEnum):
+    """What becomes of a message that its consumer could not do."""
+
+    REQUEUE = "requeue"
+    RETRY = "retry"
+    DLQ = "dlq"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`delay_ms` None: by the queue's ladder for a retry, at once for a requeue."""
+
+    action: NackAction
+    delay_ms: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    receipt_id: str
+    lease_until_ms: int
+
+
+class Leases:
+    def __init__(
+        self,
+        link: Link,
+        definitions: Definitions,
+        table: Table[QueueRecord],
+        dead: DeadLetters,
+        outbox: Outbox,
+        sealer: Sealer,
+        preferences: PreferenceStore,
+        rates: Rates,
+        clock: Clock,
+    ) -> None:
+        self._link, self._definitions, self._dead, self._outbox = link, definitions, dead, outbox
+        self._sealer, self._preferences, self._rates, self._clock = sealer, preferences, rates, clock
+        self._work: dict[str, WorkQueue] = {}
+        table.on_change(self._queue_changed)
+
+    # Leasing
+
+    async def lease(
+        self, caller: Caller, queue: str, origin: Origin, *, count: int, lease_ms: int | None, wait_ms: int
+    ) -> list[LeasedMessage]:
+        """Up to `count` messages, each kept from others for `lease_ms`. Raises QueueNotFound, EngineUnavailable."""
+        record = self._definitions.known(caller.tenant, queue) or await self._definitions.find(caller.tenant, queue)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        if lease_ms is None:
+            lease_ms = record.settings.visibility_timeout_ms or 0
+        while True:
+            delivered = await self._work_queue(record).pull(count, max(0.0, until - loop.time()))
+            messages = await self._leased(record, caller, origin, delivered, lease_ms)
+            if messages or not delivered:
+                return messages
+            # All of them were spent: whoever waits goes on waiting, and whoever does not looks once more.
+
+    async def _leased(
+        self, record: QueueRecord, caller: Caller, origin: Origin, delivered: Sequence[Delivered], lease_ms: int
+    ) -> list[LeasedMessage]:
+        """Tell the engine to keep them away from others; those that have had all their attempts go to the dead letters."""
+        now = self._clock()
+        messages: list[LeasedMessage] = []
+        happened: list[JobEvent] = []
+        verdicts: list[tuple[Delivery, bytes]] = []
+        spent: list[tuple[Delivery, StoredMessage]] = []
+        audit = self._preferences.of(caller.tenant).audit_mode
+        for one in delivered:
+            stored = _readable(one, record)
+            if stored is not None and is_spent(record.settings, one.delivery.attempt - 1):
+                spent.append((one.delivery, stored))
+                continue
+            verdicts.append((one.delivery, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
+            if stored is not None:
+                receipt = _receipt(one.delivery, stored, now, now + lease_ms)
+                messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
+                happened.append(events.leased(record, caller, origin, receipt, stored.at, audit))
+        await self._work_queue(record).settle_without_answer(verdicts)
+        if audit is not AuditMode.OFF:
+            self._outbox.emit(happened)
+        metrics.leased.add(caller.tenant, len(messages))
+        for delivery, stored in spent:
+            await self._give_up(record, caller, origin, delivery, stored, delivery.attempt - 1, SPENT)
+        return messages
+
+    async def _give_up(
+        self,
+        record: QueueRecord,
+        caller: Caller,
+        origin: Origin,
+        delivery: Delivery,
+        stored: StoredMessage,
+        attempts: int,
+        reason: str,
+        last_error: str | None = None,
+    ) -> None:
+        """First the dead letter is durable, then the message goes: a crash between the two repeats it."""
+        letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
+        await self._work_queue(record).settle([(delivery, ACK)])
+        metrics.dead.add(record.tenant)
+        audit = self._preferences.of(record.tenant).audit_mode
+        if audit is not AuditMode.OFF:
+            await self._outbox.commit([events.dead(record, caller, origin, stored, letter, self._clock(), audit)])
+
+    def _work_queue(self, record: QueueRecord) -> WorkQueue:
+        found = self._work.get(record.stream)
+        if found is None or found.consumer != record.consumer:
+            found = self._work[record.stream] = WorkQueue(self._link, record.stream, record.consumer)
+        return found
+
+    # Settling
+
+    async def acknowledge(
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str], origin: Origin
+    ) -> list[PostroadError | None]:
+        """Return once none of them can come back; for each receipt what is wrong with it, or None.
+
+        Raises QueueNotFound, EngineUnavailable. Acknowledging twice is the same as once.
+        """
+        record, opened = await self._opened(caller, queue, receipt_ids)
+        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
+        await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
+        now, audit = self._clock(), self._preferences.of(caller.tenant).audit_mode
+        if audit is not AuditMode.OFF:
+            await self._outbox.commit([events.done(record, caller, origin, receipt, now, audit) for receipt in good])
+        metrics.acked.add(caller.tenant, len(good))
+        self._rates.settled(record.stream, len(good))
+        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
+
+    async def reject(
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str], verdict: Verdict, origin: Origin
+    ) -> list[PostroadError | None]:
+        """Nack: return once the engine knows what is to become of them; for each receipt what is wrong with it, or None."""
+        record, opened = await self._opened(caller, queue, receipt_ids)
+        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
+        doomed = [receipt for receipt in good if _is_doomed(record, receipt, verdict)]
+        for receipt in doomed:
+            await self._reject_for_good(record, caller, origin, receipt, verdict)
+        await self._give_back(record, caller, origin, [receipt for receipt in good if receipt not in doomed], verdict)
+        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
+
+    async def _reject_for_good(
+        self, record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, verdict: Verdict
+    ) -> None:
+        entry = await stored_log.at(self._link, record.stream, receipt.stream_sequence)
+        if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
+            return  # it was settled before
+        stored = decode_message(entry.payload)
+        reason = (verdict.reason or REJECTED) if verdict.action is NackAction.DLQ else SPENT
+        await self._give_up(record, caller, origin, _delivery(receipt), stored, receipt.attempt, reason, verdict.reason)
+        self._rates.settled(record.stream, 1)
+
+    async def _give_back(
+        self, record: QueueRecord, caller: Caller, origin: Origin, receipts: Sequence[Receipt], verdict: Verdict
+    ) -> None:
+        if not receipts:
+            return
+        if verdict.reason is not None:
+            await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
+        delays = [_delay_ms(record, one, verdict) for one in receipts]
+        await self._work_queue(record).settle([(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
+        now, audit = self._clock(), self._preferences.of(caller.tenant).audit_mode
+        metrics.nacked.add(caller.tenant, len(receipts))
+        if audit is AuditMode.OFF:
+            return
+        is_retry = verdict.action is NackAction.RETRY
+        await self._outbox.commit(
+            [
+                events.retried(record, caller, origin, one, now, now + delay, verdict.reason, audit)
+                if is_retry
+                else events.requeued(record, caller, origin, one, now, verdict.reason, audit)
+                for one, delay in zip(receipts, delays, strict=True)
+            ]
+        )
+
+    async def extend(
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str], lease_ms: int, origin: Origin
+    ) -> list[Extended | PostroadError]:
+        """Keep them for `lease_ms` from now; a new receipt for each. The old one stays good until its own deadline."""
+        record, opened = await self._opened(caller, queue, receipt_ids)
+        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
+        now = self._clock()
+        await self._work_queue(record).settle([(_delivery(receipt), nak(lease_ms)) for receipt in good])
+        audit = self._preferences.of(caller.tenant).audit_mode
+        if audit is not AuditMode.OFF:
+            self._outbox.emit([events.extended(record, caller, origin, receipt, now, now + lease_ms, audit) for receipt in good])
+        return [
+            Extended(self._sealer.seal(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
+            if isinstance(receipt, Receipt)
+            else receipt
+            for receipt in opened
+        ]
+
+    async def _opened(
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str]
+    ) -> tuple[QueueRecord, list[Receipt | PostroadError]]:
+        record = self._definitions.known(caller.tenant, queue) or await self._definitions.find(caller.tenant, queue)
+        return record, [self._open(record, text) for text in receipt_ids]
+
+    def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
+        try:
+            receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
+        except (SealBroken, ValueError):
+            return ReceiptInvalid("this is not a receipt of this queue")
+        if self._clock() > receipt.deadline_ms:
+            return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
+        return receipt
+
+    def _queue_changed(self, _key: str, record: QueueRecord | None) -> None:
+        """A deleted queue's waiting consumers are told."""
+        if record is not None and record.state is not QueueState.DELETING:
+            return
+        tenant, _, token = _key.partition(".")
+        work = self._work.pop(f"Q_{tenant}__{token}", None)
+        if work is not None:
+            work.close(QueueNotFound("the queue was deleted"))
+
+
+def _is_doomed(record: QueueRecord, receipt: Receipt, verdict: Verdict) -> bool:
+    return verdict.action is NackAction.DLQ or (verdict.action is NackAction.RETRY and is_spent(record.settings, receipt.attempt))
+
+
+def _delay_ms(record: QueueRecord, receipt: Receipt, verdict: Verdict) -> int:
+    if verdict.delay_ms is not None:
+        return verdict.delay_ms
+    return retry_delay_ms(record.settings, receipt.attempt) if verdict.action is NackAction.RETRY else 0
+
+
+def _until(receipt: Receipt, deadline_ms: int) -> Receipt:
+    return Receipt(
+        receipt.stream_sequence,
+        receipt.consumer_sequence,
+        receipt.attempt,
+        receipt.stored_at_ns,
+        receipt.leased_at_ms,
+        deadline_ms,
+        receipt.message_id,
+        receipt.job_id,
+    )
+
+
+def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
+    """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
+    try:
+        if not delivered.payload.isascii():
+            delivered.payload.decode()
+        stored = decode_message(delivered.payload)
+        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
+        return stored
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, OSError):
+        log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
+        return None
+
+
+def _receipt(delivery: Delivery, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
+    return Receipt(
+        stream_sequence=delivery.stream_sequence,
+        consumer_sequence=delivery.consumer_sequence,
+        attempt=delivery.attempt,
+        stored_at_ns=delivery.stored_at_ns,
+        leased_at_ms=leased_at_ms,
+        deadline_ms=deadline_ms,
+        message_id=stored.id,
+        job_id=stored.job,
+    )
+
+
+def _delivery(receipt: Receipt) -> Delivery:
+    return Delivery(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)

@@ -1,0 +1,80 @@
+"""What is in a queue, counted by the engine. Asked for at most once a second per queue and worker, however many want to know."""
+
+import asyncio
+from dataclasses import dataclass
+
+from postroad.engine import log as stored_log
+from postroad.engine.layout import consumer_state
+from postroad.engine.link import Link
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import QueueNotFound
+from postroad.queues.dead import DeadLetters
+from postroad.queues.rates import Rates
+from postroad.queues.rules import QueueRecord
+
+_FRESH_SECONDS = 1.0
+_KNOWN_MAX = 20_000
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """`ready` can be pulled now, `leased` is with consumers or waits for its next try, `delayed` is not due yet."""
+
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    oldest_age_ms: int | None
+    in_per_second: float
+    out_per_second: float
+
+
+class Meter:
+    def __init__(self, link: Link, dead: DeadLetters, rates: Rates, clock: Clock) -> None:
+        self._link, self._dead, self._rates, self._clock = link, dead, rates, clock
+        self._known: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def stats(self, record: QueueRecord, *, is_fresh: bool = False) -> QueueStats:
+        """`is_fresh`: as of now, for whoever asks about one queue. Raises QueueNotFound if it is being deleted."""
+        if is_fresh:
+            return await self._counted(record)
+        now = asyncio.get_running_loop().time()
+        at, asking = self._known.get(record.stream, (0.0, None))
+        if asking is None or now - at > _FRESH_SECONDS or (asking.done() and (asking.cancelled() or asking.exception())):
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            asking = asyncio.create_task(self._counted(record))
+            self._known[record.stream] = (now, asking)
+        return await asyncio.shield(asking)
+
+    async def _counted(self, record: QueueRecord) -> QueueStats:
+        async with self._slots:
+            work = await consumer_state(self._link, record.stream, record.consumer)
+            if work is None:
+                raise QueueNotFound(f"the queue {record.name!r} is being deleted")
+            ready, delayed, dead = await asyncio.gather(
+                stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1),
+                self._delayed(record),
+                self._dead.count(record),
+            )
+        rate = self._rates.of(record.stream)
+        return QueueStats(
+            ready=work.num_pending,
+            leased=work.num_ack_pending,
+            delayed=delayed,
+            dead=dead,
+            oldest_age_ms=max(0, self._clock() - ready.entries[0].at_ms) if ready.entries else None,
+            in_per_second=rate.in_per_second,
+            out_per_second=rate.out_per_second,
+        )
+
+    async def _delayed(self, record: QueueRecord) -> int:
+        page = await stored_log.read(self._link, record.stream, f"{record.subject}.later.*", 1, 1)
+        return len(page.entries) + page.left
+
+    async def count(self, record: QueueRecord) -> int:
+        """All messages that are not done: ready, leased and delayed."""
+        ready = await stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        return len(ready.entries) + ready.left + await self._delayed(record)

@@ -1,0 +1,90 @@
+"""What the tests of this folder ask of the control plane, again and again."""
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from postroad.access.audit import AUDIT_STREAM
+from postroad.engine import log
+from postroad.kernel.caller import ALL_SCOPES, Actor, Caller
+from tests.gateway import Answer, Client, EventReader, Gateway, Tenant
+from tests.waiting import eventually
+
+KEYS = "/api/control/keys"
+SECRETS = "/api/control/jwt-secrets"
+TENANTS = "/api/control/tenants"
+INVITES = "/api/control/invites"
+CLAIM = "/api/control/claim"
+AUDIT = "/api/control/audit"
+SETTINGS = "/v1/admin/settings"
+DEFAULTS = "/api/control/settings"
+STREAM = "/v1/telemetry/stream"
+WHOAMI = "/v1/whoami"
+
+AT_ONCE = 1.0  # seconds within which a change counts on every gateway
+
+
+def fresh(prefix: str = "t") -> str:
+    """A name that no other tenant has."""
+    return f"{prefix}-{uuid.uuid4().hex[:16]}"
+
+
+def stamp(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+async def patch(client: Client, path: str, **body: object) -> Answer:
+    return await client.call("PATCH", path, body)
+
+
+async def new_key_by(client: Client, **body: object) -> tuple[str, dict[str, Any]]:
+    """A key as the API makes it: its text and its view."""
+    made = (await client.post(KEYS, {"name": "made", **body})).ok(201)
+    return made["key"], made["record"]
+
+
+async def status_of(client: Client, path: str = WHOAMI) -> int:
+    return (await client.get(path)).status
+
+
+async def becomes(status: int, *clients: Client, path: str = WHOAMI, seconds: float = AT_ONCE) -> None:
+    """Wait until all of them are answered so."""
+
+    async def are_all() -> bool:
+        return all([await status_of(client, path) == status for client in clients])
+
+    await eventually(are_all, seconds)
+
+
+async def ends(reader: EventReader, seconds: float = AT_ONCE) -> None:
+    """Wait until the answer ends, whatever else it still says."""
+    while await reader.next(seconds) is not None:
+        pass
+
+
+async def entries_of(gateway: Gateway, tenant: str = ">") -> list[dict[str, Any]]:
+    """A tenant's part of the audit log, or all of it, as it is stored, oldest first."""
+    found: list[dict[str, Any]] = []
+    following, is_end = 1, False
+    while not is_end:
+        page = await log.read(gateway.node.engine.link, AUDIT_STREAM, f"audit.{tenant}", following, 1000)
+        found += [msgspec.json.decode(entry.payload) for entry in page.entries]
+        following, is_end = page.next_sequence, page.is_end
+    return found
+
+
+async def raw_bucket(gateway: Gateway, bucket: str) -> bytes:
+    """All that a bucket holds, as it is stored."""
+    found, following, is_end = b"", 1, False
+    while not is_end:
+        page = await log.read(gateway.node.engine.link, f"KV_{bucket}", f"$KV.{bucket}.>", following, 1000)
+        found += b"".join(entry.subject.encode() + entry.payload + repr(entry.headers).encode() for entry in page.entries)
+        following, is_end = page.next_sequence, page.is_end
+    return found
+
+
+def actor_of(tenant: Tenant, *, is_platform: bool = False) -> Actor:
+    caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES), is_platform=is_platform)
+    return Actor(caller, "r-1", "192.0.2.1")

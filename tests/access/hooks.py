@@ -1,0 +1,22 @@
+"""An operator's authorization, as POSTROAD_AUTHORIZE names one; a test says what it answers."""
+
+from collections.abc import Awaitable, Callable
+
+from postroad.access.hook import Answer, Attempt
+
+not_to_be_called = 5
+
+
+class Operator:
+    """Lets everything be as Postroad decided, unless a test has it answer otherwise."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.answer: Callable[[Attempt], Answer | Awaitable[Answer]] | None = None
+
+    def __call__(self, attempt: Attempt) -> Answer | Awaitable[Answer]:
+        self.attempts.append(attempt)
+        return self.answer(attempt) if self.answer else None
+
+
+authorize = Operator()

@@ -1,0 +1,368 @@
+"""The audit log: every change of the control plane, who made it, and what it changed."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.access.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
+from postroad.engine.commit import Draft
+from postroad.engine.layout import delete_stream, purge_stream, stream_info
+from postroad.kernel.caller import Scope
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.errors import EngineRefused
+from postroad.kernel.ids import new_id
+from tests.access.control import (
+    AUDIT,
+    CLAIM,
+    DEFAULTS,
+    INVITES,
+    KEYS,
+    SECRETS,
+    SETTINGS,
+    TENANTS,
+    actor_of,
+    entries_of,
+    fresh,
+    new_key_by,
+    patch,
+)
+from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
+from tests.servers import Server
+
+Entry = dict[str, Any]
+
+
+async def read(client: Client, query: str = "") -> list[Entry]:
+    entries: list[Entry] = (await client.get(f"{AUDIT}{query}")).ok()["entries"]
+    return entries
+
+
+async def last_of(gateway: Gateway, tenant: str) -> Entry:
+    return (await entries_of(gateway, tenant))[-1]
+
+
+def named(client: Client, request_id: str) -> Client:
+    return client.with_headers(**{"X-Request-Id": request_id})
+
+
+# What is on record
+
+
+async def test_an_entry_says_who_what_when_and_by_which_request(gateway: Gateway, tenant: Tenant) -> None:
+    _, record = await new_key_by(named(tenant.client, "r-1"), name="ci", scopes=["read"])
+    [entry] = await read(tenant.client, "?action=key.create")
+    assert entry.pop("id") and entry.pop("at") >= record["createdAt"]
+    assert entry == {
+        "tenant": tenant.id,
+        "action": "key.create",
+        "target": record["id"],
+        "actorKeyId": tenant.record.id,
+        "requestId": "r-1",
+        "address": "127.0.0.1",
+        "after": record,
+    }
+
+
+async def test_every_change_of_keys_secrets_and_settings_is_on_record(gateway: Gateway, tenant: Tenant) -> None:
+    client = tenant.client
+    _, key = await new_key_by(client, name="ci")
+    changed = (await patch(client, f"{KEYS}/{key['id']}", name="cd")).ok()
+    rotated = (await client.post(f"{KEYS}/{key['id']}/rotate", {})).ok()["record"]
+    await client.delete(f"{KEYS}/{key['id']}")
+    secret = (await client.post(SECRETS, {"name": "s"})).ok(201)["record"]
+    await client.delete(f"{SECRETS}/{secret['id']}")
+    await client.post(SETTINGS, {"auditMode": "off"})
+    changed.pop("lastUsedAt")
+    expected = [
+        ("key.create", key["id"], None, key),
+        ("key.change", key["id"], key, changed),
+        ("key.rotate", key["id"], changed, rotated),
+        ("key.delete", key["id"], rotated, None),
+        ("jwt-secret.create", secret["id"], None, secret),
+        ("jwt-secret.delete", secret["id"], secret, None),
+        ("settings.change", "settings", {"autoCreateQueues": False}, {"autoCreateQueues": False, "auditMode": "off"}),
+    ]
+    found = [
+        (entry["action"], entry["target"], entry.get("before"), entry.get("after"))
+        for entry in await entries_of(gateway, tenant.id)
+    ]
+    assert [_without_times(one) for one in found] == [_without_times(one) for one in expected]
+
+
+def _without_times(one: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The change is stamped when it is made, which is after it was put on record."""
+    late = ("updatedAt", "rotatedUntil")
+    return tuple({k: v for k, v in part.items() if k not in late} if isinstance(part, dict) else part for part in one)
+
+
+async def test_every_change_of_queues_is_on_record(gateway: Gateway, tenant: Tenant) -> None:
+    queue = await tenant.queue("orders", maxMessages=5)
+    (await tenant.client.put(queue, {"maxMessages": 5})).ok()
+    (await tenant.client.put(queue, {"maxMessages": 6})).ok()
+    await tenant.client.delete(queue)
+    entries = await entries_of(gateway, tenant.id)
+    assert [(entry["action"], entry["target"]) for entry in entries] == [
+        ("queue.create", "orders"),
+        ("queue.change", "orders"),
+        ("queue.delete", "orders"),
+    ]
+    assert (entries[1]["before"]["maxMessages"], entries[1]["after"]["maxMessages"]) == (5, 6)
+
+
+async def test_every_change_of_tenants_and_invites_is_on_record(gateway: Gateway) -> None:
+    admin, name = gateway.admin, fresh()
+    invite = (await admin.post(INVITES, {"note": "n"})).ok(201)
+    claimed = (await gateway.nobody.post(CLAIM, {"code": invite["code"], "tenant": name})).ok(201)
+    await patch(admin, f"{TENANTS}/{name}", description="d")
+    await admin.delete(f"{TENANTS}/{name}")
+    other = fresh()
+    await admin.post(TENANTS, {"id": other})
+    revoked = (await admin.post(INVITES, {})).ok(201)["invite"]
+    await admin.delete(f"{INVITES}/{revoked['id']}")
+    by_target: dict[str, list[Entry]] = {}
+    for entry in await entries_of(gateway):
+        by_target.setdefault(entry["target"], []).append(entry)
+
+    def actions(target: str) -> list[tuple[str, str]]:
+        return [(entry["action"], entry["tenant"]) for entry in by_target[target]]
+
+    assert actions(invite["invite"]["id"]) == [("invite.create", "_platform"), ("invite.claim", name)]
+    assert actions(revoked["id"]) == [("invite.create", "_platform"), ("invite.revoke", "_platform")]
+    assert actions(name) == [("tenant.change", name), ("tenant.delete", name)]
+    assert actions(other) == [("tenant.create", other)]
+    claim = by_target[invite["invite"]["id"]][1]
+    assert (claim["actorKeyId"], claim["after"]) == (f"invite:{invite['invite']['id']}", claimed["record"])
+    assert by_target[name][0]["actorIsPlatform"] is True
+    assert (by_target[name][0]["before"]["description"], by_target[name][0]["after"]["description"]) == ("", "d")
+
+
+async def test_no_route_of_the_control_plane_that_changes_something_is_left_out(gateway: Gateway) -> None:
+    """Who adds one adds it to the tests above, and here."""
+    tested = {
+        ("POST", KEYS),
+        ("PATCH", f"{KEYS}/{{key}}"),
+        ("POST", f"{KEYS}/{{key}}/rotate"),
+        ("DELETE", f"{KEYS}/{{key}}"),
+        ("POST", SECRETS),
+        ("DELETE", f"{SECRETS}/{{secret}}"),
+        ("POST", SETTINGS),
+        ("POST", DEFAULTS),
+        ("POST", TENANTS),
+        ("PATCH", f"{TENANTS}/{{tenant}}"),
+        ("DELETE", f"{TENANTS}/{{tenant}}"),
+        ("POST", INVITES),
+        ("DELETE", f"{INVITES}/{{invite}}"),
+        ("POST", CLAIM),
+    }
+    changes_nothing = {("POST", "/v1/tokens")}
+    changing = {(route.method, route.path) for route in gateway.node.access.table() if route.method != "GET"}
+    assert changing == tested | changes_nothing
+
+
+async def test_the_platforms_own_changes_are_under_its_own_name(gateway: Gateway) -> None:
+    _, record = await new_key_by(gateway.admin, platform=True)
+    assert (await last_of(gateway, "_platform"))["target"] == record["id"]
+    await gateway.admin.post(DEFAULTS, {"idempotencyTtlMs": 5_000_000})
+    await gateway.admin.post(DEFAULTS, {"idempotencyTtlMs": None})
+    entry = await last_of(gateway, "_platform")
+    assert (entry["action"], entry["before"], entry["after"]) == ("settings.change", {"idempotencyTtlMs": 5_000_000}, {})
+
+
+async def test_a_change_that_fails_has_a_second_entry(gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise EngineRefused("pulled out")
+
+    monkeypatch.setattr(gateway.node.access.keyring._table, "create", fail)
+    (await named(tenant.client, "r-9").post(KEYS, {"name": "x"})).problem(502, "engine-refused")
+    monkeypatch.undo()
+    first, second = await entries_of(gateway, tenant.id)
+    assert (first["action"], first.get("outcome", "ok")) == ("key.create", "ok")
+    assert (second["action"], second["outcome"], second["of"]) == ("key.create", "failed", first["id"])
+    assert second["target"] == first["target"] and second["requestId"] == "r-9"
+    assert len((await tenant.client.get(KEYS)).ok()["keys"]) == 1
+
+
+async def test_no_change_is_made_that_cannot_be_put_on_record(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise EngineRefused("no audit today")
+
+    monkeypatch.setattr(gateway.node.access.audit, "record", fail)
+    assert (await tenant.client.post(KEYS, {"name": "x"})).status == 502
+    assert (await tenant.client.put("/v1/queues/q")).status == 502
+    monkeypatch.undo()
+    assert len((await tenant.client.get(KEYS)).ok()["keys"]) == 1
+    assert (await tenant.client.get("/v1/queues")).ok()["queues"] == []
+
+
+async def test_a_tenant_sees_when_the_platform_acts_in_its_place(gateway: Gateway, tenant: Tenant) -> None:
+    await tenant.queue("q")
+    admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
+    await admin.get("/v1/queues")
+    await admin.post("/v1/queues/q/pull", {})
+    await admin.get(KEYS)
+    await admin.get("/v1/whoami")
+    await gateway.admin.get(TENANTS)
+    uses = await read(tenant.client, "?action=platform.use")
+    assert [entry["target"] for entry in uses] == [f"GET {KEYS}", "POST /v1/queues/{queue}/pull", "GET /v1/queues"]
+    assert all(entry["actorIsPlatform"] is True for entry in uses)
+    await tenant.client.get("/v1/queues")
+    assert len(await read(tenant.client, "?action=platform.use")) == 3
+
+
+# Reading
+
+
+@pytest.fixture
+async def trail(gateway: Gateway, tenant: Tenant) -> list[Entry]:
+    """Five changes of a tenant, newest first."""
+    for number in range(3):
+        await new_key_by(named(tenant.client, f"r-{number}"), name=f"k{number}")
+    await tenant.queue("orders")
+    await tenant.queue("invoices")
+    return (await entries_of(gateway, tenant.id))[::-1]
+
+
+async def test_entries_are_read_newest_first_by_pages(tenant: Tenant, trail: list[Entry]) -> None:
+    assert [entry["id"] for entry in await read(tenant.client)] == [entry["id"] for entry in trail]
+    found: list[str] = []
+    cursor: str | None = ""
+    pages = 0
+    while cursor is not None:
+        page = (await tenant.client.get(f"{AUDIT}?limit=2{cursor and '&cursor='}{cursor}")).ok()
+        assert len(page["entries"]) <= 2 and page["scanned"] <= 5
+        found += [entry["id"] for entry in page["entries"]]
+        cursor, pages = page["nextCursor"], pages + 1
+        assert pages <= 4
+    assert found == [entry["id"] for entry in trail]
+
+
+async def test_entries_are_found_by_what_they_say(tenant: Tenant, trail: list[Entry]) -> None:
+    async def found(query: str) -> list[str]:
+        return [entry["id"] for entry in await read(tenant.client, query)]
+
+    ids = [entry["id"] for entry in trail]
+    assert await found("?action=key.create") == ids[2:]
+    assert await found("?action=queue.*") == ids[:2]
+    assert await found("?action=key") == []
+    assert await found("?target=orders") == ids[1:2]
+    assert await found("?requestId=r-1") == ids[3:4]
+    assert await found(f"?actor={tenant.record.id}") == ids
+    assert await found("?actor=nobody") == []
+    assert await found(f"?from={trail[2]['at']}&to={trail[0]['at']}") == [
+        one["id"] for one in trail if trail[2]["at"] <= one["at"] < trail[0]["at"]
+    ]
+    assert await found("?from=0001-01-01T00:00:00%2B12:00&to=9999-12-31T23:59:59-12:00") == ids
+    assert await found(f"?from={trail[0]['at'].replace('Z', '%2B00:00')}")
+
+
+async def test_a_cursor_beyond_the_end_begins_at_the_end(tenant: Tenant, trail: list[Entry]) -> None:
+    """It used to look for the end of the log, two thousand years long."""
+    async with asyncio.timeout(3):
+        assert await read(tenant.client, f"?cursor={2**62}") == await read(tenant.client)
+
+
+@pytest.mark.parametrize("query", ["cursor=0", "cursor=x", "limit=0", "limit=1001", "from=yesterday", "to=2026-01-01", "x=1"])
+async def test_a_question_that_makes_no_sense_is_refused(tenant: Tenant, query: str) -> None:
+    (await tenant.client.get(f"{AUDIT}?{query}")).problem(400, "invalid-parameter")
+
+
+async def test_a_tenant_reads_its_own_entries_and_the_platform_all(gateway: Gateway, tenant: Tenant, trail: list[Entry]) -> None:
+    other = await gateway.tenant()
+    await other.queue("theirs")
+    assert {entry["tenant"] for entry in await read(tenant.client)} == {tenant.id}
+    assert await read(tenant.client, f"?tenant={tenant.id}") == await read(tenant.client)
+    for name in (other.id, "_platform"):
+        (await tenant.client.get(f"{AUDIT}?tenant={name}")).problem(403, "forbidden")
+    await new_key_by(gateway.admin, platform=True)
+    everything = await read(gateway.admin, "?limit=1000")
+    assert {tenant.id, other.id, "_platform"} <= {entry["tenant"] for entry in everything}
+    assert {entry["tenant"] for entry in await read(gateway.admin, "?tenant=_platform")} == {"_platform"}
+    assert [entry["target"] for entry in await read(gateway.admin, f"?tenant={other.id}")] == ["theirs"]
+    for pattern in ("*", "%3E", "a%20b", "a.b", "_other"):
+        (await gateway.admin.get(f"{AUDIT}?tenant={pattern}")).problem(400, "invalid-parameter")
+
+
+async def test_only_an_admin_reads_the_audit_log(tenant: Tenant) -> None:
+    reader = await tenant.another_key((Scope.READ,))
+    (await reader.client.get(AUDIT)).problem(403, "forbidden")
+
+
+async def write_entries(gateway: Gateway, tenant: str, numbers: range) -> None:
+    """As if that many changes had been made."""
+    committer = gateway.node.engine.committers.of(AUDIT_STREAM)
+    at = rfc3339(gateway.clock())
+
+    def draft(number: int) -> Draft:
+        entry = AuditEntry(id=new_id(), at=at, tenant=tenant, action="test", target=str(number), actor_key_id="k", request_id="r")
+        return Draft(f"audit.{tenant}", msgspec.json.encode(entry), entry.id)
+
+    for start in range(numbers.start, numbers.stop, 1000):
+        await asyncio.gather(*[committer.append(draft(n)) for n in range(start, min(start + 1000, numbers.stop))])
+
+
+async def test_a_tenants_few_entries_are_found_among_many_of_others_and_its_many_are_all_read(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    noise = fresh("noise")
+    await write_entries(gateway, tenant.id, range(2600))
+    await write_entries(gateway, noise, range(5000))
+    await write_entries(gateway, tenant.id, range(2600, 2601))
+    page = (await tenant.client.get(f"{AUDIT}?limit=2")).ok()
+    assert len(page["entries"]) == 2 and page["entries"][0]["target"] == "2600"
+    assert page["scanned"] < 2000, "what others wrote is not looked at"
+    found: list[int] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = (await tenant.client.get(f"{AUDIT}?limit=1000{cursor and '&cursor='}{cursor}")).ok()
+        found += [int(entry["target"]) for entry in page["entries"]]
+        cursor = page["nextCursor"]
+    assert sorted(found) == list(range(2601)) and len(found) == 2601
+    assert (await read(tenant.client, "?target=0"))[0]["target"] == "0", "the oldest of all"
+
+
+# It can be added to, and nothing else
+
+
+async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -> None:
+    link = gateway.node.engine.link
+    info = await stream_info(link, AUDIT_STREAM)
+    assert info is not None
+    with pytest.raises(EngineRefused):
+        await purge_stream(link, AUDIT_STREAM)
+    with pytest.raises(EngineRefused):
+        await link.call(f"STREAM.MSG.DELETE.{AUDIT_STREAM}", {"seq": info.state.last_seq})
+    changed = {**info.config, "deny_delete": False, "deny_purge": False}
+    with pytest.raises(EngineRefused):
+        await link.call(f"STREAM.UPDATE.{AUDIT_STREAM}", changed)
+    after = await stream_info(link, AUDIT_STREAM)
+    assert after is not None and after.state.messages >= info.state.messages
+
+
+async def test_an_installation_may_have_its_old_entries_dropped(own_server: Server) -> None:
+    async with running_gateway(gateway_settings(own_server.url, audit_keep_days=30)) as gateway:
+        info = await stream_info(gateway.node.engine.link, AUDIT_STREAM)
+        assert info is not None and info.config["max_age"] == 30 * 86_400 * 10**9
+        await delete_stream(gateway.node.engine.link, AUDIT_STREAM)
+        assert (await gateway.admin.get(AUDIT)).ok()["entries"] == []
+
+
+async def test_what_is_called_like_a_secret_is_masked_whoever_forgot_to_leave_it_out(gateway: Gateway, tenant: Tenant) -> None:
+    leaky = {"name": "n", "secret": "s3cret", "Key": "s3cret", "locked": "s3cret", "hashes": ["s3cret"], "token": ""}
+    await gateway.node.access.audit.record(actor_of(tenant), "test", "t", before=leaky, after=leaky)
+    entry = await last_of(gateway, tenant.id)
+    assert "s3cret" not in str(entry)
+    assert entry["after"]["name"] == "n" and entry["after"]["secret"] == "***"
+    assert _shown(None) is None
+
+
+def test_a_filter_without_wishes_takes_everything() -> None:
+    entry = AuditEntry(id="1", at="2026", tenant="t", action="a.b", target="x", actor_key_id="k", request_id="r")
+    assert AuditFilter().takes(entry)
+    assert AuditFilter(since="2026", until="2027").takes(entry)
+    assert not AuditFilter(since="2027").takes(entry) and not AuditFilter(until="2026").takes(entry)
+    assert AuditFilter(action="*").takes(entry) and AuditFilter(action="a.*").takes(entry)
+    assert not AuditFilter(action="a").takes(entry) and not AuditFilter(action="b.*").takes(entry)

@@ -1,0 +1,147 @@
+"""A gateway that is out of touch with the engine, and what a first start makes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from postroad.access.directory import FIRST_TENANT
+from postroad.access.keyring import Keyring
+from postroad.access.keys import PLATFORM_PREFIX, new_key
+from postroad.access.preferences import PreferenceStore
+from postroad.access.service import Access
+from postroad.assembly import Engine, access_of, connected, prepare_engine
+from postroad.kernel.caller import ALL_SCOPES
+from postroad.kernel.errors import EngineUnavailable, OutOfTouch
+from postroad.settings import Settings
+from tests.access.control import KEYS, WHOAMI, becomes, new_key_by, status_of
+from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.servers import Cable, Server
+from tests.waiting import eventually
+
+# Out of touch
+
+
+async def test_a_directory_that_never_followed_anything_lets_nobody_in(engine_url: str) -> None:
+    settings = gateway_settings(engine_url)
+    async with connected(settings, "tests") as engine:
+        with pytest.raises(OutOfTouch):
+            access_of(engine, settings).directory.check_in_touch()
+
+
+async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers_by_itself(own_server: Server) -> None:
+    settings = gateway_settings(own_server.url, out_of_touch_seconds_max=0.8, trust_seconds_max=2.0)
+    async with running_gateway(settings) as gateway:
+        tenant = await gateway.tenant()
+        assert await status_of(tenant.client) == 200
+        own_server.kill()
+        await eventually(lambda: not gateway.node.engine.link.is_up)
+
+        async def registry_is_old() -> bool:
+            answer = await gateway.nobody.get("/readyz")
+            return answer.status == 503 and not answer.json["checks"]["registry"]["ok"]
+
+        await eventually(registry_is_old, 4)
+        assert await status_of(tenant.client) == 200, "it still trusts what it knows, but says that it is not ready"
+        gateway.node.access.directory.check_in_touch()
+
+        await becomes(503, tenant.client, seconds=4)
+        problem = (await tenant.client.get(WHOAMI)).problem(503, "out-of-touch")
+        assert problem["retryable"] is True
+        assert int((await tenant.client.get(WHOAMI)).headers["retry-after"]) > 0
+        with pytest.raises(OutOfTouch):
+            gateway.node.access.directory.check_in_touch()
+        (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "out-of-touch")
+        assert await status_of(gateway.nobody, "/healthz") == 200
+
+        own_server.start()
+        await becomes(200, tenant.client, seconds=5)
+        await becomes(200, gateway.nobody, path="/readyz", seconds=5)
+
+
+async def test_what_was_revoked_while_it_was_out_of_touch_is_refused_when_it_is_back(
+    gateway: Gateway, engine_url: str, cable: Cable
+) -> None:
+    """The line went deaf: the connection stands, but nothing comes through it."""
+    tenant = await gateway.tenant()
+    text, record = await new_key_by(tenant.client)
+    async with running_gateway(gateway_settings(cable.url, trust_seconds_max=1.0)) as far:
+        assert await status_of(far.with_key(text)) == 200
+        cable.is_deaf = True
+        assert (await tenant.client.delete(f"{KEYS}/{record['id']}")).status == 204
+        await becomes(503, far.with_key(text), seconds=3)
+        cable.cut()
+        await becomes(401, far.with_key(text), seconds=5)
+        assert await status_of(far.seen_by(tenant).client) == 200
+
+
+# The first start
+
+
+@asynccontextmanager
+async def fresh_engine(server: Server) -> AsyncIterator[tuple[Engine, Settings]]:
+    settings = gateway_settings(server.url)
+    async with connected(settings, "tests") as engine:
+        await prepare_engine(engine, settings)
+        yield engine, settings
+
+
+async def check_first(access: Access, tenant_key: str, admin_key: str) -> None:
+    caller = await access.directory.caller_by_key(tenant_key, None)
+    assert caller is not None
+    assert (caller.tenant, caller.scopes, caller.is_platform) == (FIRST_TENANT, frozenset(ALL_SCOPES), False)
+    admin = await access.directory.caller_by_key(admin_key, None)
+    assert admin is not None and admin.is_platform and admin.tenant == FIRST_TENANT
+
+
+async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_platform_key(own_server: Server) -> None:
+    keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
+    async with fresh_engine(own_server) as (engine, settings):
+        access = access_of(engine, settings)
+        assert await access.tenants.make_first(**keys) is True
+        await check_first(access, **keys)
+        assert access.preferences.of(FIRST_TENANT).auto_create_queues
+        another = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
+        assert await access_of(engine, settings).tenants.make_first(**another) is False
+        assert await access.directory.caller_by_key(another["admin_key"], None) is None
+
+
+@pytest.mark.parametrize("after", range(4))
+async def test_a_first_start_that_was_interrupted_is_done_again(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """After each of its writes: two keys, the settings, and the tenant's record last."""
+    keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
+    writes = 0
+
+    def counted(write: object) -> object:
+        async def wrapped(*given: object, **named: object) -> None:
+            nonlocal writes
+            if writes == after:
+                raise EngineUnavailable("pulled out")
+            writes += 1
+            await write(*given, **named)  # type: ignore[operator]
+
+        return wrapped
+
+    async with fresh_engine(own_server) as (engine, settings):
+        access = access_of(engine, settings)
+        with monkeypatch.context() as broken:
+            broken.setattr(Keyring, "add", counted(Keyring.add))
+            broken.setattr(PreferenceStore, "set_up", counted(PreferenceStore.set_up))
+            broken.setattr(access.tenants._table, "create", counted(access.tenants._table.create))
+            with pytest.raises(EngineUnavailable):
+                await access.tenants.make_first(**keys)
+        again = access_of(engine, settings)
+        assert await again.directory.tenant(FIRST_TENANT) is None
+        assert await again.tenants.make_first(**keys) is True
+        await check_first(again, **keys)
+        assert again.preferences.of(FIRST_TENANT).auto_create_queues
+
+
+async def test_many_first_starts_at_once_agree_on_one_tenant(own_server: Server) -> None:
+    keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
+    async with fresh_engine(own_server) as (engine, settings):
+        await asyncio.gather(*[access_of(engine, settings).tenants.make_first(**keys) for _ in range(5)])
+        await check_first(access_of(engine, settings), **keys)

@@ -1,0 +1,166 @@
+"""The operator's own say in who may do what."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from postroad.access import hook as module
+from postroad.access.hook import Answer, Attempt, load_hook
+from postroad.access.keys import new_key
+from postroad.kernel.caller import Caller, Credential, Scope
+from postroad.kernel.errors import PostroadError
+from tests.access import hooks
+from tests.access.control import KEYS, STREAM, TENANTS, WHOAMI, status_of
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+
+
+@pytest.fixture(scope="module")
+async def hooked(engine_url: str) -> AsyncIterator[Gateway]:
+    async with running_gateway(gateway_settings(engine_url, authorize="tests.access.hooks:authorize")) as running:
+        yield running
+
+
+@pytest.fixture
+async def guest(hooked: Gateway) -> AsyncIterator[Tenant]:
+    """A tenant of the gateway with the hook, which is as it was after the test."""
+    yield await hooked.tenant()
+    hooks.authorize.answer = None
+    hooks.authorize.attempts.clear()
+
+
+def answering(answer: Any) -> None:
+    hooks.authorize.answer = lambda _attempt: answer
+
+
+@pytest.mark.parametrize("answer", [True, None])
+async def test_yes_and_nothing_mean_as_postroad_decided(hooked: Gateway, guest: Tenant, answer: Answer) -> None:
+    answering(answer)
+    assert await status_of(guest.client) == 200
+    (await guest.client.get(TENANTS)).problem(403, "forbidden")
+    (await hooked.with_key(new_key()).get(WHOAMI)).problem(401, "unauthenticated")
+
+
+@pytest.mark.parametrize("answer", [False, 0, 1, "yes", "", {}, 1.0], ids=repr)
+async def test_no_and_whatever_makes_no_sense_refuse(guest: Tenant, answer: object) -> None:
+    answering(answer)
+    (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+
+
+async def test_a_caller_is_let_in_as_that_one(hooked: Gateway, guest: Tenant) -> None:
+    other = await hooked.tenant()
+    answering(Caller(other.id, "sso:ada", frozenset({Scope.READ}), name="Ada", credential=Credential.HOOK, subject="ada"))
+    me = (await guest.client.get(WHOAMI)).ok()
+    assert (me["tenant"], me["keyId"], me["credential"], me["scopes"]) == (other.id, "sso:ada", "hook", ["read"])
+    (await guest.client.get(KEYS)).problem(403, "forbidden")
+
+
+async def test_a_credential_that_postroad_does_not_know_can_be_the_operators(hooked: Gateway, guest: Tenant) -> None:
+    def decide(attempt: Attempt) -> Answer:
+        if attempt.caller is not None or attempt.credential != "ticket-7":
+            return None
+        return Caller(guest.id, "sso:ada", frozenset({Scope.READ}), credential=Credential.HOOK)
+
+    hooks.authorize.answer = decide
+    assert (await hooked.with_key("ticket-7").get(WHOAMI)).ok()["tenant"] == guest.id
+    (await hooked.with_key("ticket-8").get(WHOAMI)).problem(401, "unauthenticated")
+    async with hooked.with_key("ticket-7").events(STREAM) as reader:
+        await guest.queue("q")
+        assert await reader.next() is not None
+
+
+async def test_it_is_told_what_is_asked_for(hooked: Gateway, guest: Tenant) -> None:
+    await guest.client.get("/v1/queues/orders")
+    [attempt] = hooks.authorize.attempts
+    assert (attempt.method, attempt.route, attempt.parameters) == ("GET", "/v1/queues/{queue}", {"queue": "orders"})
+    assert (attempt.needs, attempt.address, attempt.credential) == ("read", "127.0.0.1", guest.key)
+    assert attempt.caller is not None and attempt.caller.tenant == guest.id
+    assert guest.key not in repr(attempt)
+
+
+async def test_it_may_answer_later(guest: Tenant) -> None:
+    async def refuse() -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    hooks.authorize.answer = lambda _attempt: refuse()
+    (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+
+    async def agree() -> None:
+        await asyncio.sleep(0)
+
+    hooks.authorize.answer = lambda _attempt: agree()
+    assert await status_of(guest.client) == 200
+
+
+async def test_if_it_raises_the_request_is_refused_and_the_log_says_why(guest: Tenant) -> None:
+    async def later() -> Answer:
+        raise RuntimeError("later")
+
+    def at_once(_attempt: Attempt) -> Answer:
+        raise RuntimeError("at once")
+
+    for answer, word in ((at_once, "at once"), (lambda _attempt: later(), "later")):
+        hooks.authorize.answer = answer
+        with capture_logs() as logs:
+            problem = (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+        assert word not in str(problem)
+        assert any(word in line.get("error", "") for line in logs)
+
+
+async def test_if_it_takes_too_long_the_request_is_refused(guest: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SECONDS_MAX", 0.05)
+    waiting: list[asyncio.Future[Answer]] = []
+
+    def never(_attempt: Attempt) -> Awaitable[Answer]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    hooks.authorize.answer = never
+    async with asyncio.timeout(1):
+        (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+    assert waiting[0].cancelled()
+
+
+async def test_what_it_lets_in_still_needs_the_scope_and_the_globs(hooked: Gateway, guest: Tenant) -> None:
+    answering(Caller(guest.id, "sso:ada", frozenset({Scope.READ}), allowed={"queue": ("orders.*",)}))
+    (await guest.client.put("/v1/queues/orders.eu")).problem(403, "forbidden")
+    (await guest.client.get("/v1/queues/invoices")).problem(403, "forbidden")
+    (await guest.client.get("/v1/queues/orders.eu")).problem(404, "queue-not-found")
+
+
+async def test_routes_that_are_open_to_all_do_not_ask_it(hooked: Gateway, guest: Tenant) -> None:
+    answering(False)
+    assert await status_of(hooked.nobody, "/healthz") == 200
+    assert hooks.authorize.attempts == []
+
+
+# Loading
+
+
+def test_a_callable_is_loaded_by_its_path() -> None:
+    assert load_hook("tests.access.hooks:authorize") is hooks.authorize
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "no_such_module:authorize",
+        "tests.access.hooks:missing",
+        "tests.access.hooks:not_to_be_called",
+        "tests.access.hooks:",
+        ":x",
+    ],
+)
+def test_what_cannot_be_loaded_is_said_by_its_path(path: str) -> None:
+    with pytest.raises(PostroadError, match="POSTROAD_AUTHORIZE") as refused:
+        load_hook(path)
+    assert path in refused.value.detail
+
+
+async def test_a_gateway_does_not_start_with_a_hook_that_cannot_be_loaded(engine_url: str) -> None:
+    with pytest.raises(PostroadError, match="POSTROAD_AUTHORIZE"):
+        async with running_gateway(gateway_settings(engine_url, authorize="tests.access.hooks:missing")):
+            pass

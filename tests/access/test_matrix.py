@@ -1,0 +1,439 @@
+"""Every route with every kind of credential, and one tenant at another's things. The routes come from the route table, so a
+new one is covered as it is; what is expected of it follows from what it declares, by the rule in `expected`."""
+
+import asyncio
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+
+from postroad.access.keys import new_key
+from postroad.access.records import TenantRecord, TenantState
+from postroad.access.seal import Sealer
+from postroad.access.tokens import NewToken, Tokens
+from postroad.assembly import described_routes, platform_keys
+from postroad.http.routing import Route
+from postroad.kernel.caller import ALL_SCOPES, Caller, Need, Scope
+from postroad.kernel.clock import now_ms
+from tests.gateway import Answer, Gateway, Tenant
+
+ROUTES = described_routes()
+NOBODY_IS = "no-such-tenant"
+REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "tenant-not-found": 404}
+
+
+# Who comes
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A credential, how it is sent, and what is true of it. `is_known`: it is somebody's, and good at this moment."""
+
+    text: str | None = None
+    is_in_url: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    kind: str = "key"
+    is_known: bool = True
+    scopes: frozenset[Scope] = frozenset(ALL_SCOPES)
+    is_platform: bool = False
+    only: str | None = None  # the one name that it may use
+    only_kinds: tuple[str, ...] = ("queue", "topic", "stream")
+    resource: str | None = None
+    fault: str | None = None  # what keeps it out everywhere, by its code
+
+
+def expected(route: Route, visitor: Visitor) -> str:
+    """`in`, or the code of the refusal."""
+    if route.scope is None:
+        return "in"
+    if not _is_taken(route, visitor):
+        return "unauthenticated"
+    if visitor.fault is not None:
+        return visitor.fault
+    if route.scope is Need.PLATFORM:
+        return "in" if visitor.is_platform else "forbidden"
+    if route.scope is not Need.IDENTITY and route.scope not in visitor.scopes:
+        return "forbidden"
+    named = [(kind, name_for(kind)) for kind in ("queue", "topic", "stream") if f"{{{kind}}}" in route.path]
+    if visitor.only is not None and any(kind not in visitor.only_kinds or name != visitor.only for kind, name in named):
+        return "forbidden"
+    return "in"
+
+
+def _is_taken(route: Route, visitor: Visitor) -> bool:
+    """Whether a credential of this kind, sent in this way, means anything at this route."""
+    if visitor.text is None or not visitor.is_known:
+        return False
+    if visitor.kind == "token":
+        return route.resource is not None and visitor.resource == filled(route.resource)
+    if visitor.kind == "jwt":
+        return route.takes_jwt and not visitor.is_in_url
+    return not visitor.is_in_url
+
+
+def name_for(parameter: str) -> str:
+    """Of nothing that is there."""
+    return f"no-such-{parameter}"
+
+
+def filled(template: str) -> str:
+    for route in ROUTES:
+        for parameter in route.parameters:
+            template = template.replace(f"{{{parameter}}}", name_for(parameter))
+    return template
+
+
+RESOURCES = sorted({filled(route.resource) for route in ROUTES if route.resource is not None})
+VISITORS = (
+    *("nobody", "garbage", "empty", "of another scheme", "unknown key", "altered key", "all scopes", "no scopes"),
+    *(f"{scope} only" for scope in Scope),
+    *(f"all but {scope}" for scope in Scope),
+    *("disabled", "expired", "rotated, in its grace", "rotated, after its grace", "rotated, the new text"),
+    *(
+        "other names only",
+        "this queue only",
+        "of a disabled tenant",
+        "naming another tenant",
+        "naming its own tenant",
+        "in the URL",
+    ),
+    *("platform", "platform for a tenant", "platform for nobody", "platform in the URL"),
+    *(
+        "JWT read",
+        "JWT write",
+        "JWT without a tenant",
+        "JWT of another tenant",
+        "JWT expired",
+        "JWT unsigned",
+        "JWT for a stream",
+        "JWT nested too deeply",
+    ),
+    *(f"token, {how}, {resource}" for resource in RESOURCES for how in ("header", "URL", "used", "of a deleted key")),
+    *("token, header, other", "token, URL, other"),
+)
+
+
+def bearer(text: str | None, **headers: str) -> dict[str, str]:
+    return headers if text is None else {"Authorization": f"Bearer {text}", **headers}
+
+
+@pytest.fixture(scope="module")
+async def visitors(gateway: Gateway) -> dict[str, Visitor]:
+    tenant, other = await gateway.tenant(), await gateway.tenant()
+    found = {
+        "nobody": Visitor(),
+        "garbage": Visitor("garbage", is_known=False),
+        "empty": Visitor("", is_known=False),
+        "of another scheme": Visitor(None, headers={"Authorization": f"Basic {tenant.key}"}),
+        "unknown key": Visitor(new_key(), is_known=False),
+        "altered key": Visitor(tenant.key[:-1] + ("x" if tenant.key[-1] != "x" else "y"), is_known=False),
+        "all scopes": Visitor(tenant.key),
+        "naming another tenant": Visitor(tenant.key, headers={"X-Postroad-Tenant": other.id}, fault="forbidden"),
+        "naming its own tenant": Visitor(tenant.key, headers={"X-Postroad-Tenant": tenant.id}),
+        "in the URL": Visitor(tenant.key, is_in_url=True),
+        "platform": Visitor(gateway.admin_key, is_platform=True),
+        "platform for a tenant": Visitor(gateway.admin_key, headers={"X-Postroad-Tenant": tenant.id}, is_platform=True),
+        "platform for nobody": Visitor(gateway.admin_key, headers={"X-Postroad-Tenant": NOBODY_IS}, fault="tenant-not-found"),
+        "platform in the URL": Visitor(gateway.admin_key, is_in_url=True, is_platform=True),
+    }
+    found |= await _by_scope(tenant) | await _past_and_narrow(gateway, tenant)
+    found |= await _jwts(tenant, other) | await _tokens(gateway, tenant)
+    assert set(found) == set(VISITORS)
+    return found
+
+
+async def _by_scope(tenant: Tenant) -> dict[str, Visitor]:
+    sets = {"no scopes": frozenset[Scope]()}
+    sets |= {f"{scope} only": frozenset({scope}) for scope in Scope}
+    sets |= {f"all but {scope}": frozenset(ALL_SCOPES) - {scope} for scope in Scope}
+    return {name: Visitor((await tenant.another_key(tuple(scopes))).key, scopes=scopes) for name, scopes in sets.items()}
+
+
+async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
+    disabled, in_grace, after_grace = [await tenant.another_key() for _ in range(3)]
+    off = await tenant.client.call("PATCH", f"/api/control/keys/{disabled.record.id}", {"enabled": False})
+    off.ok()
+    rotated = await tenant.client.post(f"/api/control/keys/{in_grace.record.id}/rotate", {"graceSeconds": 600})
+    (await tenant.client.post(f"/api/control/keys/{after_grace.record.id}/rotate", {"graceSeconds": 0})).ok()
+    narrow = {
+        name: await tenant.another_key(allowed_queues=(glob,), allowed_topics=(glob,), allowed_streams=(glob,))
+        for name, glob in (("other names only", "others-*"), ("this queue only", name_for("queue")))
+    }
+    dormant = await gateway.tenant()
+    (await gateway.admin.call("PATCH", f"/api/control/tenants/{dormant.id}", {"enabled": False})).ok()
+    return {
+        "disabled": Visitor(disabled.key, is_known=False),
+        "expired": Visitor((await tenant.another_key(expires_at_ms=now_ms() - 1)).key, is_known=False),
+        "rotated, in its grace": Visitor(in_grace.key),
+        "rotated, the new text": Visitor(rotated.ok()["key"]),
+        "rotated, after its grace": Visitor(after_grace.key, is_known=False),
+        "other names only": Visitor(narrow["other names only"].key, only="others-1"),
+        "this queue only": Visitor(narrow["this queue only"].key, only=name_for("queue")),
+        "of a disabled tenant": Visitor(dormant.key, fault="tenant-disabled"),
+    }
+
+
+async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, Visitor]:
+    secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "ours"})).ok(201)["secret"]
+    foreign = (await other.client.post("/api/control/jwt-secrets", {"name": "theirs"})).ok(201)["secret"]
+    headers = {"X-Postroad-Tenant": tenant.id}
+    read, write = frozenset({Scope.READ}), frozenset({Scope.WRITE})
+
+    def signed(by: str, **claims: object) -> str:
+        return jwt.encode({"sub": "user", "scope": "read", "exp": int(time.time()) + 600, **claims}, by, algorithm="HS256")
+
+    unsigned = jwt.encode({"sub": "user", "scope": "read", "exp": int(time.time()) + 600}, "", algorithm="none")
+    nested = urlsafe_b64encode(b'{"kid":' + b"[" * 1400 + b"]" * 1400 + b"}").decode().rstrip("=")
+    stream = name_for("stream")
+    return {
+        "JWT read": Visitor(signed(secret), headers=headers, kind="jwt", scopes=read),
+        "JWT write": Visitor(signed(secret, scope="write"), headers=headers, kind="jwt", scopes=write),
+        "JWT without a tenant": Visitor(signed(secret), kind="jwt", is_known=False),
+        "JWT of another tenant": Visitor(signed(foreign), headers=headers, kind="jwt", is_known=False),
+        "JWT expired": Visitor(signed(secret, exp=int(time.time()) - 60), headers=headers, kind="jwt", is_known=False),
+        "JWT nested too deeply": Visitor(f"{nested}.e30.AAAA", headers=headers, kind="jwt", is_known=False),
+        "JWT unsigned": Visitor(unsigned, headers=headers, kind="jwt", is_known=False),
+        "JWT for a stream": Visitor(
+            signed(secret, stream_id=stream), headers=headers, kind="jwt", scopes=read, only=stream, only_kinds=("stream",)
+        ),
+    }
+
+
+async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
+    async def made(resource: str, by: Tenant = tenant, **more: object) -> str:
+        text: str = (await by.client.post("/v1/tokens", {"resource": resource, **more})).ok(201)["token"]
+        return text
+
+    found: dict[str, Visitor] = {}
+    for resource in RESOURCES:
+        route = next(one for one in ROUTES if one.resource is not None and filled(one.resource) == resource)
+        used, gone = await made(resource, once=True), await tenant.another_key()
+        spent = Visitor(used, kind="token", resource=resource)
+        assert (await ask(gateway, route, spent)).status == 200
+        orphan = await made(resource, gone)
+        (await tenant.client.delete(f"/api/control/keys/{gone.record.id}")).ok(204)
+        for how, text, is_known in (("used", used, False), ("of a deleted key", orphan, False)):
+            found[f"token, {how}, {resource}"] = Visitor(text, kind="token", resource=resource, is_known=is_known)
+        for how, is_in_url in (("header", False), ("URL", True)):
+            found[f"token, {how}, {resource}"] = Visitor(
+                await made(resource),
+                is_in_url,
+                kind="token",
+                scopes=frozenset({Scope.READ}),
+                resource=resource,
+            )
+    elsewhere = _token_for_elsewhere(gateway, tenant)
+    for how, is_in_url in (("header", False), ("URL", True)):
+        found[f"token, {how}, other"] = Visitor(elsewhere, is_in_url, kind="token", resource="elsewhere")
+    return found
+
+
+def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
+    """As the gateway would make it if it had a resource of this name."""
+    access = gateway.node.access
+    tokens = Tokens(access.directory, Sealer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms)
+    tokens.offer([Route("GET", "/elsewhere", access._routes[0].whoami, Scope.READ, "", "", resource="elsewhere")])
+    caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES))
+    return tokens.mint(caller, NewToken(resource="elsewhere"))[0]
+
+
+# What they are told
+
+
+async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = None) -> Answer:
+    """The body does not fit, so that who is let in changes nothing. An answer that does not end is not waited for."""
+    headers = {**visitor.headers} if visitor.is_in_url else bearer(visitor.text, **visitor.headers)
+    query = f"?bearer={visitor.text}" if visitor.is_in_url else ""
+    data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
+    url = gateway.url + filled(route.path) + query
+    async with gateway.session.request(
+        route.method, url, headers={**headers, "Content-Type": "application/json"}, data=data
+    ) as it:
+        is_endless = it.content_type == "text/event-stream"
+        seen = b"" if is_endless else await it.read()
+        if is_endless:
+            it.close()
+        return Answer(it.status, {name.lower(): value for name, value in it.headers.items()}, seen)
+
+
+def is_let_in(route: Route, answer: Answer) -> bool:
+    if answer.status in (401, 403):
+        return False
+    return answer.status != 404 or answer.json["code"] != "tenant-not-found" or "{tenant}" in route.path
+
+
+def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
+    """What is wrong with the answer."""
+    wanted = expected(route, visitor)
+    if wanted == "in":
+        is_right = is_let_in(route, answer) and answer.status < 500
+    else:
+        is_right = answer.status == REFUSALS[wanted] and answer.json["code"] == wanted
+        if wanted == "tenant-not-found":
+            is_right = is_right and NOBODY_IS in answer.json["detail"]
+    return None if is_right else f"{route.method} {route.path}: {answer.status} where {wanted!r} was due: {answer.body[:200]!r}"
+
+
+@pytest.mark.parametrize("name", VISITORS)
+async def test_a_route_takes_whom_it_says_it_takes(gateway: Gateway, visitors: dict[str, Visitor], name: str) -> None:
+    answers = await asyncio.gather(*(ask(gateway, route, visitors[name]) for route in ROUTES))
+    found = [fault(route, visitors[name], answer) for route, answer in zip(ROUTES, answers, strict=True)]
+    assert [one for one in found if one is not None] == []
+
+
+def test_the_rule_lets_somebody_in_everywhere_and_keeps_somebody_out_wherever_a_scope_is_declared() -> None:
+    good = Visitor("x", is_platform=True)
+    assert all(expected(route, good) == "in" for route in ROUTES)
+    assert all(expected(route, Visitor()) == "unauthenticated" for route in ROUTES if route.scope is not None)
+
+
+async def test_the_description_states_what_each_route_needs(gateway: Gateway) -> None:
+    paths = (await gateway.nobody.get("/openapi.json")).ok()["paths"]
+    assert sum(len(operations) for operations in paths.values()) == len(ROUTES)
+    for route in ROUTES:
+        operation = paths[route.path][route.method.lower()]
+        assert operation.get("x-postroad-scope") == (None if route.scope is None else str(route.scope))
+        kinds = {kind for choice in operation["security"] for kind in choice}
+        ours = {"bearer", "apiKey"} | ({"jwt"} if route.takes_jwt else set()) | ({"streamToken"} if route.resource else set())
+        assert kinds == (set() if route.scope is None else ours)
+
+
+# One tenant at another's things
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A tenant with one of everything. `marker` is in all that it has, and in nothing that others have to know to ask for it."""
+
+    tenant: Tenant
+    marker: str
+    names: dict[str, str]
+    receipt: str
+
+    def path(self, template: str) -> str:
+        for parameter, name in self.names.items():
+            template = template.replace(f"{{{parameter}}}", name)
+        return filled(template)
+
+    def body(self, route: Route) -> object:
+        """One that gets as far as can be; the fields that a new route needs are not known here."""
+        some: dict[str, dict[str, Any]] = {
+            "publish": {"payload": "mine"},
+            "publish_batch": {"messages": [{"payload": "mine"}]},
+            "ack": {"receiptId": self.receipt},
+            "pull": {"maxMessages": 100},
+            "create_token": {"resource": "telemetry"},
+            "change_key": {"name": "taken over", "enabled": False},
+            "rotate_key": {"graceSeconds": 0},
+            "change_settings": {"visibilityTimeoutMs": 1},
+        }
+        return None if route.body is None else some.get(route.handler.__name__, {})
+
+    async def everything(self) -> list[Any]:
+        """All that it has, as it sees it itself."""
+        client, found = self.tenant.client, list[Any]()
+        for route in ROUTES:
+            is_own = isinstance(route.scope, Scope) and route.method == "GET" and route.media == "application/json"
+            if is_own and set(route.parameters) <= set(self.names):
+                answer = (await client.get(self.path(route.path))).ok()
+                found.append([route.path, _without_uses(answer)])
+        return found
+
+
+def _without_uses(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_uses(one) for name, one in value.items() if name != "lastUsedAt"}
+    return [_without_uses(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+async def owner(gateway: Gateway) -> Owner:
+    tenant, marker = await gateway.tenant(), f"marker{uuid.uuid4().hex[:12]}"
+    client = tenant.client
+    queue = await tenant.queue("orders", visibilityTimeoutMs=3_600_000, retentionMs=987_654_321)
+    for number in range(3):
+        await tenant.publish(queue, f"{marker} {number}", headers={"x": marker}, correlationId=marker)
+    [leased] = await tenant.pull(queue)
+    key = (await client.post("/api/control/keys", {"name": marker, "allowedQueues": [marker]})).ok(201)["record"]
+    secret = (await client.post("/api/control/jwt-secrets", {"name": marker})).ok(201)["record"]
+    (await client.post("/v1/admin/settings", {"visibilityTimeoutMs": 41_234_567})).ok()
+    invite = (await gateway.admin.post("/api/control/invites", {"note": marker})).ok(201)["invite"]
+    names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
+    return Owner(tenant, marker, names, leased["receiptId"])
+
+
+@pytest.fixture
+async def stranger(gateway: Gateway) -> AsyncIterator[Tenant]:
+    yield await gateway.tenant(auto_create_queues=True)
+
+
+def traces(owner: Owner, answer: Answer) -> list[str]:
+    """What of the owner is in the answer that a stranger has no business to see."""
+    seen = answer.body.decode() + repr(answer.headers)
+    ours = (owner.marker, owner.tenant.id, owner.tenant.record.id, "987654321", "41234567")
+    return [one for one in ours if one in seen]
+
+
+async def test_a_tenant_comes_to_nothing_of_anothers(owner: Owner, stranger: Tenant) -> None:
+    before = await owner.everything()
+    assert owner.marker in repr(before) and len(before) >= 7
+    for _ in range(2):  # the second time it has a queue of the same name itself
+        for route in ROUTES:
+            if route.media == "text/event-stream" or route.scope is None:
+                continue
+            answer = await stranger.client.call(route.method, owner.path(route.path), owner.body(route))
+            assert answer.status < 500 and traces(owner, answer) == [], (route.method, route.path, answer)
+    assert await owner.everything() == before
+
+
+async def test_a_tenant_cannot_name_another(owner: Owner, stranger: Tenant) -> None:
+    before = await owner.everything()
+    posing = stranger.client.with_headers(**{"X-Postroad-Tenant": owner.tenant.id})
+    for route in ROUTES:
+        if route.scope is not None:
+            answer = await posing.call(route.method, owner.path(route.path), owner.body(route))
+            answer.problem(403, "forbidden")
+            assert traces(owner, answer) == []
+    assert await owner.everything() == before
+
+
+async def test_questions_about_another_tenant_find_nothing(owner: Owner, stranger: Tenant) -> None:
+    client = stranger.client
+    for query in (f"tenant={owner.tenant.id}", "tenant=_platform"):
+        (await client.get(f"/api/control/audit?{query}")).problem(403, "forbidden")
+    (await client.get("/api/control/keys?platform=true")).problem(403, "forbidden")
+    for query in (f"actor={owner.tenant.record.id}", f"target={owner.names['key']}", "action=*", "cursor=999999999"):
+        answer = await client.get(f"/api/control/audit?{query}&limit=1000")
+        assert answer.ok()["entries"] == [] and traces(owner, answer) == []
+    for query in ("cursor=0.0000000000000000", "limit=1000"):
+        answer = await client.get(f"/api/control/keys?{query}")
+        assert [key["tenant"] for key in answer.ok()["keys"]] == [stranger.id] and traces(owner, answer) == []
+
+
+async def test_a_tenants_events_are_its_own_from_the_very_first(owner: Owner, stranger: Tenant) -> None:
+    await stranger.queue("mine")
+    await owner.tenant.publish("/v1/queues/orders", owner.marker)
+    await stranger.publish("/v1/queues/mine", 1)
+    async with stranger.client.events("/v1/telemetry/stream?lastEventId=0-0") as reader:
+        seen = await reader.take(2)
+    assert {event.json["tenant"] for event in seen} == {stranger.id}
+    assert owner.marker not in repr(seen)
+    token = (await stranger.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)["token"]
+    async with stranger.gateway.nobody.events(
+        f"/v1/telemetry/stream?lastEventId=0-0&bearer={token}", {"X-Postroad-Tenant": owner.tenant.id}
+    ) as reader:
+        assert {event.json["tenant"] for event in await reader.take(2)} == {stranger.id}
+
+
+async def test_a_disabled_tenants_record_is_what_keeps_its_keys_out(gateway: Gateway) -> None:
+    """Not the API that wrote it: a record of another state is refused as well."""
+    tenant = await gateway.tenant()
+    gone = TenantRecord(id=tenant.id, state=TenantState.DELETING, created_at_ms=0, updated_at_ms=0)
+    await gateway.node.access.tenants._table.change(tenant.id, lambda _: gone)
+    (await tenant.client.get("/v1/whoami")).problem(403, "tenant-disabled")

@@ -1,0 +1,231 @@
+"""Settings that change while Postroad runs: per tenant, over the platform's, over what the processes were started with."""
+
+from typing import Any
+
+import pytest
+
+from tests.access.control import AT_ONCE, DEFAULTS, SETTINGS, fresh
+from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
+from tests.waiting import eventually
+
+LIMITS = {"receiptTtlMaxMs": 60_000, "pullMax": 5, "maxMessageBytes": 100, "maxQueues": 5, "maxKeys": 5}
+
+
+def operator(gateway: Gateway, tenant: Tenant) -> Client:
+    return gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
+
+
+async def choose(client: Client, path: str = SETTINGS, **values: Any) -> dict[str, Any]:
+    chosen: dict[str, Any] = (await client.post(path, values)).ok()
+    return chosen
+
+
+async def settings_of(client: Client, path: str = SETTINGS) -> dict[str, Any]:
+    settings: dict[str, Any] = (await client.get(path)).ok()["settings"]
+    return settings
+
+
+@pytest.fixture
+async def both(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> tuple[Tenant, Tenant]:
+    """The tenant at both gateways; what is changed is changed at the first."""
+    return tenant, second_gateway.seen_by(tenant)
+
+
+async def set_for_both(both: tuple[Tenant, Tenant], client: Client, **values: Any) -> None:
+    """Change, and wait until both gateways know."""
+    await choose(client, SETTINGS, **values)
+
+    async def is_known() -> bool:
+        return all([values.items() <= (await settings_of(one.client)).items() for one in both])
+
+    await eventually(is_known, AT_ONCE)
+
+
+# Which of them holds
+
+
+async def test_a_tenant_that_chose_nothing_has_the_defaults(gateway: Gateway, tenant: Tenant) -> None:
+    answer = (await tenant.client.get(SETTINGS)).ok()
+    assert answer["chosen"] == {"autoCreateQueues": False}
+    assert answer["settings"] == {
+        "auditMode": "full",
+        "autoCreateQueues": False,
+        "visibilityTimeoutMs": 30_000,
+        "receiptTtlMaxMs": 43_200_000,
+        "idempotencyTtlMs": 86_400_000,
+        "pullMax": 500,
+        "maxMessageBytes": 1_048_576,
+        "maxQueues": 10_000,
+        "maxKeys": 1000,
+    }
+
+
+async def test_the_tenants_choice_goes_over_the_platforms_and_null_takes_it_back(gateway: Gateway, tenant: Tenant) -> None:
+    try:
+        await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=11_000)
+        assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 11_000
+        answer = await choose(tenant.client, visibilityTimeoutMs=22_000)
+        assert answer["settings"]["visibilityTimeoutMs"] == 22_000
+        assert answer["chosen"] == {"autoCreateQueues": False, "visibilityTimeoutMs": 22_000}
+        await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=12_000)
+        assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 22_000
+        assert (await choose(tenant.client, visibilityTimeoutMs=None))["chosen"] == {"autoCreateQueues": False}
+        assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 12_000
+    finally:
+        await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=None)
+    assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 30_000
+
+
+async def test_the_platforms_choice_goes_over_what_the_process_was_started_with(engine_url: str) -> None:
+    started = gateway_settings(engine_url, pull_messages_max=7, audit_mode="jobs_only", idempotency_ttl_ms=9000)
+    async with running_gateway(started) as gateway:
+        tenant = await gateway.tenant()
+        found = await settings_of(tenant.client)
+        assert (found["pullMax"], found["auditMode"], found["idempotencyTtlMs"]) == (7, "jobs_only", 9000)
+        try:
+            answer = await choose(gateway.admin, DEFAULTS, pullMax=8)
+            assert (answer["settings"]["pullMax"], answer["chosen"]) == (8, {"pullMax": 8})
+            assert (await settings_of(tenant.client))["pullMax"] == 8
+        finally:
+            await choose(gateway.admin, DEFAULTS, pullMax=None)
+        assert (await settings_of(tenant.client))["pullMax"] == 7
+
+
+async def test_a_change_leaves_what_it_does_not_name(tenant: Tenant) -> None:
+    await choose(tenant.client, auditMode="off")
+    assert (await choose(tenant.client, visibilityTimeoutMs=5))["chosen"] == {
+        "autoCreateQueues": False,
+        "auditMode": "off",
+        "visibilityTimeoutMs": 5,
+    }
+    assert (await choose(tenant.client))["chosen"]["auditMode"] == "off"
+
+
+async def test_one_tenants_choice_is_not_anothers(gateway: Gateway, tenant: Tenant) -> None:
+    other = await gateway.tenant()
+    await choose(tenant.client, auditMode="off")
+    assert (await settings_of(other.client))["auditMode"] == "full"
+
+
+# Who may change them
+
+
+@pytest.mark.parametrize(("name", "value"), LIMITS.items())
+async def test_limits_are_the_platforms_to_change(gateway: Gateway, tenant: Tenant, name: str, value: int) -> None:
+    for wanted in (value, None):
+        problem = (await tenant.client.post(SETTINGS, {name: wanted, "auditMode": "off"})).problem(403, "forbidden")
+        assert name in problem["detail"]
+    assert (await settings_of(tenant.client))["auditMode"] == "full"
+    assert (await choose(operator(gateway, tenant), SETTINGS, **{name: value}))["settings"][name] == value
+    assert (await settings_of(tenant.client))[name] == value
+
+
+async def test_the_defaults_are_the_platforms_to_see_and_to_change(tenant: Tenant) -> None:
+    (await tenant.client.get(DEFAULTS)).problem(403, "forbidden")
+    (await tenant.client.post(DEFAULTS, {"auditMode": "off"})).problem(403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"auditMode": "some"}, "$.auditMode"),
+        ({"autoCreateQueues": 1}, "$.autoCreateQueues"),
+        ({"visibilityTimeoutMs": -1}, "$.visibilityTimeoutMs"),
+        ({"visibilityTimeoutMs": 43_200_001}, "$.visibilityTimeoutMs"),
+        ({"receiptTtlMaxMs": 999}, "$.receiptTtlMaxMs"),
+        ({"idempotencyTtlMs": 999}, "$.idempotencyTtlMs"),
+        ({"pullMax": 0}, "$.pullMax"),
+        ({"pullMax": 1001}, "$.pullMax"),
+        ({"maxMessageBytes": 0}, "$.maxMessageBytes"),
+        ({"maxMessageBytes": 2**23}, "$.maxMessageBytes"),
+        ({"maxQueues": -1}, "$.maxQueues"),
+        ({"maxKeys": 1.5}, "$.maxKeys"),
+        ({"unknown": 1}, "$"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_is_refused_by_the_field(gateway: Gateway, tenant: Tenant, body: object, path: str) -> None:
+    problem = (await operator(gateway, tenant).post(SETTINGS, body)).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == path
+
+
+# What they do, on every gateway
+
+
+async def test_queues_are_made_by_publishing_where_that_is_on(both: tuple[Tenant, Tenant]) -> None:
+    here, there = both
+    for one in both:
+        assert (await one.client.post(f"/v1/queues/{fresh()}/messages", {"payload": 1})).status == 404
+    await set_for_both(both, here.client, autoCreateQueues=True)
+    for one in both:
+        assert (await one.client.post(f"/v1/queues/{fresh()}/messages", {"payload": 1})).status == 201
+    await set_for_both(both, there.client, autoCreateQueues=False)
+    for one in both:
+        assert (await one.client.post(f"/v1/queues/{fresh()}/messages", {"payload": 1})).status == 404
+
+
+async def test_a_tenant_has_as_many_queues_as_its_limit(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+    await both[0].queue("first")
+    await set_for_both(both, operator(gateway, both[0]), maxQueues=1)
+    for one in both:
+        (await one.client.put("/v1/queues/second")).problem(403, "forbidden")
+        assert (await one.client.put("/v1/queues/first")).status == 200
+
+
+async def test_a_payload_is_as_large_as_the_limit(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+    queue = await both[0].queue()
+    await set_for_both(both, operator(gateway, both[0]), maxMessageBytes=10)
+    for one in both:
+        (await one.client.post(f"{queue}/messages", {"payload": "x" * 9})).problem(413, "too-large")
+        assert (await one.client.post(f"{queue}/messages", {"payload": "x" * 8})).status == 201
+        batch = {"messages": [{"payload": "x" * 9}, {"payload": "x"}]}
+        assert (await one.client.post(f"{queue}/messages/batch", batch)).ok()["failed"] == 1
+
+
+async def test_a_pull_has_its_limits(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+    queue = await both[0].queue()
+    await set_for_both(both, operator(gateway, both[0]), pullMax=2, receiptTtlMaxMs=5000)
+    for one in both:
+        problem = (await one.client.post(f"{queue}/pull", {"maxMessages": 3})).problem(422, "invalid-body")
+        assert problem["errors"][0]["path"] == "$.maxMessages"
+        problem = (await one.client.post(f"{queue}/pull", {"visibilityTimeoutMs": 5001})).problem(422, "invalid-body")
+        assert problem["errors"][0]["path"] == "$.visibilityTimeoutMs"
+        assert await one.pull(queue, 2, visibilityTimeoutMs=5000) == []
+
+
+async def test_new_queues_take_the_default_and_old_ones_keep_theirs(both: tuple[Tenant, Tenant]) -> None:
+    here, there = both
+
+    async def lease_of(queue: str) -> object:
+        return (await here.client.get(queue)).ok()["settings"]["visibilityTimeoutMs"]
+
+    old = await here.queue("old")
+    await set_for_both(both, here.client, visibilityTimeoutMs=1234)
+    assert await lease_of(await there.queue("new")) == 1234
+    assert await lease_of(await there.queue("chosen", visibilityTimeoutMs=99)) == 99
+    assert await lease_of(old) == 30_000
+
+
+async def test_without_an_audit_of_jobs_there_are_no_events_of_theirs(both: tuple[Tenant, Tenant]) -> None:
+    here, there = both
+    queue = await here.queue()
+    await set_for_both(both, here.client, auditMode="off")
+    for one in both:
+        await one.publish(queue, 1)
+        [message] = await one.pull(queue)
+        await one.ack(queue, message["receiptId"])
+    await set_for_both(both, here.client, auditMode="full")
+    published = await there.publish(queue, 2)
+    assert [event["job_id"] for event in await here.events()] == [published["jobId"]]
+
+
+async def test_an_idempotency_key_counts_for_as_long_as_the_setting_says(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await choose(tenant.client, idempotencyTtlMs=1000)
+    first = await tenant.publish(queue, 1, idempotencyKey="k")
+    assert (await tenant.publish(queue, 1, idempotencyKey="k"))["messageId"] == first["messageId"]
+
+    async def is_forgotten() -> bool:
+        return bool((await tenant.publish(queue, 1, idempotencyKey="k"))["messageId"] != first["messageId"])
+
+    await eventually(is_forgotten)

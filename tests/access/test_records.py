@@ -1,0 +1,145 @@
+"""What is stored stays readable: bytes as an earlier version has written them."""
+
+import msgspec
+import pytest
+
+from postroad.access.audit import AuditEntry
+from postroad.access.preferences import PreferenceRecord
+from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord, TenantState
+from postroad.kernel.caller import ALL_SCOPES, Scope
+
+FORMATS: list[tuple[msgspec.Struct, bytes]] = [
+    (
+        TenantRecord(id="acme", created_at_ms=5, updated_at_ms=6),
+        b'{"v":1,"id":"acme","state":"ready","description":"","invite":null,"createdAtMs":5,"updatedAtMs":6}',
+    ),
+    (
+        TenantRecord(
+            id="acme", state=TenantState.DELETING, description="d", invite="0123456789abcdef", created_at_ms=5, updated_at_ms=6
+        ),
+        b'{"v":1,"id":"acme","state":"deleting","description":"d","invite":"0123456789abcdef","createdAtMs":5,"updatedAtMs":6}',
+    ),
+    (
+        KeyRecord(
+            id="0123456789abcdef",
+            tenant="acme",
+            name="first key",
+            scopes=ALL_SCOPES,
+            hashes=(KeyHash(sha256="aa", created_at_ms=5),),
+            created_at_ms=5,
+            updated_at_ms=6,
+        ),
+        (
+            b'{"v":2,"id":"0123456789abcdef","tenant":"acme","name":"first key",'
+            b'"scopes":["publish","consume","read","write","admin"],'
+            b'"allowedQueues":["*"],"allowedTopics":["*"],"allowedStreams":["*"],"isEnabled":true,'
+            b'"hashes":[{"sha256":"aa","createdAtMs":5,"expiresAtMs":null}],"createdBy":"","createdAtMs":5,"updatedAtMs":6,'
+            b'"expiresAtMs":null}'
+        ),
+    ),
+    (
+        KeyRecord(
+            id="0123456789abcdef",
+            tenant=None,
+            name="n",
+            scopes=(Scope.READ,),
+            allowed_queues=("orders.*", "x"),
+            allowed_topics=(),
+            allowed_streams=("s",),
+            is_enabled=False,
+            hashes=(KeyHash(sha256="bb", created_at_ms=7), KeyHash(sha256="aa", created_at_ms=5, expires_at_ms=9)),
+            created_by="fedcba9876543210",
+            created_at_ms=5,
+            updated_at_ms=6,
+            expires_at_ms=8,
+        ),
+        (
+            b'{"v":2,"id":"0123456789abcdef","tenant":null,"name":"n","scopes":["read"],"allowedQueues":["orders.*","x"],'
+            b'"allowedTopics":[],"allowedStreams":["s"],"isEnabled":false,'
+            b'"hashes":[{"sha256":"bb","createdAtMs":7,"expiresAtMs":null},{"sha256":"aa","createdAtMs":5,"expiresAtMs":9}],'
+            b'"createdBy":"fedcba9876543210","createdAtMs":5,"updatedAtMs":6,"expiresAtMs":8}'
+        ),
+    ),
+    (
+        SecretRecord(id="01a1", tenant="acme", name="n", locked="AAAA", created_at_ms=5, expires_at_ms=6),
+        b'{"v":1,"id":"01a1","tenant":"acme","name":"n","locked":"AAAA","createdAtMs":5,"expiresAtMs":6}',
+    ),
+    (
+        InviteRecord(
+            id="0123456789abcdef",
+            sha256="aa",
+            tenant=None,
+            note="for Ada",
+            auto_create_queues=True,
+            created_by="fedcba9876543210",
+            created_at_ms=5,
+            expires_at_ms=6,
+            claimed_at_ms=7,
+            claimed_tenant="acme",
+        ),
+        (
+            b'{"v":1,"id":"0123456789abcdef","sha256":"aa","tenant":null,"note":"for Ada","autoCreateQueues":true,'
+            b'"createdBy":"fedcba9876543210","createdAtMs":5,"expiresAtMs":6,"claimedAtMs":7,"claimedTenant":"acme"}'
+        ),
+    ),
+    (
+        PreferenceRecord(chosen={"pullMax": 5, "auditMode": "off"}, updated_at_ms=5),
+        b'{"v":1,"chosen":{"pullMax":5,"auditMode":"off"},"updatedAtMs":5}',
+    ),
+    (
+        AuditEntry(
+            id="01a1",
+            at="2026-11-15T20:45:07.123Z",
+            tenant="acme",
+            action="key.change",
+            target="0123456789abcdef",
+            outcome="failed",
+            of="01a0",
+            actor_key_id="jwt:01a2",
+            actor_is_platform=True,
+            actor_subject="ada",
+            request_id="r-1",
+            address="192.0.2.1",
+            before={"name": "a"},
+            after={"name": "b"},
+        ),
+        (
+            b'{"v":1,"id":"01a1","at":"2026-11-15T20:45:07.123Z","tenant":"acme","action":"key.change","target":"0123456789abcdef",'
+            b'"outcome":"failed","of":"01a0","actorKeyId":"jwt:01a2","actorIsPlatform":true,"actorSubject":"ada","requestId":"r-1",'
+            b'"address":"192.0.2.1","before":{"name":"a"},"after":{"name":"b"}}'
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
+def test_what_an_earlier_version_has_stored_is_read(record: msgspec.Struct, stored: bytes) -> None:
+    assert msgspec.json.decode(stored, type=type(record)) == record
+
+
+@pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
+def test_what_is_stored_has_not_changed(record: msgspec.Struct, stored: bytes) -> None:
+    """Nor may it without a new version: two versions run side by side during an upgrade. Defaults may be left out."""
+    full = msgspec.json.decode(stored)
+    written = msgspec.json.decode(msgspec.json.encode(record))
+    assert {"v": 1, **written} == full
+
+
+@pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
+def test_a_later_formats_fields_are_ignored(record: msgspec.Struct, stored: bytes) -> None:
+    later = stored[:-1] + b',"somethingNew":{"a":[1]}}'
+    assert msgspec.json.decode(later, type=type(record)) == record
+
+
+def test_a_key_takes_each_of_its_texts_until_that_expires() -> None:
+    hashes = (KeyHash(sha256="new", created_at_ms=1), KeyHash(sha256="old", created_at_ms=0, expires_at_ms=10))
+    key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=hashes, created_at_ms=0, updated_at_ms=0)
+    assert key.takes("new", 9) and key.takes("old", 9)
+    assert key.takes("new", 10) and not key.takes("old", 10)
+    assert not key.takes("other", 9) and not key.takes("", 9)
+
+
+def test_a_key_is_good_while_it_is_enabled_and_has_not_expired() -> None:
+    key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=(), created_at_ms=0, updated_at_ms=0, expires_at_ms=10)
+    assert key.is_good(9) and not key.is_good(10)
+    assert not msgspec.structs.replace(key, is_enabled=False).is_good(9)

@@ -1,0 +1,338 @@
+"""Tenants, keys, JWT secrets, tokens, invites, settings and the audit log with both clients, against a running gateway."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from postroad.client.errors import (
+    AlreadyExists,
+    Forbidden,
+    InviteEnded,
+    InviteNotFound,
+    KeyNotFound,
+    NotNow,
+    SecretNotFound,
+    TenantDisabled,
+    TenantNotFound,
+    Unauthenticated,
+)
+from tests.client.conftest import Sdk, opened
+from tests.gateway import Gateway, Tenant
+from tests.waiting import eventually
+
+
+def fresh() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def in_a_day() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+
+
+# Tenants
+
+
+async def test_a_tenant_from_its_making_to_its_end(platform: Sdk) -> None:
+    name = fresh()
+    made = await platform("tenants.create", name, description="of a test", auto_create_queues=True)
+    assert (made.id, made.state, made.description) == (name, "ready", "of a test")
+    with pytest.raises(AlreadyExists):
+        await platform("tenants.create", name)
+
+    assert await platform("tenants.get", name) == made
+    assert name in [tenant.id for tenant in await platform("tenants.list", page_size=2)]
+    assert (await platform("tenants.update", name, description="other")).description == "other"
+    disabled = await platform("tenants.update", name, enabled=False)
+    assert (disabled.state, disabled.description) == ("disabled", "other")
+    assert (await platform("tenants.update", name, enabled=True)).state == "ready"
+    assert (await platform("tenants.delete", name)).state == "deleting"
+    with pytest.raises(TenantNotFound):
+        await platform("tenants.get", fresh())
+    with pytest.raises(NotNow):
+        await platform("tenants.delete", "default")
+
+
+async def test_a_tenants_key_governs_no_tenants(sdk: Sdk) -> None:
+    with pytest.raises(Forbidden):
+        await sdk("tenants.list")
+
+
+async def test_a_platform_key_names_the_tenant_it_acts_for(kind: str, gateway: Gateway, tenant: Tenant) -> None:
+    async with opened(kind, gateway.url, gateway.admin_key, tenant=tenant.id) as acting:
+        me = await acting("keys.whoami")
+        made = await acting("keys.create", "from above")
+    assert (me.tenant, me.platform) == (tenant.id, True)
+    assert made.record.tenant == tenant.id
+
+
+# Keys
+
+
+async def test_whoami_tells_what_the_key_allows(sdk: Sdk, tenant: Tenant) -> None:
+    me = await sdk("keys.whoami")
+    assert (me.tenant, me.platform, me.credential, me.key_id) == (tenant.id, False, "key", tenant.record.id)
+    assert set(me.scopes) == {"publish", "consume", "read", "write", "admin"}
+    assert me.allowed_queues == ("*",)
+
+
+async def test_a_key_is_limited_to_what_it_was_made_for(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+    await tenant.queue("orders")
+    await tenant.queue("other")
+    until = in_a_day()
+    made = await sdk(
+        "keys.create",
+        "worker",
+        scopes=["consume"],
+        allowed_queues=["ord*"],
+        allowed_topics=["t"],
+        allowed_streams=["s"],
+        expires_at=until,
+    )
+    assert made.key not in repr(made)
+    record = made.record
+    assert (record.name, record.scopes, record.allowed_queues) == ("worker", ("consume",), ("ord*",))
+    assert (record.allowed_topics, record.allowed_streams, record.enabled) == (("t",), ("s",), True)
+    assert datetime.fromisoformat(record.expires_at) == until
+    assert record.created_by == tenant.record.id
+
+    async with opened(kind, tenant.client.url, made.key) as limited:
+        assert (await limited("queues.pull", "orders")).messages == []
+        with pytest.raises(Forbidden):
+            await limited("queues.pull", "other")
+        with pytest.raises(Forbidden):
+            await limited("queues.publish", "orders", 1)
+
+
+async def test_a_key_is_changed_and_what_is_left_out_stays(sdk: Sdk) -> None:
+    key = (await sdk("keys.create", "one", scopes=["read"], expires_at=in_a_day())).record
+    changed = await sdk("keys.update", key.id, name="two", allowed_queues=["a", "b*"])
+    assert (changed.name, changed.scopes, changed.allowed_queues) == ("two", ("read",), ("a", "b*"))
+    assert changed.expires_at == key.expires_at
+    assert (await sdk("keys.update", key.id, expires_at=None)).expires_at is None
+    assert (await sdk("keys.update", key.id, scopes=["read", "write"], allowed_topics=[], allowed_streams=["x"])).scopes == (
+        "read",
+        "write",
+    )
+    assert (await sdk("keys.update", key.id, enabled=False)).enabled is False
+    assert (await sdk("keys.get", key.id)).enabled is False
+    with pytest.raises(KeyNotFound):
+        await sdk("keys.get", "0" * 16)
+
+
+async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+    made = await sdk("keys.create", "short-lived")
+    async with opened(kind, tenant.client.url, made.key) as other:
+
+        async def is_refused() -> bool:
+            try:
+                await other("keys.whoami")
+            except Unauthenticated:
+                return True
+            return False
+
+        assert not await is_refused()
+        assert (await sdk("keys.disable", made.record.id)).enabled is False
+        await eventually(is_refused)
+        assert (await sdk("keys.enable", made.record.id)).enabled is True
+
+        async def is_let_in() -> bool:
+            return not await is_refused()
+
+        await eventually(is_let_in)
+        await sdk("keys.delete", made.record.id)
+        await eventually(is_refused)
+    with pytest.raises(NotNow):
+        await sdk("keys.delete", tenant.record.id)
+
+
+async def test_a_rotated_key_has_two_texts_for_its_grace(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+    first = await sdk("keys.create", "rotated")
+    second = await sdk("keys.rotate", first.record.id, grace_seconds=600)
+    assert second.record.id == first.record.id
+    assert second.record.rotated_until is not None
+    for text in (first.key, second.key):
+        async with opened(kind, tenant.client.url, text) as other:
+            assert (await other("keys.whoami")).key_id == first.record.id
+    third = await sdk("keys.rotate", first.record.id, grace_seconds=0)
+
+    async def are_over() -> bool:
+        for text in (first.key, second.key):
+            async with opened(kind, tenant.client.url, text) as other:
+                try:
+                    await other("keys.whoami")
+                    return False
+                except Unauthenticated:
+                    pass
+        return True
+
+    await eventually(are_over)
+    assert third.record.rotated_until is None
+
+
+async def test_keys_are_listed_page_by_page(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
+    for number in range(4):
+        await sdk("keys.create", f"key {number}")
+    names = [key.name for key in await sdk("keys.list", page_size=2)]
+    assert names == ["a test's", "key 0", "key 1", "key 2", "key 3"]
+
+    made = await platform("keys.create", "operator", platform=True)
+    assert made.key.startswith("pr_admin_")
+    listed = await platform("keys.list", platform=True)
+    assert made.record.id in [key.id for key in listed]
+    assert {key.tenant for key in listed} == {None}
+    await platform("keys.delete", made.record.id)
+    with pytest.raises(Forbidden):
+        await sdk("keys.list", platform=True)
+
+
+async def test_a_text_does_not_get_into_a_url(sdk: Sdk, tenant: Tenant) -> None:
+    for call in ("keys.get", "keys.delete", "keys.rotate", "invites.revoke"):
+        with pytest.raises(ValueError, match="the id") as refused:
+            await sdk(call, tenant.key)
+        assert tenant.key not in str(refused.value)
+
+
+async def test_a_time_without_a_zone_is_not_guessed(sdk: Sdk) -> None:
+    with pytest.raises(ValueError, match="zone"):
+        await sdk("keys.create", "x", expires_at=datetime(2030, 1, 1))
+
+
+# JWT secrets and stream tokens
+
+
+async def test_jwt_secrets_are_added_listed_and_deleted(sdk: Sdk) -> None:
+    made = await sdk("jwt_secrets.create", "made here", expires_at=in_a_day())
+    own = await sdk("jwt_secrets.create", "own", secret="of the tenant's own, and long enough")
+    assert len(made.secret) >= 32
+    assert made.secret not in repr(made)
+    assert own.secret == "of the tenant's own, and long enough"
+
+    async def are_listed() -> bool:
+        return [secret.name for secret in await sdk("jwt_secrets.list")] == ["made here", "own"]
+
+    await eventually(are_listed)
+    await sdk("jwt_secrets.delete", made.record.id)
+
+    async def is_gone() -> bool:
+        return [secret.name for secret in await sdk("jwt_secrets.list")] == ["own"]
+
+    await eventually(is_gone)
+    with pytest.raises(SecretNotFound):
+        await sdk("jwt_secrets.delete", "nowhere")
+
+
+async def test_a_token_opens_the_stream_it_is_for(sdk: Sdk, gateway: Gateway) -> None:
+    made = await sdk("tokens.create", "telemetry", expires_in_seconds=60, once=True)
+    assert made.resource == "telemetry"
+    assert made.token not in repr(made)
+    async with gateway.nobody.events(f"/v1/telemetry/stream?bearer={made.token}") as reader:
+        assert reader.answer.status == 200
+
+
+# Invites
+
+
+async def test_an_invite_makes_a_tenant_without_any_key(kind: str, platform: Sdk, nobody: Sdk, gateway: Gateway) -> None:
+    name = fresh()
+    made = await platform("invites.create", tenant=name, note="for a test", auto_create_queues=True, expires_in_seconds=3600)
+    assert made.code not in repr(made)
+    assert (made.invite.state, made.invite.tenant, made.invite.note) == ("open", name, "for a test")
+
+    claimed = await nobody("invites.claim", made.code, key_name="mine")
+    assert (claimed.record.tenant, claimed.record.name) == (name, "mine")
+    async with opened(kind, gateway.url, claimed.key) as owner:
+        assert (await owner("keys.whoami")).tenant == name
+        await owner("queues.publish", "made-by-publishing", 1)
+    with pytest.raises(InviteEnded):
+        await nobody("invites.claim", made.code)
+
+    async def is_claimed() -> bool:
+        found = {invite.id: invite for invite in await platform("invites.list", page_size=2)}
+        return bool(found[made.invite.id].claimed_tenant == name)
+
+    await eventually(is_claimed)
+
+
+async def test_a_revoked_invite_is_not_known(platform: Sdk, nobody: Sdk) -> None:
+    made = await platform("invites.create")
+    await platform("invites.revoke", made.invite.id)
+    with pytest.raises(InviteNotFound):
+        await nobody("invites.claim", made.code, tenant=fresh())
+    with pytest.raises(InviteNotFound):
+        await platform("invites.revoke", made.invite.id)
+
+
+# Settings and the audit log
+
+
+async def test_settings_are_chosen_and_taken_back(sdk: Sdk, platform: Sdk) -> None:
+    before = await sdk("settings.get")
+    assert before.settings.audit_mode == "full"
+
+    async def says(sdk: Sdk, **wanted: object) -> bool:
+        found = (await sdk("settings.get")).settings
+        return all(getattr(found, name) == value for name, value in wanted.items())
+
+    await sdk("settings.update", audit_mode="jobs_only", visibility_timeout_ms=1234)
+    await eventually(lambda: says(sdk, audit_mode="jobs_only", visibility_timeout_ms=1234))
+    assert (await sdk("settings.get")).chosen == {**before.chosen, "auditMode": "jobs_only", "visibilityTimeoutMs": 1234}
+    await sdk("settings.reset", "audit_mode", "visibility_timeout_ms")
+    await eventually(lambda: says(sdk, audit_mode="full", visibility_timeout_ms=before.settings.visibility_timeout_ms))
+    with pytest.raises(Forbidden, match="maxQueues"):
+        await sdk("settings.update", max_queues=1)
+
+
+async def test_the_platforms_settings_are_the_tenants_defaults(sdk: Sdk, platform: Sdk) -> None:
+    changed = await platform("settings.update", pull_max=321, platform=True)
+    try:
+        assert "pullMax" in changed.chosen or (await platform("settings.get", platform=True)).settings.pull_max == 321
+
+        async def holds() -> bool:
+            return bool((await sdk("settings.get")).settings.pull_max == 321)
+
+        await eventually(holds)
+    finally:
+        await platform("settings.reset", "pull_max", platform=True)
+    with pytest.raises(Forbidden):
+        await sdk("settings.get", platform=True)
+
+
+async def test_the_audit_log_is_read_newest_first_and_filtered(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
+    start = datetime.now(UTC) - timedelta(seconds=5)
+    key = (await sdk("keys.create", "audited")).record
+    for name in ("one", "two", "three"):
+        await sdk("keys.update", key.id, name=name)
+
+    entries = await sdk("audit.list", page_size=2)
+    assert [entry.action for entry in entries] == ["key.change"] * 3 + ["key.create"]
+    assert [entry.after["name"] for entry in entries] == ["three", "two", "one", "audited"]
+    newest = entries[0]
+    assert (newest.tenant, newest.target, newest.actor_key_id) == (tenant.id, key.id, tenant.record.id)
+    assert (newest.before or {})["name"] == "two"
+
+    async def ids(sdk: Sdk, **filters: object) -> list[str]:
+        return [entry.id for entry in await sdk("audit.list", **filters)]
+
+    everything = [entry.id for entry in entries]
+    assert await ids(sdk, action="key.create") == everything[-1:]
+    assert await ids(sdk, action="key.*", target=key.id, actor=tenant.record.id) == everything
+    assert await ids(sdk, request_id=newest.request_id) == everything[:1]
+    assert await ids(sdk, since=start, until=datetime.now(UTC) + timedelta(seconds=5)) == everything
+    assert await ids(sdk, until=start) == []
+    assert await ids(platform, tenant=tenant.id) == everything
+    with pytest.raises(Forbidden):
+        await sdk("audit.list", tenant="default")
+
+
+async def test_a_disabled_tenants_key_says_so(platform: Sdk, sdk: Sdk, tenant: Tenant) -> None:
+    await platform("tenants.update", tenant.id, enabled=False)
+
+    async def is_told() -> bool:
+        try:
+            await sdk("keys.whoami")
+        except TenantDisabled:
+            return True
+        return False
+
+    await eventually(is_told)

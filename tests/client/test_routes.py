@@ -1,0 +1,204 @@
+"""The SDK beside the route table: every route has a method, every method a route, with the same fields; and each is tested."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from postroad.assembly import described_routes
+from postroad.client import AsyncPostroad, Postroad
+from postroad.client.calls import Call, Pages, operation, pages
+from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
+from postroad.http.routing import Route, Router
+
+ROUTES = described_routes()
+ROUTER = Router(ROUTES)
+
+# Live readers come with their own kind of call; the rest is for browsers and machines that watch.
+WITHOUT_A_METHOD = {"/v1/telemetry/stream"}
+WITHOUT_A_SCOPE = {"/api/control/claim", "/readyz"}
+
+
+def methods() -> Iterator[tuple[str, Any]]:
+    """`keys.create` and the like, and what is behind it."""
+    with Postroad("http://x", "key") as client:
+        for namespace, thing in vars(client).items():
+            if not namespace.startswith("_"):
+                for owner in type(thing).__mro__:
+                    for name, method in vars(owner).items():
+                        if isinstance(method, operation | pages):
+                            yield f"{namespace}.{name}", method
+
+
+METHODS = dict(methods())
+each_method = pytest.mark.parametrize("name", METHODS)
+
+
+FITTING = {
+    "page_size": 7,
+    "max_messages": 7,
+    "pull_max": 7,
+    "replicas": 3,
+    "wait_ms": 100,
+    "delay_ms": 100,
+    "expires_in_seconds": 100,
+    "secret": "s" * 40,
+    "audit_mode": "off",
+    "names": "pull_max",
+}
+
+
+def given(parameter: inspect.Parameter) -> Any:
+    """Something that fits the parameter, and is not its default."""
+    text = str(parameter.annotation)
+    if parameter.name == "messages":
+        return [{"payload": 1, "idempotencyKey": "k"}] if "Mapping" in text else ["receipt"]
+    if parameter.name in FITTING:
+        return FITTING[parameter.name]
+    for word, value in (
+        ("bool", True),
+        ("int", 61_000),
+        ("datetime", datetime(2030, 1, 1, tzinfo=UTC)),
+        ("Mapping", {"a": "b"}),
+        ("Sequence", ["read"]),
+    ):
+        if word in text:
+            return value
+    return "acme"
+
+
+def calls_of(name: str) -> list[tuple[Call[Any], bool]]:
+    """The calls that the method builds, each with whether every argument was given."""
+    build = METHODS[name]._build
+    _self, *parameters = inspect.signature(build).parameters.values()
+    needed = [one for one in parameters if one.default is inspect.Parameter.empty]
+    calls = []
+    for some in (needed, parameters, [one for one in parameters if one.name != "platform"]):
+        positional = [given(one) for one in some if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        keywords = {one.name: given(one) for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
+        built = build(None, *positional, **keywords)
+        calls.append((built.call if isinstance(built, Pages) else built, some is not needed))
+    return calls
+
+
+def route_of(call: Call[Any]) -> Route:
+    return ROUTER.find(call.method, call.path)[0]
+
+
+def encoded_names(struct: Any) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+def test_every_route_has_a_method() -> None:
+    called = {(route.method, route.path) for name in METHODS for call, _ in calls_of(name) for route in [route_of(call)]}
+    wanted = {(route.method, route.path) for route in ROUTES if route.scope is not None or route.path in WITHOUT_A_SCOPE}
+    assert called == {(method, path) for method, path in wanted if path not in WITHOUT_A_METHOD}
+
+
+@each_method
+def test_a_methods_fields_are_the_routes(name: str) -> None:
+    sent: dict[str, set[str]] = {}
+    for call, is_full in calls_of(name):
+        route = route_of(call)
+        with httpx.Client(**_client_arguments(ClientSettings("http://x", "key"))) as client:
+            request = _request(client, Send(call, 1))
+        query = dict(request.url.params)
+        if route.query is None:
+            assert not query
+        else:
+            msgspec.convert(query, route.query, strict=False)
+        if route.body is None:
+            assert not request.content
+        else:
+            msgspec.json.decode(request.content, type=route.body)
+        if is_full:
+            sent.setdefault("query", set()).update(query)
+            sent.setdefault("body", set()).update(msgspec.json.decode(request.content) if request.content else {})
+    if route.query is not None:
+        assert sent["query"] == encoded_names(route.query) - {"cursor"}
+    if name in ONE_OF_SEVERAL:
+        return
+    if isinstance(route.body, type) and issubclass(route.body, msgspec.Struct):
+        assert sent["body"] == encoded_names(route.body)
+
+
+# What these leave out is another method's.
+ONE_OF_SEVERAL = {"keys.enable", "keys.disable", "settings.reset", "queues.ack", "queues.ack_many"}
+
+
+@each_method
+def test_what_comes_back_is_what_the_route_says(name: str) -> None:
+    for call, _ in calls_of(name):
+        answer = route_of(call).answer
+        if call.answer is None:
+            assert answer is None
+            continue
+        kinds = [kind for kind in getattr(answer, "__args__", (answer,)) if isinstance(kind, type)]
+        if all(issubclass(kind, msgspec.Struct) for kind in kinds):
+            assert encoded_names(call.answer) <= {field for kind in kinds for field in encoded_names(kind)}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if re.search(r"\.(create|rotate|claim)$", name)])
+def test_what_makes_something_is_not_repeated_blindly(name: str) -> None:
+    assert not any(call.is_repeatable for call, _ in calls_of(name))
+
+
+def test_everything_else_is_repeated_when_an_answer_is_lost() -> None:
+    once = {name for name in METHODS if not all(call.is_repeatable for call, _ in calls_of(name))}
+    assert {name for name in once if not re.search(r"\.(create|rotate|claim)$", name)} == set()
+
+
+@each_method
+def test_every_method_is_called_by_a_test_with_both_clients(name: str) -> None:
+    """The `sdk` fixture and its like run each of them with both."""
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path.name != Path(__file__).name]
+    assert any(re.search(rf'\(\s*"{re.escape(name)}"', text) for text in texts)
+
+
+async def test_both_clients_have_the_same_methods() -> None:
+    async with AsyncPostroad("http://x", "key") as awaited:
+        for name in METHODS:
+            namespace, method = name.split(".")
+            assert callable(getattr(getattr(awaited, namespace), method))
+
+
+# Pages
+
+
+class Pager:
+    """Answers with these pages, one after the other."""
+
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self._answers = iter(answers)
+        self.asked: list[str | None] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.params.get("cursor"))
+        return httpx.Response(200, json=next(self._answers))
+
+
+async def test_a_page_may_be_empty_before_the_last() -> None:
+    entry = {"id": "1", "at": "t", "tenant": "x", "action": "a", "target": "t", "actorKeyId": "k", "requestId": "r"}
+    answers: list[dict[str, Any]] = [
+        {"entries": [], "scanned": 20_000, "nextCursor": "900"},
+        {"entries": [entry], "scanned": 20_000, "nextCursor": "500"},
+        {"entries": [], "scanned": 500, "nextCursor": None},
+    ]
+    settings = ClientSettings("http://x", "key")
+    listed = METHODS["audit.list"]._build(None)
+
+    waiting, pager = SyncTransport(settings), Pager(answers)
+    waiting._client = httpx.Client(transport=httpx.MockTransport(pager), base_url="http://x")
+    assert [found.id for found in waiting.iterate(listed)] == ["1"]
+    assert pager.asked == [None, "900", "500"]
+
+    awaited, pager = AsyncTransport(settings), Pager(answers)
+    awaited._client = httpx.AsyncClient(transport=httpx.MockTransport(pager), base_url="http://x")
+    assert [found.id async for found in awaited.iterate(listed)] == ["1"]
+    assert pager.asked == [None, "900", "500"]

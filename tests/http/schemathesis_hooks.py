@@ -1,0 +1,67 @@
+"""What schemathesis cannot know of the API from its description. Loaded by its process, which `schemathesis_run` starts."""
+
+import os
+from typing import Any
+
+import schemathesis
+from schemathesis.core.failures import Failure
+from schemathesis.openapi.checks import RejectedPositiveData
+
+Case = schemathesis.Case[Any]
+
+_PROTECTED = frozenset(os.environ["POSTROAD_PROTECTED"].split(","))
+_WAIT_MS = 20
+
+# Refusals of requests that are as described, by the problem's code: they depend on what is there, which no schema can say.
+_STATE = {
+    "receipt-invalid",  # a receipt is any text until it is opened
+    "idempotency-mismatch",  # the same key came with another body
+    "invite-ended",
+    "too-large",  # the tenant chose its own limit
+}
+# And by a part of the problem's detail.
+_MEANING = (
+    "a token is for one of",  # the resources are those of the route table, which grows
+    "is in the past",
+    "is after the year 9999",
+    "is a word of the API",
+    "differs from the header Idempotency-Key",
+    "names that start with '_' belong to Postroad",
+    "names and values are over",  # bytes of all headers together
+    "headers; at most",
+    "at $.maxMessages",  # the tenant chose its own limits
+    "at $.visibilityTimeoutMs",
+    "this invite",
+    "so many copies",  # as there are servers
+)
+
+
+@schemathesis.hook
+def filter_case(context: Any, case: Case) -> bool:
+    """The run must not take away the key that it calls with, nor its tenant."""
+    return _PROTECTED.isdisjoint(str(value) for value in (case.path_parameters or {}).values())
+
+
+@schemathesis.hook
+def map_case(context: Any, case: Case) -> Case:
+    case.body = _as_clients_write(case.body)
+    if isinstance(case.body, dict) and isinstance(wait := case.body.get("waitMs"), int) and _WAIT_MS < wait <= 60_000:
+        case.body["waitMs"] = _WAIT_MS
+    return case
+
+
+def _as_clients_write(value: Any) -> Any:
+    """To JSON Schema 5.0 is an integer. Here it is not: no client writes integers so, and who does may mean something else."""
+    if isinstance(value, dict):
+        return {name: _as_clients_write(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_as_clients_write(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@schemathesis.hook
+def filter_failure(context: Any, failure: Failure, case: Case, response: schemathesis.Response) -> bool:
+    if not isinstance(failure, RejectedPositiveData):
+        return True
+    problem = response.json()
+    return problem["code"] not in _STATE and not any(part in problem["detail"] for part in _MEANING)

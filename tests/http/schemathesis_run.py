@@ -1,0 +1,128 @@
+"""schemathesis over the whole API: requests made from its OpenAPI description, right ones and wrong ones, to a gateway on an
+engine of its own; every answer is held against the description. First with a tenant's key, then with the platform's.
+
+    python -m tests.http.schemathesis_run --examples 500      # by hand, longer and with other examples each time
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from postroad.engine.child import ChildSettings
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+from tests.servers import Server
+
+_HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
+
+_CONFIG = """
+hooks = "{hooks}"
+continue-on-failure = true
+request-timeout = 15
+headers = {{ Authorization = "Bearer {key}" }}
+warnings = false
+
+[parameters]
+"header.X-Postroad-Tenant" = "{tenant}"     # any other is 403 or 404, whatever else is right about the request
+"path.queue" = {{ dictionary = "queues", probability = 0.6 }}
+"path.key" = {{ dictionary = "keys", probability = 0.6 }}
+"path.secret" = {{ dictionary = "secrets", probability = 0.6 }}
+"path.tenant" = {{ dictionary = "tenants", probability = 0.6 }}
+"path.invite" = {{ dictionary = "invites", probability = 0.6 }}
+
+[dictionaries]                              # what is there, so that not everything is 404
+queues = {{ values = ["orders", "few"] }}
+keys = {{ values = ["{a_key}"] }}
+secrets = {{ values = ["{a_secret}"] }}
+tenants = {{ values = ["{a_tenant}"] }}
+invites = {{ values = ["{an_invite}"] }}
+
+[phases]                                    # ids from answers are new each time, and so would be the requests
+coverage.extra-data-sources.responses = {from_answers}
+fuzzing.extra-data-sources.responses = {from_answers}
+
+[checks]
+# A queue at its limit answers 507, as described. Other answers from 500 on are faults.
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "507"]
+# A media type that a route does not take is 415, a path with a slash or nothing in it another path or none.
+negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "413", "415", "422"]
+# It sends the request once more without the key, but takes the headers above along. tests/access/test_matrix.py asks that.
+ignored_auth.enabled = false
+
+[[operations]]
+include-operation-id = "stream"             # its answer does not end: tests/telemetry/test_routes.py has it
+enabled = false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    output: str
+
+
+async def schemathesis(gateway: Gateway, *, is_platform: bool, examples: int, is_same_each_time: bool) -> Outcome:
+    tenant = await gateway.tenant(auto_create_queues=True)
+    key = gateway.admin_key if is_platform else tenant.key
+    platforms = "/x-postroad-scope == platform"
+    chosen = ["--include-by", platforms, "--include-tag", "Keys"] if is_platform else ["--exclude-by", platforms]
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "schemathesis.toml"
+        from_answers = "false" if is_same_each_time else "true"
+        things = await _things(gateway, tenant)
+        config.write_text(_CONFIG.format(hooks=_HOOKS, key=key, tenant=tenant.id, from_answers=from_answers, **things))
+        process = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).parent / "schemathesis"),
+            *("--config-file", str(config), "run", f"{gateway.url}/openapi.json", "--no-color", "--output-sanitize", "false"),
+            *("--phases", "coverage,fuzzing", "--max-examples", str(examples)),
+            *(("--generation-deterministic",) if is_same_each_time else ("--generation-database", "none")),
+            *chosen,
+            cwd=folder,  # where it leaves what it wants to remember
+            env={
+                **os.environ,
+                "POSTROAD_PROTECTED": f"{key[len('pr_admin_' if is_platform else 'pr_live_') :][:16]},{tenant.id}",
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return Outcome(process.returncode, output.decode())
+
+
+async def _things(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
+    """One of each kind, by what the configuration calls them."""
+    for name, settings in (("orders", {}), ("few", {"maxMessages": 1})):
+        await tenant.publish(await tenant.queue(name, **settings), {"a": 1})
+    secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "one"})).ok(201)
+    invite = (await gateway.admin.post("/api/control/invites", {})).ok(201)
+    return {
+        "a_key": (await tenant.another_key()).record.id,
+        "a_secret": secret["record"]["id"],
+        "a_tenant": (await gateway.tenant()).id,
+        "an_invite": invite["invite"]["id"],
+    }
+
+
+async def _main(examples: int) -> int:
+    codes: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(ChildSettings(Path(folder)))
+        try:
+            async with running_gateway(gateway_settings(server.start().url)) as gateway:
+                for is_platform in (False, True):
+                    outcome = await schemathesis(gateway, is_platform=is_platform, examples=examples, is_same_each_time=False)
+                    print(outcome.output)
+                    codes.append(outcome.code)
+        finally:
+            server.stop()
+    return max(codes)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=200, help="requests per operation, beside those that cover its schemas")
+    sys.exit(asyncio.run(_main(parser.parse_args().examples)))

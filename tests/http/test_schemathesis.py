@@ -1,0 +1,20 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.gateway import Gateway, gateway_settings, running_gateway
+from tests.http.schemathesis_run import schemathesis
+from tests.servers import Server
+
+
+@pytest.fixture
+async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:
+    """On an engine of its own: what the requests change, up to the platform's settings, is nobody else's."""
+    async with running_gateway(gateway_settings(own_server.url)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("is_platform", [False, True], ids=["a tenant's key", "a platform key"])
+async def test_every_operation_keeps_to_its_description(own_gateway: Gateway, is_platform: bool) -> None:
+    outcome = await schemathesis(own_gateway, is_platform=is_platform, examples=8, is_same_each_time=True)
+    assert outcome.code == 0, outcome.output

@@ -1,0 +1,133 @@
+"""Pages of jobs: exactly those that the rules say, in order, by indexes."""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postroad.jobs.lookup import Key, Wanted, page
+from postroad.jobs.rules import Job, JobStatus, status_at
+from postroad.jobs.store import Store, make_store
+from postroad.kernel.globs import glob_matches
+from postroad.kernel.ids import new_id
+from postroad.telemetry.catalogue import Event
+from tests.jobs.lives import T0, Life, batch, purged
+
+SPAN = 20_000
+
+
+def some_events(chance: random.Random, count: int) -> list[Event]:
+    told: list[Event] = []
+    for _ in range(count):
+        life = Life(chance.choice("ab"), chance.choice(["x.1", "x.2", "y"]))
+        at = chance.randrange(0, SPAN, 500)  # many in the same millisecond
+        expires_at = chance.choice([None, at + chance.randrange(1, SPAN)])
+        told.append(life.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"])))
+        if chance.random() < 0.7:
+            told.append(life.leased(at + 10, until=at + chance.randrange(20, SPAN)))
+            told += chance.choice([[], [life.done(at + 50)], [life.dead(at + 50)], [life.retried(at + 50, next_at=at + 900)]])
+    if chance.random() < 0.7:
+        told.append(purged(chance.randrange(SPAN), "a", "x.1"))
+    return told
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as home:
+        yield Path(home)
+
+
+def expected(jobs: list[Job], wanted: Wanted, now: int) -> list[str]:
+    found = [
+        job
+        for job in jobs
+        if job.tenant == wanted.tenant
+        and (wanted.queue is None or job.queue == wanted.queue)
+        and (wanted.status is None or status_at(job, now) is wanted.status)
+        and wanted.since <= job.created_at < wanted.until
+        and (wanted.correlation_id is None or job.correlation_id == wanted.correlation_id)
+        and (wanted.message_id is None or job.message_id == wanted.message_id)
+        and (wanted.globs is None or any(glob_matches(glob, job.queue) for glob in wanted.globs))
+    ]
+    return [job.job_id for job in sorted(found, key=lambda job: (job.created_at, job.job_id), reverse=True)]
+
+
+def all_pages(store: Store, wanted: Wanted, now: int, limit: int) -> list[str]:
+    found: list[str] = []
+    before: Key | None = None
+    while True:
+        some = page(store, wanted, now, limit, before)
+        found += [job.job_id for job in some]
+        if len(some) < limit:
+            return found
+        before = (some[-1].created_at, some[-1].job_id)
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False), st.data())
+def test_pages_have_what_the_rules_say_whatever_was_swept(folder: Path, chance: random.Random, data: st.DataObject) -> None:
+    path = folder / f"{new_id()}.sqlite"
+    store = make_store(path, "s")
+    try:
+        told = some_events(chance, 40)
+        chance.shuffle(told)
+        store.apply(batch(1, *told[:60]), T0 + data.draw(st.integers(0, SPAN)))
+        store.apply(batch(2, *told[60:]) if told[60:] else batch(2, *told[:1]), T0 + data.draw(st.integers(0, SPAN)))
+        now = T0 + data.draw(st.integers(0, 2 * SPAN))
+        if data.draw(st.booleans()):
+            store.sweep(now - data.draw(st.sampled_from([0, 3000])), data.draw(st.sampled_from([5, 1000])))
+        jobs = page(store, Wanted("a"), now, 1000) + page(store, Wanted("b"), now, 1000)
+        assert len(jobs) == len({event.job_id for event in told if hasattr(event, "job_id")})
+        since, until = sorted(T0 + data.draw(st.integers(0, SPAN)) for _ in range(2))
+        for tenant in "ab":
+            for status in (None, *JobStatus):
+                for queue, globs in ((None, None), ("x.1", None), (None, ("x.*",)), ("y", ("x.*",)), (None, ()), (None, ("*",))):
+                    wanted = Wanted(tenant, queue, status, globs=globs)
+                    assert all_pages(store, wanted, now, 3) == expected(jobs, wanted, now)
+            for wanted in (
+                Wanted(tenant, since=since, until=until),
+                Wanted(tenant, status=JobStatus.QUEUED, since=since, until=until),
+                Wanted(tenant, correlation_id="c", status=JobStatus.DONE),
+                Wanted(tenant, message_id=jobs[0].message_id),
+            ):
+                assert all_pages(store, wanted, now, 3) == expected(jobs, wanted, now)
+    finally:
+        store.close()
+
+
+def test_very_many_queues_are_looked_through_together(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "1.sqlite", "s")
+    lives = [Life(queue=f"{'a' if number % 2 else 'b'}-{number}") for number in range(500)]
+    store.apply(batch(1, *(life.queued(number) for number, life in enumerate(lives))), T0)
+    found = all_pages(store, Wanted("t", globs=("a-*",)), T0, 100)
+    assert found == [life.job_id for life in lives[::-1] if life.queue.startswith("a")]
+    store.close()
+
+
+def test_no_question_looks_at_everything(tmp_path: Path) -> None:
+    """Each reads an index in order; at most the jobs of one millisecond are sorted, or the few that a sweep has not reached."""
+    store = make_store(tmp_path / "1.sqlite", "s")
+    life = Life()
+    store.apply(batch(1, life.queued()), T0)
+    asked: list[str] = []
+    store.connection.set_trace_callback(asked.append)
+    for wanted in (
+        Wanted("t"),
+        Wanted("t", queue="q"),
+        Wanted("t", status=JobStatus.DONE),
+        Wanted("t", queue="q", status=JobStatus.EXPIRED),
+        Wanted("t", correlation_id="c"),
+        Wanted("t", message_id="m"),
+    ):
+        page(store, wanted, T0, 10)
+    store.connection.set_trace_callback(None)
+    plans = [row[3] for text in asked for row in store.connection.execute(f"EXPLAIN QUERY PLAN {text}")]
+    assert len(asked) == 8
+    assert not [plan for plan in plans if plan.startswith("SCAN")]
+    whole_sorts = [plan for plan in plans if plan == "USE TEMP B-TREE FOR ORDER BY"]
+    assert len(whole_sorts) == 3  # by message, and twice those whose time has come
+    store.close()

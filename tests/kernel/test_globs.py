@@ -1,0 +1,90 @@
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from postroad.kernel.caller import Caller, narrowed
+from postroad.kernel.globs import glob_matches
+
+characters = st.sampled_from(["a", "b", ".", "-", "é", "[", "?", "\\", "^", "$", "\n"])
+names = st.text(characters, max_size=8)
+globs = st.text(characters | st.just("*"), max_size=8)
+
+
+def _matches_as_a_regex(wanted: str, name: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, wanted.split("*"))), name, re.DOTALL) is not None
+
+
+@given(globs, names)
+@example("a*a", "a")
+@example("a*b*", "ab")
+@example("*ab*b", "ab")
+@example("**", "")
+@example("", "")
+def test_a_glob_matches_as_the_regex_of_the_same_meaning_does(wanted: str, name: str) -> None:
+    assert glob_matches(wanted, name) == _matches_as_a_regex(wanted, name)
+
+
+@given(st.lists(names, min_size=2, max_size=5), st.lists(names, min_size=4, max_size=4))
+def test_whatever_stands_for_the_stars_a_glob_matches(parts: list[str], fillings: list[str]) -> None:
+    name = "".join(part + filling for part, filling in zip(parts, [*fillings[: len(parts) - 1], ""], strict=True))
+    assert glob_matches("*".join(parts), name)
+
+
+@given(names)
+def test_a_glob_without_a_star_matches_its_own_name_alone(name: str) -> None:
+    assert glob_matches(name, name)
+    assert not glob_matches(name, name + "a") and not glob_matches(name, "b" + name)
+
+
+@given(names)
+def test_a_star_matches_everything(name: str) -> None:
+    assert glob_matches("*", name) and glob_matches("**", name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "expected"),
+    [
+        ("orders.*", "orders.eu", True),
+        ("orders.*", "orders.eu.west", True),
+        ("orders.*", "orders", False),
+        ("orders.*", "reorders.eu", False),
+        ("orders.*", "Orders.eu", False),
+        ("*.eu", "orders.eu", True),
+        ("*.eu", "orders.eu2", False),
+        ("orders?", "orders1", False),
+        ("orders[1]", "orders1", False),
+    ],
+)
+def test_globs_mean_what_people_type_them_for(wanted: str, name: str, expected: bool) -> None:
+    assert glob_matches(wanted, name) is expected
+
+
+def test_no_pattern_takes_long() -> None:
+    """A regex of this would not end in this world."""
+    started = time.perf_counter()
+    assert not glob_matches("*a" * 60 + "*b", "a" * 80)
+    assert not glob_matches("*a" * 10_000, "a" * 9_999)
+    assert time.perf_counter() - started < 1
+
+
+# What callers make of them
+
+
+def test_a_caller_without_globs_may_use_everything() -> None:
+    assert Caller("t", "k", frozenset()).may_use("queue", "x")
+    assert narrowed(queue=("*",), topic=("a", "*")) is None
+
+
+def test_a_caller_with_globs_may_use_what_one_of_them_matches() -> None:
+    caller = Caller("t", "k", frozenset(), allowed=narrowed(queue=("a.*", "b"), topic=("*",), stream=()))
+    assert [caller.may_use("queue", name) for name in ("a.1", "b", "c", "")] == [True, True, False, False]
+    assert caller.may_use("topic", "anything") and not caller.may_use("stream", "anything")
+
+
+def test_a_caller_for_one_stream_may_use_that_and_nothing_else() -> None:
+    caller = Caller("t", "k", frozenset(), only_stream="s*")
+    assert caller.may_use("stream", "s*")
+    assert not caller.may_use("stream", "s1") and not caller.may_use("queue", "s*")
