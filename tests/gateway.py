@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import socket
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
@@ -28,6 +30,8 @@ from postroad.telemetry.frames import frame_subject, unpack
 from tests.waiting import eventually
 
 T = TypeVar("T")
+
+_SCRATCH = tempfile.TemporaryDirectory(prefix="postroad-tests-", ignore_cleanup_errors=True)
 
 PLATFORM_KEY = "the platform key of the tests, long enough"
 
@@ -142,8 +146,9 @@ class Tenant:
         return await self.client.post(f"{queue}/ack", {"receiptId": receipt})
 
     async def stats(self, queue: str) -> dict[str, int]:
+        """How many messages are in which state."""
         stats: dict[str, int] = (await self.client.get(queue)).ok()["stats"]
-        return stats
+        return {name: stats[name] for name in ("ready", "leased", "delayed")}
 
     async def events(self, stream: str = "JOBS") -> list[dict[str, Any]]:
         """All events of the tenant that are stored, in order."""
@@ -202,8 +207,8 @@ class Gateway:
 
 def gateway_settings(engine_url: str, **changes: Any) -> Settings:
     """No brake on unknown credentials: the tests send many, all from one address."""
-    brake = {"auth_failures_burst": 1_000_000}
-    return Settings(**{"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), **brake, **changes})
+    given = {"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), "auth_failures_burst": 1_000_000}
+    return Settings(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
 
 
 class _Server(Server):

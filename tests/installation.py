@@ -91,7 +91,8 @@ class Installation:
 
     @property
     def worker_pids(self) -> list[int]:
-        return self.children("postroad.worker")
+        """The workers that answer on its port."""
+        return [pid for pid in self.children("postroad.worker") if pid not in self.children("backstage")]
 
     async def stop(self, number: int = signal.SIGINT, seconds: float = 10) -> tuple[int, str]:
         """Its exit code and what it printed."""

@@ -16,7 +16,6 @@ from postroad import __version__
 from postroad.access.audit import audit_stream
 from postroad.access.hook import load_hook
 from postroad.access.preferences import AuditMode, Preferences
-from postroad.access.seal import Sealer
 from postroad.access.service import BUCKETS, Access, AccessOptions
 from postroad.engine.bucket import Bucket
 from postroad.engine.commit import Backlog, CommitPolicy, Committers
@@ -28,14 +27,18 @@ from postroad.http.addresses import networks
 from postroad.http.app import App, AppSettings
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
+from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
+from postroad.queues.dead import FAILURES_BUCKET
 from postroad.queues.definitions import QUEUES_BUCKET, Definitions
-from postroad.queues.routes import QueueRoutes
+from postroad.queues.parts import QueueOptions, QueueParts
 from postroad.queues.rules import MessageLimits, QueueRecord
-from postroad.queues.service import Queues
 from postroad.settings import Secret, Settings
+from postroad.tasks.routes import TaskRoutes
+from postroad.tasks.rules import TaskRecord
+from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks
 from postroad.telemetry.catalogue import PLATFORM, WorkerStarted
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
@@ -49,15 +52,17 @@ log = structlog.get_logger("postroad")
 
 
 class Role(StrEnum):
-    """What a process does: `gateway` answers the API, `control` has the chores of which there is one, `delivery` sends out."""
+    """What a process does: `gateway` answers the API, `control` has the chores of which there is one, `delivery` sends out,
+    `backstage` does both of these."""
 
     ALL = "all"
     GATEWAY = "gateway"
     CONTROL = "control"
     DELIVERY = "delivery"
+    BACKSTAGE = "backstage"
 
     def includes(self, other: "Role") -> bool:
-        return self in (Role.ALL, other)
+        return self in (Role.ALL, other) or (self is Role.BACKSTAGE and other in (Role.CONTROL, Role.DELIVERY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
     for spec in (*frame_streams(settings.replica_count), audit_stream(settings.replica_count, settings.audit_keep_days)):
         await ensure_stream(engine.link, spec)
-    for name in (*BUCKETS, QUEUES_BUCKET, LEASES_BUCKET):
+    for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET):
         await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
 
 
@@ -154,39 +159,43 @@ class _Parts:
 
     engine: Engine
     access: Access
-    queues: Table[QueueRecord]
+    queues: QueueParts
+    tasks: Table[TaskRecord]
     outbox: Outbox
-    definitions: Definitions
     routes: tuple[Route, ...]
+    chores: Callable[[], Coroutine[None, None, None]]
 
     @property
     def tables(self) -> tuple[Table[Any], ...]:
         """What every process follows."""
-        return *self.access.tables, self.queues
+        return *self.access.tables, self.queues.table, self.tasks
 
 
 def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
     engine = engine_on(link, settings)
     access = access_of(engine, settings, clock)
-    queues = Table(Bucket(link, QUEUES_BUCKET, engine.committers), QueueRecord)
     outbox = Outbox(engine.committers)
-    definitions = Definitions(
-        link,
-        queues,
-        outbox,
-        clock,
-        preferences=access.preferences,
-        audit=access.audit,
+    task_table = Table(Bucket(link, TASKS_BUCKET, engine.committers), TaskRecord)
+    tasks = Tasks(task_table, access.audit, clock)
+    options = QueueOptions(
         replicas=settings.replica_count,
+        batch_max=settings.batch_messages_max,
+        wait_ms_max=settings.pull_wait_ms_max,
+        limits=MessageLimits(settings.message_headers_max, settings.message_headers_bytes_max),
+        platform_keys=platform_keys(settings),
     )
-    access.tenants.clean_with(definitions.delete_all, access.secrets.delete_all)
-    operations = Operations(__version__, _readiness(settings, engine, access, queues), access.gate, settings.metrics_dir)
+    queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
+    jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
+    access.tenants.clean_with(queues.delete_all, access.secrets.delete_all, tasks.delete_all)
+    runner = Runner(task_table, clock, queues.task_handlers)
+    operations = Operations(__version__, _readiness(settings, engine, access, queues.table), access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
-        routes += [*access.table(), *_gateway_routes(settings, engine, access, queues, definitions, outbox, clock)]
+        routes += [*access.routes(), *queues.routes(), *jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
     operations.describe(routes)
     access.tokens.offer(routes)
-    return _Parts(engine, access, queues, outbox, definitions, tuple(routes))
+    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, _sweeping(queues.definitions, access))
+    return _Parts(engine, access, queues, task_table, outbox, tuple(routes), chores)
 
 
 def described_routes() -> tuple[Route, ...]:
@@ -207,12 +216,13 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
             tasks = [background.create_task(table.run()) for table in parts.tables]
             tasks.append(background.create_task(link.fail_when_ended()))
             tasks.append(background.create_task(parts.access.uses.run()))
+            tasks.append(background.create_task(parts.queues.rates.run()))
             async with asyncio.timeout(30):
                 for table in parts.tables:
                     await table.wait_loaded()
             if role.includes(Role.CONTROL):
                 leadership = Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), "control", worker)
-                tasks.append(background.create_task(leadership.run(_chores(parts.definitions, parts.access))))
+                tasks.append(background.create_task(leadership.run(parts.chores)))
             parts.outbox.emit([_started(worker, role, clock)])
             try:
                 yield Node(
@@ -230,36 +240,6 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                         await parts.access.uses.write()
     finally:
         await link.close()
-
-
-def _gateway_routes(
-    settings: Settings,
-    engine: Engine,
-    access: Access,
-    table: Table[QueueRecord],
-    definitions: Definitions,
-    outbox: Outbox,
-    clock: Clock,
-) -> list[Route]:
-    queues = Queues(
-        engine.link,
-        engine.committers,
-        definitions,
-        table,
-        outbox,
-        Sealer(platform_keys(settings), "receipt"),
-        clock,
-        preferences=access.preferences,
-        limits=MessageLimits(settings.message_headers_max, settings.message_headers_bytes_max),
-    )
-    queue_routes = QueueRoutes(
-        definitions,
-        queues,
-        access.preferences,
-        batch_max=settings.batch_messages_max,
-        wait_ms_max=settings.pull_wait_ms_max,
-    )
-    return [*queue_routes.table(), *TelemetryRoutes(engine.link).table()]
 
 
 def _app_settings(settings: Settings) -> AppSettings:
@@ -297,14 +277,18 @@ async def _engine_check(link: Link) -> Check:
     return Check(True, "answers")
 
 
-def _chores(definitions: Definitions, access: Access) -> Callable[[], Coroutine[None, None, None]]:
-    """What one process of the installation does now and then."""
+def _chores(*works: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Coroutine[None, None, None]]:
+    """What one process of the installation does; all of it ends together."""
 
     async def chores() -> None:
-        async with asyncio.TaskGroup() as both:
-            both.create_task(access.tenants.clean_up())
-            both.create_task(sweep())
+        async with asyncio.TaskGroup() as all_of_it:
+            for work in works:
+                all_of_it.create_task(work())
 
+    return chores
+
+
+def _sweeping(definitions: Definitions, access: Access) -> Callable[[], Coroutine[None, None, None]]:
     async def sweep() -> None:
         while True:
             try:
@@ -316,7 +300,7 @@ def _chores(definitions: Definitions, access: Access) -> Callable[[], Coroutine[
                 log.warning("sweep_failed", code=problem.code)
             await asyncio.sleep(_SWEEP_SECONDS)
 
-    return chores
+    return sweep
 
 
 def _started(worker: str, role: Role, clock: Clock) -> WorkerStarted:

@@ -153,6 +153,7 @@ class Settings:
     pull_wait_ms_max: int = _setting(20_000, "Longest long poll.", lambda value: 0 <= value <= 60_000)
     queues_per_tenant_max: int = _setting(10_000, "Queues that a tenant may have.", _positive)
     idempotency_ttl_ms: int = _setting(86_400_000, "How long an idempotency key is remembered.", lambda value: value >= 1000)
+    jobs_keep_days: int = _setting(14, "How long finished jobs can be asked for.", _positive)
     requests_max: int = _setting(
         10_000, "Requests that may be open in one worker, live readers included; more are answered 503.", _positive
     )

@@ -76,14 +76,14 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
     try:
         async with contextlib.AsyncExitStack() as stack:
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
-            metrics_dir = (
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if settings.workers > 1 else None
-            )
-            command = _worker_command(settings, role, listener, metrics_dir)
-            for number in range(settings.workers):
-                await stack.enter_async_context(
-                    _kept(Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7))
-                )
+            crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKSTAGE]
+            metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(crew) > 1 else None
+            for number, member in enumerate(crew):
+                # Nobody calls backstage through the shared port: what it does must not wait behind requests, nor they for it.
+                own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKSTAGE else listener
+                command = _worker_command(settings, member, own, metrics_dir)
+                kept = Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
+                await stack.enter_async_context(_kept(kept))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
             announce(Running(url, engine, settings.data_dir.resolve(), credentials, is_first))

@@ -124,7 +124,7 @@ def bearer(text: str | None, **headers: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-async def visitors(gateway: Gateway) -> dict[str, Visitor]:
+async def visitors(gateway: Gateway, control: Gateway) -> dict[str, Visitor]:
     tenant, other = await gateway.tenant(), await gateway.tenant()
     found = {
         "nobody": Visitor(),
@@ -327,6 +327,8 @@ class Owner:
             "publish": {"payload": "mine"},
             "publish_batch": {"messages": [{"payload": "mine"}]},
             "ack": {"receiptId": self.receipt},
+            "nack": {"receiptId": self.receipt, "action": "dlq"},
+            "extend": {"receiptId": self.receipt, "visibilityTimeoutMs": 1},
             "pull": {"maxMessages": 100},
             "create_token": {"resource": "telemetry"},
             "change_key": {"name": "taken over", "enabled": False},
@@ -342,18 +344,22 @@ class Owner:
             is_own = isinstance(route.scope, Scope) and route.method == "GET" and route.media == "application/json"
             if is_own and set(route.parameters) <= set(self.names):
                 answer = (await client.get(self.path(route.path))).ok()
-                found.append([route.path, _without_uses(answer)])
+                found.append([route.path, _at_rest(answer)])
         return found
 
 
-def _without_uses(value: Any) -> Any:
+_MOVING = ("lastUsedAt", "oldestAgeMs", "inPerSecond", "outPerSecond")
+
+
+def _at_rest(value: Any) -> Any:
+    """Without what changes by itself."""
     if isinstance(value, dict):
-        return {name: _without_uses(one) for name, one in value.items() if name != "lastUsedAt"}
-    return [_without_uses(one) for one in value] if isinstance(value, list) else value
+        return {name: _at_rest(one) for name, one in value.items() if name not in _MOVING}
+    return [_at_rest(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.fixture
-async def owner(gateway: Gateway) -> Owner:
+async def owner(gateway: Gateway, control: Gateway) -> Owner:
     tenant, marker = await gateway.tenant(), f"marker{uuid.uuid4().hex[:12]}"
     client = tenant.client
     queue = await tenant.queue("orders", visibilityTimeoutMs=3_600_000, retentionMs=987_654_321)

@@ -46,7 +46,7 @@ async def set_for_both(both: tuple[Tenant, Tenant], client: Client, **values: An
 
 async def test_a_tenant_that_chose_nothing_has_the_defaults(gateway: Gateway, tenant: Tenant) -> None:
     answer = (await tenant.client.get(SETTINGS)).ok()
-    assert answer["chosen"] == {"autoCreateQueues": False}
+    assert answer["chosen"] == {}
     assert answer["settings"] == {
         "auditMode": "full",
         "autoCreateQueues": False,
@@ -66,10 +66,10 @@ async def test_the_tenants_choice_goes_over_the_platforms_and_null_takes_it_back
         assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 11_000
         answer = await choose(tenant.client, visibilityTimeoutMs=22_000)
         assert answer["settings"]["visibilityTimeoutMs"] == 22_000
-        assert answer["chosen"] == {"autoCreateQueues": False, "visibilityTimeoutMs": 22_000}
+        assert answer["chosen"] == {"visibilityTimeoutMs": 22_000}
         await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=12_000)
         assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 22_000
-        assert (await choose(tenant.client, visibilityTimeoutMs=None))["chosen"] == {"autoCreateQueues": False}
+        assert (await choose(tenant.client, visibilityTimeoutMs=None))["chosen"] == {}
         assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 12_000
     finally:
         await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=None)
@@ -94,7 +94,6 @@ async def test_the_platforms_choice_goes_over_what_the_process_was_started_with(
 async def test_a_change_leaves_what_it_does_not_name(tenant: Tenant) -> None:
     await choose(tenant.client, auditMode="off")
     assert (await choose(tenant.client, visibilityTimeoutMs=5))["chosen"] == {
-        "autoCreateQueues": False,
         "auditMode": "off",
         "visibilityTimeoutMs": 5,
     }

@@ -88,6 +88,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
     ),
     (
         AuditEntry(
+            v=1,
             id="01a1",
             at="2026-11-15T20:45:07.123Z",
             tenant="acme",

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from postroad.access.preferences import SETTINGS_BUCKET
-from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TENANTS_BUCKET, TenantRecord
+from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TenantRecord
 from postroad.access.tenants import Tenants
 from postroad.engine.bucket import Bucket
 from postroad.engine.layout import stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED, queue_stream
-from tests.access.control import KEYS, SECRETS, SETTINGS, TENANTS, WHOAMI, becomes, fresh, new_key_by, patch, status_of
+from tests.access.control import SECRETS, SETTINGS, TENANTS, WHOAMI, becomes, fresh, new_key_by, patch, status_of
 from tests.gateway import Client, Gateway, Tenant
 from tests.waiting import eventually
 
@@ -128,7 +128,6 @@ async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
         KEYS_BUCKET: record["id"],
         SECRETS_BUCKET: f"{tenant.id}.{secret}",
         SETTINGS_BUCKET: tenant.id,
-        TENANTS_BUCKET: tenant.id,
     }
     for bucket, key in stored.items():
         assert await Bucket(engine.link, bucket, engine.committers).get(key), bucket
@@ -145,21 +144,15 @@ async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
     await becomes(401, gateway.with_key(text), second_gateway.with_key(text), tenant.client)
 
 
-async def test_a_tenant_of_a_deleted_ones_name_begins_anew(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
-    await tenant.queue("old")
+async def test_the_id_of_a_deleted_tenant_is_not_given_to_another(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
+    """Whoever had it would find the old one's audit log and events."""
     await gateway.admin.delete(f"{TENANTS}/{tenant.id}")
-
-    async def is_made() -> bool:
-        return (await gateway.admin.post(TENANTS, {"id": tenant.id})).status == 201
-
-    await eventually(is_made)
-    assert await status_of(tenant.client) == 401
-    key, _ = await new_key_by(within(gateway, tenant.id))
-    client = gateway.with_key(key)
-    assert (await client.get("/v1/queues")).ok()["queues"] == []
-    assert len((await client.get(KEYS)).ok()["keys"]) == 1
-    assert (await client.get(SECRETS)).ok()["secrets"] == []
-    (await client.put("/v1/queues/old")).ok(201)
+    await eventually(lambda: is_gone(control, tenant.id))
+    answer = await gateway.admin.post(TENANTS, {"id": tenant.id})
+    assert "not used twice" in answer.problem(409, "already-exists")["detail"]
+    listed = (await gateway.admin.get(f"{TENANTS}?limit=1000")).ok()["tenants"]
+    assert tenant.id not in [one["id"] for one in listed]
+    (await within(gateway, tenant.id).get("/v1/queues")).problem(404, "tenant-not-found")
 
 
 async def test_a_tenant_that_is_being_deleted_cannot_be_changed(

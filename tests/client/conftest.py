@@ -1,17 +1,18 @@
 """Gateways for the tests of this folder, and both clients on them behind one face."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from postroad.assembly import Role
 from postroad.client import AsyncPostroad, Postroad
-from tests.gateway import Gateway, Tenant
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.gateway_fixtures import clock, gateway, tenant
 
-__all__ = ["clock", "gateway", "kind", "nobody", "opened", "platform", "sdk", "tenant"]
+__all__ = ["clock", "control", "gateway", "kind", "nobody", "opened", "platform", "sdk", "tenant"]
 
 Sdk = Callable[..., Awaitable[Any]]
 
@@ -20,6 +21,13 @@ Sdk = Callable[..., Awaitable[Any]]
 def kind(request: pytest.FixtureRequest) -> str:
     """Which client: every test that takes one of the fixtures below runs with both."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+async def control(engine_url: str) -> AsyncIterator[Gateway]:
+    """A process of the role `all` beside the gateway: it carries tasks out, and answers for jobs."""
+    async with running_gateway(gateway_settings(engine_url), Role.ALL) as running:
+        yield running
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ async def opened(kind: str, *args: Any, **kwargs: Any) -> AsyncIterator[Sdk]:
             async def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
                 def carry_out() -> Any:
                     result = _method(waiting, name)(*args, **kwargs)
-                    return list(result) if name.endswith(".list") else result
+                    return list(result) if isinstance(result, Iterator) else result
 
                 return await asyncio.to_thread(carry_out)
 
@@ -60,7 +68,7 @@ async def opened(kind: str, *args: Any, **kwargs: Any) -> AsyncIterator[Sdk]:
 
         async def call_async(name: str, /, *args: Any, **kwargs: Any) -> Any:
             result = _method(awaited, name)(*args, **kwargs)
-            return [item async for item in result] if name.endswith(".list") else await result
+            return [item async for item in result] if isinstance(result, AsyncIterator) else await result
 
         yield call_async
 

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from postroad.assembly import Role
 from postroad.engine.child import ChildSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
@@ -112,7 +113,7 @@ async def _main(examples: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(ChildSettings(Path(folder)))
         try:
-            async with running_gateway(gateway_settings(server.start().url)) as gateway:
+            async with running_gateway(gateway_settings(server.start().url), Role.ALL) as gateway:
                 for is_platform in (False, True):
                     outcome = await schemathesis(gateway, is_platform=is_platform, examples=examples, is_same_each_time=False)
                     print(outcome.output)

@@ -1,6 +1,9 @@
 """The file: what it takes in, whole or not at all, and when it is made anew."""
 
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +140,39 @@ def test_a_job_whose_first_event_comes_late_moves_to_its_place(store: Store) -> 
     store.apply(batch(2, life.queued(10, corr="c")), NOW)
     assert [job.job_id for job in page(store, Wanted("t"), NOW, 10)] == [other.job_id, life.job_id]
     assert [job.job_id for job in page(store, Wanted("t", correlation_id="c"), NOW, 10)] == [life.job_id]
+
+
+_WRITES = """
+import sys
+from pathlib import Path
+from postroad.jobs.store import make_store
+from tests.jobs.lives import T0, Life, batch
+store = make_store(Path(sys.argv[1]), "s")
+for number in range(1, 10**6):
+    life = Life(job_id=str(number))
+    store.apply(batch(number, life.queued(number), life.leased(number), life.done(number)), T0)
+"""
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_batch_leaves_whole_batches(tmp_path: Path) -> None:
+    path = tmp_path / "1.sqlite"
+    writer = subprocess.Popen([sys.executable, "-c", _WRITES, str(path)], cwd=Path(__file__).parent.parent.parent)
+    give_up_at = time.monotonic() + 20
+    written = path.with_name("1.sqlite-wal")
+    while not written.exists() or written.stat().st_size < 1_000_000:
+        assert time.monotonic() < give_up_at and writer.poll() is None
+        time.sleep(0.005)
+    writer.kill()
+    writer.wait()
+    found = open_store(path, "s")
+    jobs = page(found, Wanted("t"), NOW, 10**6)
+    assert found.position == len(jobs) > 10
+    assert {status_at(job, NOW) for job in jobs} == {JobStatus.DONE}
+    assert found.connection.execute("SELECT count(*) FROM events").fetchone() == (3 * len(jobs),)
+    life = Life()
+    found.apply(batch(found.position + 1, life.queued()), NOW)
+    assert status_of(found, life) == "queued"
+    found.close()
 
 
 # Time and purges

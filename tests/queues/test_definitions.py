@@ -16,7 +16,19 @@ from postroad.queues.rules import QueueRecord, QueueSettings, QueueState, Stored
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
-DEFAULTS = {"visibilityTimeoutMs": 30_000, "retentionMs": 0, "dedupeWindowMs": None, "maxMessages": 0, "replicas": None}
+DEFAULTS = {
+    "visibilityTimeoutMs": 30_000,
+    "retentionMs": 0,
+    "dedupeWindowMs": None,
+    "maxMessages": 0,
+    "replicas": None,
+    "maxAttempts": 10,
+    "retryDelaysMs": [1_000, 5_000, 30_000, 120_000, 600_000],
+    "geo": None,
+    "schema": None,
+    "expectedDrainSeconds": None,
+    "archive": False,
+}
 
 
 async def stream_exists(gateway: Gateway, tenant: Tenant, name: str) -> bool:

@@ -31,7 +31,7 @@ _MASKED = frozenset({"secret", "key", "code", "token", "password", "locked", "sh
 class AuditEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """Format 1, on `audit.<tenant>`. `before` and `after` are what the API shows of the thing, with secrets masked."""
 
-    v: int = 1
+    v: int
     id: str
     at: Timestamp
     tenant: str
@@ -109,6 +109,7 @@ class Audit:
         """Return the entry's id once it is durable."""
         caller = actor.caller
         entry = AuditEntry(
+            v=1,
             id=new_id(),
             at=rfc3339(self._clock()),
             tenant=tenant or caller.tenant,

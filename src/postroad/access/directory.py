@@ -133,9 +133,10 @@ class Directory:
 
     async def tenant(self, name: str) -> TenantRecord | None:
         try:
-            return await self._tenants.fetch(tenant_id(name))
+            record = await self._tenants.fetch(tenant_id(name))
         except InvalidParameter:
             return None
+        return None if record is not None and record.state is TenantState.DELETED else record
 
     async def key(self, key_id: str) -> KeyRecord | None:
         return await self._keys.fetch(key_id)

@@ -98,7 +98,7 @@ class Invites:
         actor = Actor(Caller(name, f"invite:{record.id}", frozenset()), request_id, address)
         text = new_key()
         key = record_of(text, name, wanted.key_name, ALL_SCOPES, self._clock(), created_by=actor.caller.key_id)
-        async with self._audit.change(actor, "invite.claim", record.id, tenant=name, after=key_view(key)):
+        async with self._audit.change(actor, "invite.claim", record.id, tenant=PLATFORM, after=key_view(key)):
             await self._tenants.claim(name, record.id, auto_create_queues=record.auto_create_queues)
             await self._keyring.add(key)
             try:
@@ -109,6 +109,7 @@ class Invites:
                 if winner is None or winner.claimed_tenant != name:
                     await self._tenants.abandon(name)
                 raise
+        await self._audit.record(actor, "tenant.create", name, tenant=name, after=key_view(key))
         return key, text
 
     async def _open(self, code: str) -> InviteRecord:

@@ -77,6 +77,8 @@ class Keyring:
         tenant = None if wanted.platform else actor.tenant
         if wanted.platform and not actor.caller.is_platform:
             raise Forbidden("only a platform key can make a platform key")
+        if wanted.platform and set(wanted.scopes) != set(ALL_SCOPES):
+            raise invalid_field("$.scopes", "a platform key has all scopes")
         if tenant is not None:
             count, most = self._directory.key_count(tenant), self._preferences.of(tenant).max_keys
             if count >= most:
@@ -109,6 +111,8 @@ class Keyring:
 
     async def change(self, actor: Actor, key_id: str, wanted: KeyChange) -> KeyRecord:
         record = await self.find(actor, key_id)
+        if record.tenant is None and wanted.scopes is not UNSET and set(wanted.scopes) != set(ALL_SCOPES):
+            raise invalid_field("$.scopes", "a platform key has all scopes")
         if wanted.enabled is False:
             _check_not_own(actor, record)
         return await self._change(actor, "key.change", record, lambda now: self._changed(now, wanted))

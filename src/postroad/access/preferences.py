@@ -121,7 +121,8 @@ class PreferenceStore:
 
     async def set_up(self, tenant: str, *, auto_create_queues: bool) -> None:
         """What a new tenant starts with. Part of its creation, which is on record as a whole."""
-        record = PreferenceRecord(chosen={"autoCreateQueues": auto_create_queues}, updated_at_ms=self._clock())
+        chosen = {"autoCreateQueues": True} if auto_create_queues else {}
+        record = PreferenceRecord(chosen=chosen, updated_at_ms=self._clock())
         try:
             await self._table.create(tenant, record)
         except Conflict:

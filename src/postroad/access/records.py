@@ -16,9 +16,12 @@ TOKEN_USES_BUCKET = "postroad_token_uses"  # noqa: S105  # a bucket's name
 
 
 class TenantState(StrEnum):
+    """A deleted tenant leaves its id behind: a new one of that name would find the old one's audit log and events."""
+
     READY = "ready"
     DISABLED = "disabled"
     DELETING = "deleting"
+    DELETED = "deleted"
 
 
 class TenantRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -94,7 +94,7 @@ class Access:
             PlatformRoutes(self.tenants, self.invites, self.preferences, self.audit, guard, clock),
         )
 
-    def table(self) -> Sequence[Route]:
+    def routes(self) -> Sequence[Route]:
         return [route for routes in self._routes for route in routes.table()]
 
     @property

@@ -62,35 +62,39 @@ class Tenants:
 
     def page(self, limit: int, after: str | None) -> tuple[list[TenantRecord], str | None]:
         ids = [name for name in self._table.keys_under() if after is None or name > after]
-        found = [record for name in ids[:limit] if (record := self._table.get(name)) is not None]
-        return found, ids[limit - 1] if len(ids) > limit else None
+        found = [record for name in ids if (record := self._table.get(name)) and record.state is not TenantState.DELETED]
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def find(self, name: str) -> TenantRecord:
         """Raises TenantNotFound."""
         with contextlib.suppress(InvalidParameter):
             record = await self._table.fetch(tenant_id(name))
-            if record is not None:
+            if record is not None and record.state is not TenantState.DELETED:
                 return record
         raise TenantNotFound(f"there is no tenant {name[:64]!r}")
 
     async def create(self, actor: Actor, wanted: NewTenant) -> TenantRecord:
         """Raises AlreadyExists."""
         record = self._record(wanted.id, wanted.description)
-        if await self._table.fetch(record.id) is not None:
-            raise AlreadyExists(f"there is a tenant {record.id!r}")
+        await self._check_free(record.id)
         async with self._audit.change(actor, "tenant.create", record.id, tenant=record.id, after=tenant_view(record)):
             await self.add(record, auto_create_queues=wanted.auto_create_queues)
         return record
 
     async def add(self, record: TenantRecord, *, auto_create_queues: bool) -> None:
         """Raises AlreadyExists. The settings come first: a tenant that is there has them."""
-        if await self._table.fetch(record.id) is not None:
-            raise AlreadyExists(f"there is a tenant {record.id!r}")
+        await self._check_free(record.id)
         await self._preferences.set_up(record.id, auto_create_queues=auto_create_queues)
         try:
             await self._table.create(record.id, record)
         except Conflict as exc:
             raise AlreadyExists(f"there is a tenant {record.id!r}") from exc
+
+    async def _check_free(self, name: str) -> None:
+        found = await self._table.fetch(name)
+        if found is not None:
+            was = "was" if found.state is TenantState.DELETED else "is"
+            raise AlreadyExists(f"there {was} a tenant {name!r}, and ids are not used twice")
 
     def _record(self, name: str, description: str = "", invite: str | None = None) -> TenantRecord:
         try:
@@ -161,7 +165,7 @@ class Tenants:
                 await cleaner(name)
             await self._keyring.delete_all(name)
             await self._preferences.remove(name)
-            await self._table.delete(name)
+            await self._table.change(name, lambda now: msgspec.structs.replace(now, state=TenantState.DELETED))
             log.info("tenant_deleted", tenant=name)
         except PostroadError as problem:
             log.warning("tenant_not_deleted", tenant=name, code=problem.code, detail=problem.detail)
@@ -197,5 +201,6 @@ class Tenants:
             return found
 
     async def abandon(self, name: str) -> None:
-        """Of a claim that lost against another one."""
-        await self._table.change(name, lambda now: msgspec.structs.replace(now, state=TenantState.DELETING))
+        """Of a claim that lost against another one: nobody ever was this tenant, so its id is free again."""
+        await self._preferences.remove(name)
+        await self._table.delete(name)

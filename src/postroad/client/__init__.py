@@ -13,7 +13,21 @@ from postroad.client.shapes.access import (
     WhoAmI,
 )
 from postroad.client.shapes.governance import AuditEntry, Preferences, TenantSettings
-from postroad.client.shapes.queues import Acked, Batch, BatchItem, Fault, Message, Published, Queue
+from postroad.client.shapes.queues import (
+    Acked,
+    Batch,
+    BatchItem,
+    DeadGroup,
+    DeadMessage,
+    Extended,
+    Fault,
+    Message,
+    Published,
+    Purged,
+    Queue,
+    SeenMessage,
+)
+from postroad.client.shapes.tasks import Job, JobsProgress, Redriven, Task
 
 __all__ = [
     "Acked",
@@ -21,8 +35,13 @@ __all__ = [
     "AuditEntry",
     "Batch",
     "BatchItem",
+    "DeadGroup",
+    "DeadMessage",
+    "Extended",
     "Fault",
     "Invite",
+    "Job",
+    "JobsProgress",
     "JwtSecret",
     "Key",
     "MadeInvite",
@@ -33,7 +52,11 @@ __all__ = [
     "Postroad",
     "Preferences",
     "Published",
+    "Purged",
     "Queue",
+    "Redriven",
+    "SeenMessage",
+    "Task",
     "Tenant",
     "TenantSettings",
     "WhoAmI",

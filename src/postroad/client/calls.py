@@ -1,7 +1,8 @@
 """How one definition of an operation serves both clients.
 
 A namespace's method builds a `Call`: what to send, and what comes back. `@operation` turns it into a method that carries the call
-out: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` does the same for lists, as an iterator.
+out: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` does the same for lists, as an iterator,
+and `@watch` for what is asked again and again until it is over.
 Types follow: a type checker sees `Published` on one and `Awaitable[Published]` on the other.
 """
 
@@ -40,6 +41,15 @@ class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def following(self, cursor: str) -> "Call[Any]":
         return msgspec.structs.replace(self.call, query={**self.call.query, "cursor": cursor})
+
+
+class Watch(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A call to repeat until its answer says that it is over. `timeout` None is for as long as it takes; `told` hears each."""
+
+    call: Call[T]
+    is_over: Callable[[T], bool]
+    timeout: float | None = None
+    told: Callable[[T], None] | None = None
 
 
 class SyncNamespace:
@@ -94,3 +104,25 @@ class pages(Generic[S, P, T]):  # noqa: N801
 
         iterate.__doc__ = self.__doc__
         return iterate
+
+
+class watch(Generic[S, P, T]):  # noqa: N801
+    def __init__(self, build: Callable[Concatenate[S, P], Watch[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: type) -> "watch[S, P, T]": ...
+    @overload
+    def __get__(self, namespace: SyncNamespace, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, namespace: AsyncNamespace, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, namespace: Any, owner: type) -> Any:
+        if namespace is None:
+            return self
+
+        def see_through(*args: Any, **kwargs: Any) -> Any:
+            return namespace._transport.watch(self._build(namespace, *args, **kwargs))
+
+        see_through.__doc__ = self.__doc__
+        return see_through

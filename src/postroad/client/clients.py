@@ -7,10 +7,12 @@ from typing import Any, Self
 from postroad.client.audit import AsyncAudit, Audit
 from postroad.client.health import AsyncHealth, Health
 from postroad.client.invites import AsyncInvites, Invites
+from postroad.client.jobs import AsyncJobs, Jobs
 from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
 from postroad.client.queues import AsyncQueues, Queues
 from postroad.client.settings import AsyncSettings, Settings
+from postroad.client.tasks import AsyncTasks, Tasks
 from postroad.client.tenants import AsyncTenants, Tenants
 from postroad.client.tokens import AsyncTokens, Tokens
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
@@ -56,6 +58,8 @@ class Postroad:
     ) -> None:
         self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = Queues(self._transport)
+        self.jobs = Jobs(self._transport)
+        self.tasks = Tasks(self._transport)
         self.tenants = Tenants(self._transport)
         self.keys = Keys(self._transport)
         self.jwt_secrets = JwtSecrets(self._transport)
@@ -64,6 +68,17 @@ class Postroad:
         self.settings = Settings(self._transport)
         self.audit = Audit(self._transport)
         self.health = Health(self._transport)
+
+    def as_async(self) -> "AsyncPostroad":
+        """An asynchronous client of the same server, with the same key and deadline, to be closed by itself."""
+        settings = self._transport.settings
+        return AsyncPostroad(
+            settings.url,
+            settings.key,
+            tenant=settings.tenant or "",
+            deadline=settings.deadline,
+            anonymous=settings.key is None,
+        )
 
     def close(self) -> None:
         self._transport.close()
@@ -89,6 +104,8 @@ class AsyncPostroad:
     ) -> None:
         self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = AsyncQueues(self._transport)
+        self.jobs = AsyncJobs(self._transport)
+        self.tasks = AsyncTasks(self._transport)
         self.tenants = AsyncTenants(self._transport)
         self.keys = AsyncKeys(self._transport)
         self.jwt_secrets = AsyncJwtSecrets(self._transport)

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from postroad import __version__
-from postroad.client.calls import Call, Pages
+from postroad.client.calls import Call, Pages, Watch
 from postroad.kernel.errors import ERRORS, PostroadError, Unreachable
 
 T = TypeVar("T")
@@ -79,6 +79,25 @@ def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "C
 _NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "out-of-touch"})
 
 
+_WATCH_PAUSES = (0.1, 1.0)
+
+
+def _watching(watch: Watch[T], started: float) -> "Generator[Call[T] | Pause, tuple[Any, float], T]":
+    """Ask, and pause, until it is over. Raises TimeoutError; the last look is taken when the time is up."""
+    give_up_at = float("inf") if watch.timeout is None else started + watch.timeout
+    pause, pause_max = _WATCH_PAUSES
+    while True:
+        answer, now = yield watch.call
+        if watch.told is not None:
+            watch.told(answer)
+        if watch.is_over(answer):
+            return answer  # type: ignore[no-any-return]
+        if now >= give_up_at:
+            raise TimeoutError(f"it was not over after {watch.timeout} s; it may go on")
+        yield Pause(min(pause, give_up_at - now))
+        pause = min(pause * 1.5, pause_max)
+
+
 def _problem(response: httpx.Response) -> PostroadError | None:
     if response.status_code < 400:
         return None
@@ -125,11 +144,11 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
 
 class SyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._client = httpx.Client(**_client_arguments(settings))
 
     def carry_out(self, call: Call[T]) -> T:
-        conversation = _conversation(call, self._settings, time.monotonic())
+        conversation = _conversation(call, self.settings, time.monotonic())
         step = next(conversation)
         while True:
             outcome: Outcome = None
@@ -154,17 +173,31 @@ class SyncTransport:
                 return
             answer = self.carry_out(listed.following(cursor))
 
+    def watch(self, watched: Watch[T]) -> T:
+        watching = _watching(watched, time.monotonic())
+        step = next(watching)
+        while True:
+            answer = None
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                answer = self.carry_out(step)
+            try:
+                step = watching.send((answer, time.monotonic()))
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+
     def close(self) -> None:
         self._client.close()
 
 
 class AsyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._client = httpx.AsyncClient(**_client_arguments(settings))
 
     async def carry_out(self, call: Call[T]) -> T:
-        conversation = _conversation(call, self._settings, time.monotonic())
+        conversation = _conversation(call, self.settings, time.monotonic())
         step = next(conversation)
         while True:
             outcome: Outcome = None
@@ -189,6 +222,20 @@ class AsyncTransport:
             if cursor is None:
                 return
             answer = await self.carry_out(listed.following(cursor))
+
+    async def watch(self, watched: Watch[T]) -> T:
+        watching = _watching(watched, time.monotonic())
+        step = next(watching)
+        while True:
+            answer = None
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                answer = await self.carry_out(step)
+            try:
+                step = watching.send((answer, time.monotonic()))
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
 
     async def close(self) -> None:
         await self._client.aclose()

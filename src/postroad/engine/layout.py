@@ -150,6 +150,11 @@ async def pause_consumer(link: Link, stream: str, consumer: str, *, is_paused: b
 
 
 async def purge_stream(link: Link, name: str, subject: str | None = None) -> int:
-    """How many messages were removed."""
-    answer = await link.call(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)
+    """How many messages were removed; none if there is no such stream."""
+    try:
+        answer = await link.api(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)
+    except ApiFailure as failure:
+        if failure.error.err_code == STREAM_NOT_FOUND:
+            return 0
+        raise translate(failure.error) from failure
     return int(msgspec.json.decode(answer)["purged"])

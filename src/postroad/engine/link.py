@@ -299,7 +299,6 @@ class Link:
 
         return stop
 
-
     async def listen(self, subject: str, heard: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
         """Have `heard` called with what others say on a subject that nobody stores; returns what ends that."""
 

@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457)."""
 
+import math
 from typing import Annotated
 
 import msgspec
@@ -46,7 +47,7 @@ def problem_of(error: PostroadError, request_id: str | UnsetType = UNSET) -> Pro
 def problem_reply(error: PostroadError, request_id: str) -> Reply:
     reply = Reply(problem_of(error, request_id), error.status, PROBLEM_MEDIA)
     if error.retry_after is not None:
-        reply.headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+        reply.headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
     if isinstance(error, Unauthenticated):
         reply.headers.append((b"www-authenticate", b'Bearer realm="postroad"'))
     if isinstance(error, MethodNotAllowed):

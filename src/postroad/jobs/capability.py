@@ -1,11 +1,11 @@
 """Jobs as one thing: routes for every gateway, and the work of the one process that leads."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from postroad.engine.link import Link
 from postroad.http.routing import Route
+from postroad.jobs.crew import together
 from postroad.jobs.desk import FrontDesk, Inquirer
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
@@ -27,6 +27,4 @@ class Jobs:
 
     async def lead(self) -> None:
         """Follow `JOBS` and answer, until cancelled. For one process at a time; two for a moment do no harm."""
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self.projection.run())
-            both.create_task(self._desk.run())
+        await together(self.projection.run(), self._desk.run())

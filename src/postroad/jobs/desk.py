@@ -19,7 +19,7 @@ from postroad.jobs.projection import Projection
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.views import JobView, job_view
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import ERRORS, EngineUnavailable, JobNotFound, Overloaded, PostroadError
+from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, JobNotFound, Overloaded, PostroadError
 from postroad.telemetry.frames import frame_subject
 
 SUBJECT = "postroad.rpc.jobs"
@@ -29,6 +29,7 @@ _ON_THE_WAY_SECONDS = 0.3
 _AGAIN_AFTER = 0.1
 _OPEN_MAX = 256
 _VERSION = 1
+_ANSWER_BYTES_MAX = 1024 * 1024
 _BYTES_TO_SPARE = 64 * 1024
 
 log = structlog.get_logger("postroad.jobs")
@@ -156,7 +157,10 @@ class FrontDesk:
         except Exception as problem:  # a bug: whoever asks must not wait for nothing
             log.exception("jobs_answer_failed")
             answer = ProblemAnswer(PostroadError.code, type(problem).__name__)
-        await self._link.publish(asked.reply, _encode(answer))
+        payload = _encode(answer)
+        if len(payload) > self._link.max_payload:  # the server would end the connection
+            payload = _encode(ProblemAnswer(EngineRefused.code, "the answer is larger than the engine's messages may be"))
+        await self._link.publish(asked.reply, payload)
 
     async def _answer_to(self, data: bytes) -> Answer:
         if len(self._open) > _OPEN_MAX:
@@ -194,10 +198,10 @@ class FrontDesk:
         for job in jobs[: ask.limit]:
             taken.append(job_view(job, now))
             size += len(_encode(taken[-1]))
-            if size > self._bytes_max:
+            if size > self._bytes_max and len(taken) > 1:
                 taken.pop()
                 break
-        following = (jobs[len(taken) - 1].created_at, jobs[len(taken) - 1].job_id) if len(jobs) > len(taken) > 0 else None
+        following = (jobs[len(taken) - 1].created_at, jobs[len(taken) - 1].job_id) if len(jobs) > len(taken) else None
         return PageAnswer(taken, following)
 
     async def _events(self, ask: AskEvents) -> Answer:
@@ -211,7 +215,7 @@ class FrontDesk:
     @property
     def _bytes_max(self) -> int:
         """An answer is one message: a page that would be larger ends earlier."""
-        return self._link.max_payload - _BYTES_TO_SPARE
+        return min(self._link.max_payload, _ANSWER_BYTES_MAX) - _BYTES_TO_SPARE
 
     async def _progress(self, _ask: AskProgress) -> Answer:
         found = await self._projection.progress()

@@ -14,6 +14,7 @@ from postroad.engine.link import Link
 from postroad.engine.log import Entry
 from postroad.engine.tail import Source, Tail
 from postroad.jobs import metrics
+from postroad.jobs.crew import together
 from postroad.jobs.store import Store, remove
 from postroad.jobs.telling import read_frames
 from postroad.kernel.clock import Clock
@@ -75,9 +76,7 @@ class Follower:
 
     async def run(self) -> None:
         tail = Tail(self._link, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(tail.run())
-            both.create_task(self._fold())
+        await together(tail.run(), self._fold())
 
     async def _fold(self) -> None:
         while True:

@@ -6,7 +6,7 @@ one can be made of the stream.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import structlog
 
 from postroad.engine.link import Link
 from postroad.jobs import metrics
+from postroad.jobs.crew import Crew
 from postroad.jobs.following import Follower, Keeper, StreamNow, stream_now
 from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
 from postroad.kernel.clock import Clock
@@ -49,7 +50,7 @@ class Progress:
 class _Running:
     """What there is while the projection runs: the file that answers, and the one that is to take its place."""
 
-    tasks: asyncio.TaskGroup
+    crew: Crew
     current: Follower
     following: "asyncio.Task[None]"
     coming: Follower | None = None
@@ -122,10 +123,10 @@ class Projection:
         while True:
             try:
                 await self._run_once()
-            except* (StreamAnew, Moved) as reasons:
-                log.warning("jobs_opened_again", reasons=[type(one).__name__ for one in _leaves(reasons)])
-            except* (sqlite3.Error, PostroadError, OSError) as problems:
-                log.error("jobs_failed", problems=[repr(one) for one in _leaves(problems)])
+            except (StreamAnew, Moved) as reason:
+                log.warning("jobs_opened_again", reason=type(reason).__name__)
+            except (sqlite3.Error, PostroadError, OSError) as problem:
+                log.error("jobs_failed", problem=repr(problem))
             metrics.failures.inc()
             await asyncio.sleep(_AGAIN_AFTER)
 
@@ -134,24 +135,23 @@ class Projection:
         keeper = Keeper(await asyncio.to_thread(self._open, stream))
         current = Follower(self._link, self._clock, keeper, self._advanced)
         _say_what_was_missed(current.position, stream)
-        is_broken = False
+        crew, is_broken = Crew(), False
+        self._running = running = _Running(crew, current, crew.start(current.run()))
+        crew.start(self._watch(running, stream))
+        crew.start(self._keep_house(running))
+        self._advanced()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._running = _Running(tasks, current, tasks.create_task(current.run()))
-                self._advanced()
-                tasks.create_task(self._watch(self._running, stream))
-                tasks.create_task(self._keep_house(self._running))
-        except BaseExceptionGroup as problems:
-            is_broken = any(type(one) is sqlite3.DatabaseError for one in _leaves(problems))  # the file, not the disk or a lock
+            await crew.run()
+        except sqlite3.DatabaseError as problem:
+            is_broken = type(problem) is sqlite3.DatabaseError  # the file itself; not a lock, not a full disk
             raise
         finally:
-            running, self._running = self._running, None
+            self._running = None
             metrics.behind_frames.set(0)
             metrics.behind_seconds.set(0)
-            if running is not None:
-                running.current.keeper.close(and_remove=is_broken)
-                if running.coming is not None:
-                    running.coming.keeper.close(and_remove=True)
+            running.current.keeper.close(and_remove=is_broken)
+            if running.coming is not None:
+                running.coming.keeper.close(and_remove=True)
 
     def _open(self, stream: StreamNow) -> Store:
         """The newest file that can be used; a new one if there is none. The others go."""
@@ -188,13 +188,13 @@ class Projection:
             while await running.current.keeper.call(Store.sweep, self._clock(), _BITE) == _BITE:
                 pass
             if loop.time() >= prune_at:
-                await self._prune(running.current.keeper)
+                await self._prune(running)
                 prune_at = loop.time() + _PRUNE_EVERY
 
-    async def _prune(self, keeper: Keeper) -> None:
+    async def _prune(self, running: _Running) -> None:
         after: int | None = 0
-        now = self._clock()
-        while after is not None:
+        now, keeper = self._clock(), running.current.keeper
+        while after is not None and running.current.keeper is keeper:
             count, after = await keeper.call(Store.prune, now, now - self._keep_ms, after, _BITE)
             metrics.pruned.inc(count)
             await asyncio.sleep(0.01)
@@ -211,14 +211,14 @@ class Projection:
         if running.is_rebuilding:
             raise NotNow("the jobs are being rebuilt already")
         running.is_rebuilding = True
-        running.tasks.create_task(self._rebuild(running, stream))
+        running.crew.start(self._rebuild(running, stream))
 
     async def _rebuild(self, running: _Running, stream: StreamNow) -> None:
         """If the disk or the file fails, everything begins again with the old one; an engine that is away is waited for."""
         path = fresh_path(self._folder, self._clock())
         keeper = Keeper(await asyncio.to_thread(make_store, path, stream.created, is_complete=False))
         running.coming = Follower(self._link, self._clock, keeper, self._advanced)
-        following = running.tasks.create_task(running.coming.run())
+        following = running.crew.start(running.coming.run())
         log.info("jobs_rebuild_began", target=stream.state.last_seq)
         await self._reach(running, running.coming)
         await keeper.call(Store.complete)
@@ -260,11 +260,3 @@ def _say_what_was_missed(position: int, stream: StreamNow) -> None:
     if position and stream.state.messages and count > 0:
         log.warning("jobs_missed_frames", count=count)
         metrics.missed.inc(count)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one)
-        else:
-            yield one

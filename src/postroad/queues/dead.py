@@ -15,7 +15,7 @@ from postroad.engine import log as stored_log
 from postroad.engine.answers import NO_SUCH_MESSAGE, ApiFailure
 from postroad.engine.bucket import Bucket
 from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, purge_stream
+from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.engine.link import Link
 from postroad.engine.log import Entry
 from postroad.kernel.clock import Clock
@@ -79,10 +79,6 @@ class DeadLetters:
         }
         await ensure_stream(self._link, StreamSpec(dead_stream(tenant), (f"d.{tenant}.>",), options))
         self._made.add(tenant)
-
-    def forget(self, tenant: str) -> None:
-        """The tenant is gone; one of the same name would need its own."""
-        self._made.discard(tenant)
 
     async def delete_all(self, tenant: str) -> None:
         await delete_stream(self._link, dead_stream(tenant))
@@ -168,6 +164,11 @@ class DeadLetters:
     async def count(self, record: QueueRecord) -> int:
         page = await stored_log.read(self._link, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
         return len(page.entries) + page.left
+
+    async def top(self, record: QueueRecord) -> int:
+        """The sequence that everything buried so far is at or below."""
+        info = await stream_info(self._link, record.dead_stream)
+        return info.state.last_seq if info else 0
 
     # Dropping
 

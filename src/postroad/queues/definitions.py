@@ -6,7 +6,6 @@ needs the queue, or the control role's sweep, takes the work up.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import msgspec
 
@@ -14,10 +13,9 @@ from postroad.access.audit import Audit
 from postroad.access.preferences import PreferenceStore
 from postroad.engine.layout import (
     StreamSpec,
-    consumer_state,
     delete_stream,
-    ensure_consumer,
     ensure_stream,
+    pause_consumer,
     stream_info,
 )
 from postroad.engine.link import Link
@@ -29,24 +27,17 @@ from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidPa
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
+from postroad.queues import events
+from postroad.queues.dead import DeadLetters
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
+from postroad.queues.schemas import check_schema
 from postroad.telemetry.catalogue import QueueChanged, QueueDeleted
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
-LATER_CONSUMER = "later"  # never pulled from: its backlog is the number of delayed messages
 _INCARNATION = "postroad.incarnation"
 _TAKE_UP_SECONDS = 10.0
 _STUCK_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """`ready` can be pulled now, `leased` is with consumers or waits for its next try, `delayed` is not due yet."""
-
-    ready: int
-    leased: int
-    delayed: int
 
 
 class QueuePage(msgspec.Struct, frozen=True):
@@ -64,10 +55,11 @@ class Definitions:
         *,
         preferences: PreferenceStore,
         audit: Audit,
+        dead: DeadLetters,
         replicas: int,
     ) -> None:
         self._link, self._table, self._outbox, self._clock = link, table, outbox, clock
-        self._preferences, self._audit, self._replicas = preferences, audit, replicas
+        self._preferences, self._audit, self._dead, self._replicas = preferences, audit, dead, replicas
         self._locks: dict[str, asyncio.Lock] = {}
 
     def known(self, tenant: str, name: str) -> QueueRecord | None:
@@ -98,6 +90,8 @@ class Definitions:
 
         Without settings a queue that is there is left as it is.
         """
+        if settings is not None and settings.schema is not None:
+            check_schema(settings.schema)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' belong to Postroad")
         key = _key(actor.tenant, name)
@@ -105,6 +99,8 @@ class Definitions:
             async with self._locks.setdefault(key, asyncio.Lock()):
                 record, before = await self._create_or_change(key, actor, name, settings)
         except EngineRefused as refusal:
+            if settings is not None and settings.geo is not None:
+                raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
             if settings is not None and settings.replicas not in (None, 1):
                 raise invalid_field("$.replicas", f"the engine does not keep so many copies: {refusal.detail}") from refusal
             raise
@@ -202,6 +198,7 @@ class Definitions:
         revision = self._table.revision(key)
         info = await stream_info(self._link, record.stream)
         if info is not None and info.metadata.get(_INCARNATION) == record.incarnation:
+            await self._dead.drop_all(record)
             await delete_stream(self._link, record.stream)
         await self._table.delete(key, revision)
 
@@ -223,9 +220,11 @@ class Definitions:
             "duplicate_window": 60_000_000_000,  # only our own retries use it, and they end after seconds
             "metadata": {_INCARNATION: record.incarnation},
         }
+        if record.settings.geo is not None:
+            options["placement"] = {"tags": [record.settings.geo]}
+        await self._dead.ensure(record.tenant)
         await ensure_stream(self._link, StreamSpec(record.stream, (f"{subject}.>",), options))
         await ensure_work_consumer(self._link, record.stream, record.consumer, f"{subject}.ready")
-        await ensure_consumer(self._link, record.stream, LATER_CONSUMER, {"filter_subject": f"{subject}.later.>"})
 
     async def delete(self, actor: Actor, name: str) -> None:
         """Raises QueueNotFound."""
@@ -234,6 +233,7 @@ class Definitions:
         revision = self._table.revision(key)  # of this record: others may be at it while the audit log is written
         async with self._audit.change(actor, "queue.delete", name, before=record.settings):
             await self._delete(key, record, revision)
+        self._outbox.emit([events.purged(actor, name, 0, self._clock(), is_deleted=True)])
         event = QueueDeleted(
             event_id=new_id(),
             timestamp=rfc3339(self._clock()),
@@ -279,12 +279,22 @@ class Definitions:
         records = [one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name)]
         return QueuePage(records[:limit], records[limit - 1].name if len(records) > limit else None)
 
-    async def stats(self, record: QueueRecord) -> QueueStats:
-        work = await consumer_state(self._link, record.stream, record.consumer)
-        later = await consumer_state(self._link, record.stream, LATER_CONSUMER)
-        if work is None or later is None:
-            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
-        return QueueStats(ready=work.num_pending, leased=work.num_ack_pending, delayed=later.num_pending)
+    async def pause(self, actor: Actor, name: str, *, is_paused: bool) -> QueueRecord:
+        """While it is paused nothing is delivered, on any worker; publishing and settling go on. Raises QueueNotFound."""
+        record = await self.find(actor.tenant, name)
+        if record.is_paused == is_paused:
+            return record
+        action = "queue.pause" if is_paused else "queue.resume"
+        async with self._audit.change(actor, action, name):
+            await pause_consumer(self._link, record.stream, record.consumer, is_paused=is_paused)
+            changed = await self._table.change(
+                _key(actor.tenant, name),
+                lambda now: msgspec.structs.replace(now, is_paused=is_paused, updated_at_ms=self._clock()),
+            )
+        if changed is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        self._outbox.emit([self._changed_event(changed[1], actor, is_new=False)])
+        return changed[1]
 
     async def sweep(self) -> int:
         """Finish what processes that are gone have begun. For the control role; returns how many queues that were."""

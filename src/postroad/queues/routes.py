@@ -1,12 +1,12 @@
 """Queues over HTTP: JSON in, one service call, JSON out."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.preferences import PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
@@ -14,35 +14,41 @@ from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     Conflict,
-    Draining,
     EngineFull,
     EngineRefused,
     EngineUnavailable,
     IdempotencyMismatch,
-    LeaseExpired,
     Overloaded,
     PostroadError,
     QueueNotFound,
-    ReceiptInvalid,
+    SchemaMismatch,
     TooLarge,
 )
 from postroad.kernel.json import invalid_field
-from postroad.queues.definitions import Definitions, QueueStats
-from postroad.queues.rules import LeasedMessage, LeaseMs, NewMessage, Published, QueueRecord, QueueSettings
-from postroad.queues.service import Origin, Queues
+from postroad.queues.definitions import Definitions
+from postroad.queues.meter import Meter, QueueStats
+from postroad.queues.rules import NewMessage, Origin, Published, QueueRecord, QueueSettings
+from postroad.queues.service import Queues
 
 
-class QueueCounts(msgspec.Struct, frozen=True):
+class QueueCounts(msgspec.Struct, frozen=True, rename="camel"):
     ready: Annotated[int, Meta(description="Can be pulled now.")]
     leased: Annotated[int, Meta(description="With a consumer, or waiting for its next delivery.")]
     delayed: Annotated[int, Meta(description="Not due yet.")]
+    dead: Annotated[int, Meta(description="Given up; see the dead letters.")]
+    oldest_age_ms: Annotated[
+        int | None, Meta(description="Of the oldest message that is ready or leased; null if there is none.")
+    ]
+    in_per_second: Annotated[float, Meta(description="Published, over the last seconds.")]
+    out_per_second: Annotated[float, Meta(description="Settled for good, over the last seconds.")]
 
 
 class QueueView(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """A queue, its settings and, where one queue is asked for, what is in it."""
+    """A queue, its settings and, where one queue is asked for or `stats` is wanted, what is in it."""
 
     name: str
     settings: QueueSettings
+    paused: bool
     created_at: Timestamp
     updated_at: Timestamp
     stats: QueueCounts | UnsetType = UNSET
@@ -54,6 +60,7 @@ class QueueList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stats: Annotated[bool, Meta(description="With what is in each, as of at most a second ago.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
 
@@ -77,51 +84,12 @@ class BatchPublished(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     results: list[BatchResult]
 
 
-class Pull(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    max_messages: Annotated[int, Meta(ge=1, le=1000, description="The tenant's limit (`pullMax`) may be lower.")] = 1
-    visibility_timeout_ms: LeaseMs | None = None
-    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait this long for a message if none is ready.")] = 0
-
-
-class Pulled(msgspec.Struct, frozen=True):
-    messages: list[LeasedMessage]
-
-
-ReceiptId = Annotated[str, Meta(min_length=1, max_length=512)]
-
-
-class Ack(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Either one receipt or several."""
-
-    receipt_id: ReceiptId | UnsetType = UNSET
-    receipt_ids: Annotated[list[ReceiptId], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
-
-
-OneOrSeveral = Annotated[Ack, Meta(extra_json_schema={"oneOf": [{"required": ["receiptId"]}, {"required": ["receiptIds"]}]})]
-
-
-class AckResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    receipt_id: str
-    ok: bool
-    problem: Problem | UnsetType = UNSET
-
-
-class Acked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`results` is there when several receipts were sent; `ok` is true when all of them were good."""
-
-    ok: bool
-    results: list[AckResult] | UnsetType = UNSET
-
-
 _STORING = (TooLarge, EngineFull, Overloaded, EngineUnavailable)
 
 
 class QueueRoutes:
-    def __init__(
-        self, definitions: Definitions, queues: Queues, preferences: PreferenceStore, *, batch_max: int, wait_ms_max: int
-    ) -> None:
-        self._definitions, self._queues, self._preferences = definitions, queues, preferences
-        self._batch_max, self._wait_ms_max = batch_max, wait_ms_max
+    def __init__(self, definitions: Definitions, queues: Queues, meter: Meter, *, batch_max: int) -> None:
+        self._definitions, self._queues, self._meter, self._batch_max = definitions, queues, meter, batch_max
 
     def table(self) -> Sequence[Route]:
         one = "/v1/queues/{queue}"
@@ -170,7 +138,7 @@ class QueueRoutes:
                 body=NewMessage,
                 answer=Published,
                 status=201,
-                errors=(QueueNotFound, IdempotencyMismatch, *_STORING),
+                errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, *_STORING),
                 description="The answer means: stored durably.",
                 headers=(
                     (
@@ -197,44 +165,28 @@ class QueueRoutes:
                 errors=(QueueNotFound, *_STORING),
                 description="A result for each message, in order; one that fails does not keep the others from being stored.",
             ),
-            Route(
-                "POST",
-                f"{one}/pull",
-                self.pull,
-                Scope.CONSUME,
-                "Lease messages",
-                "Messages",
-                body=Pull,
-                answer=Pulled,
-                errors=(QueueNotFound, EngineUnavailable, Draining),
-                description="Each is kept from others for its visibility timeout; acknowledge it before. At least once.",
-            ),
-            Route(
-                "POST",
-                f"{one}/ack",
-                self.ack,
-                Scope.CONSUME,
-                "Acknowledge messages",
-                "Messages",
-                body=OneOrSeveral,
-                answer=Acked,
-                errors=(QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable),
-                description="The answer means: not delivered again. Acknowledging twice is the same as once.",
-            ),
         ]
 
     async def list_queues(self, request: Request) -> Reply:
         query: ListQuery = request.query
         page = self._definitions.page(request.caller, query.limit, query.cursor)
-        return Reply(QueueList(queues=[_view(record) for record in page.records], next_cursor=page.next_cursor))
+        if query.stats:
+            counted = await asyncio.gather(*map(self._meter.stats, page.records), return_exceptions=True)
+            views = [
+                queue_view(record, stats if isinstance(stats, QueueStats) else None)
+                for record, stats in zip(page.records, counted, strict=True)
+            ]
+        else:
+            views = [queue_view(record) for record in page.records]
+        return Reply(QueueList(queues=views, next_cursor=page.next_cursor))
 
     async def put_queue(self, request: Request) -> Reply:
         record, is_new = await self._definitions.put(request.actor, request.parameters["queue"], request.body)
-        return Reply(_view(record), status=201 if is_new else 200)
+        return Reply(queue_view(record), status=201 if is_new else 200)
 
     async def get_queue(self, request: Request) -> Reply:
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
-        return Reply(_view(record, await self._definitions.stats(record)))
+        return Reply(queue_view(record, await self._meter.stats(record, is_fresh=True)))
 
     async def delete_queue(self, request: Request) -> Reply:
         await self._definitions.delete(request.actor, request.parameters["queue"])
@@ -242,7 +194,7 @@ class QueueRoutes:
 
     async def publish(self, request: Request) -> Reply:
         published = await self._queues.publish(
-            request.caller, request.parameters["queue"], _with_header_key(request, request.body), _origin(request)
+            request.caller, request.parameters["queue"], _with_header_key(request, request.body), origin_of(request)
         )
         return Reply(published, status=201)
 
@@ -250,48 +202,15 @@ class QueueRoutes:
         batch: NewBatch = request.body
         if len(batch.messages) > self._batch_max:
             raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
-        outcomes = await self._queues.publish_batch(request.caller, request.parameters["queue"], batch.messages, _origin(request))
+        outcomes = await self._queues.publish_batch(
+            request.caller, request.parameters["queue"], batch.messages, origin_of(request)
+        )
         results = [_batch_result(outcome) for outcome in outcomes]
         failed = sum(1 for result in results if result.problem is not UNSET)
         return Reply(BatchPublished(published=len(results) - failed, failed=failed, results=results))
 
-    async def pull(self, request: Request) -> Reply:
-        wanted: Pull = request.body
-        chosen = self._preferences.of(request.caller.tenant)
-        if wanted.max_messages > chosen.pull_max:
-            raise invalid_field("$.maxMessages", f"at most {chosen.pull_max} are allowed")
-        if wanted.visibility_timeout_ms is not None and wanted.visibility_timeout_ms > chosen.receipt_ttl_max_ms:
-            raise invalid_field("$.visibilityTimeoutMs", f"at most {chosen.receipt_ttl_max_ms} are allowed")
-        if wanted.wait_ms > self._wait_ms_max:
-            raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
-        leasing = self._queues.lease(
-            request.caller,
-            request.parameters["queue"],
-            _origin(request),
-            count=wanted.max_messages,
-            lease_ms=wanted.visibility_timeout_ms,
-            wait_ms=wanted.wait_ms,
-        )
-        messages = await request.while_wanted(leasing) if wanted.wait_ms else await leasing
-        return Reply(Pulled(messages))
 
-    async def ack(self, request: Request) -> Reply:
-        body: Ack = request.body
-        if isinstance(body.receipt_id, str) == isinstance(body.receipt_ids, list):
-            raise invalid_field("$", "send either `receiptId` or `receiptIds`")
-        receipts = [body.receipt_id] if isinstance(body.receipt_id, str) else body.receipt_ids
-        if receipts is UNSET:
-            raise TypeError("one of the two is there")
-        faults = await self._queues.acknowledge(request.caller, request.parameters["queue"], receipts, _origin(request))
-        if isinstance(body.receipt_id, str):
-            if faults[0] is not None:
-                raise faults[0]
-            return Reply(Acked(ok=True))
-        results = [_ack_result(receipt, fault) for receipt, fault in zip(receipts, faults, strict=True)]
-        return Reply(Acked(ok=not any(faults), results=results))
-
-
-def _origin(request: Request) -> Origin:
+def origin_of(request: Request) -> Origin:
     return Origin(request.request_id, request.traceparent, request.client)
 
 
@@ -306,13 +225,26 @@ def _with_header_key(request: Request, message: NewMessage) -> NewMessage:
     return msgspec.structs.replace(message, idempotency_key=key)
 
 
-def _view(record: QueueRecord, stats: QueueStats | None = None) -> QueueView:
+def queue_view(record: QueueRecord, stats: QueueStats | None = None) -> QueueView:
     return QueueView(
         name=record.name,
         settings=record.settings,
+        paused=record.is_paused,
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
-        stats=QueueCounts(stats.ready, stats.leased, stats.delayed) if stats else UNSET,
+        stats=_counts(stats) if stats else UNSET,
+    )
+
+
+def _counts(stats: QueueStats) -> QueueCounts:
+    return QueueCounts(
+        stats.ready,
+        stats.leased,
+        stats.delayed,
+        stats.dead,
+        stats.oldest_age_ms,
+        stats.in_per_second,
+        stats.out_per_second,
     )
 
 
@@ -320,7 +252,3 @@ def _batch_result(outcome: Published | PostroadError) -> BatchResult:
     if isinstance(outcome, PostroadError):
         return BatchResult(problem=problem_of(outcome))
     return BatchResult(message_id=outcome.message_id, job_id=outcome.job_id, enqueued_at=outcome.enqueued_at)
-
-
-def _ack_result(receipt: str, fault: PostroadError | None) -> AckResult:
-    return AckResult(receipt_id=receipt, ok=fault is None, problem=UNSET if fault is None else problem_of(fault))

@@ -1,69 +1,44 @@
-"""What a user can do with a queue's messages: publish, lease, acknowledge."""
+"""What a publisher does: publish one message or many, once for each idempotency key."""
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 
 import msgspec
-import structlog
 
 from postroad.access.preferences import AuditMode, PreferenceStore
-from postroad.access.seal import SealBroken, Sealer
 from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers, Draft, Stored
 from postroad.engine.link import Link
 from postroad.engine.log import Entry
 from postroad.engine.table import Table
 from postroad.engine.wire import header_lines
-from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.errors import (
-    Conflict,
-    EngineFull,
-    EngineUnavailable,
-    IdempotencyMismatch,
-    LeaseExpired,
-    PostroadError,
-    QueueNotFound,
-    ReceiptInvalid,
-)
+from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
 from postroad.kernel.ids import new_id
-from postroad.queues import metrics
+from postroad.queues import events, metrics
 from postroad.queues.definitions import Definitions
+from postroad.queues.meter import Meter
+from postroad.queues.rates import Rates
 from postroad.queues.room import Room
 from postroad.queues.rules import (
-    LeasedMessage,
     Marker,
     MessageLimits,
     NewMessage,
+    Origin,
     Published,
     QueueRecord,
     QueueState,
-    Receipt,
     StoredMessage,
-    as_leased,
     body_hash,
     check_message,
     decode_marker,
-    decode_message,
     encode_message,
     marker_token,
 )
-from postroad.telemetry.catalogue import JobDone, JobLeased, JobQueued
+from postroad.queues.schemas import Schemas
+from postroad.telemetry.catalogue import JobQueued
 from postroad.telemetry.outbox import Outbox
-
-_UNREADABLE_AGAIN_MS = 3_600_000
-
-log = structlog.get_logger("postroad.queues")
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a call came from, for its events: the request's id, the trace it belongs to, and the caller's address."""
-
-    request_id: str = ""
-    traceparent: str | None = None
-    address: str = ""
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -82,17 +57,18 @@ class Queues:
         committers: Committers,
         definitions: Definitions,
         table: Table[QueueRecord],
+        meter: Meter,
         outbox: Outbox,
-        sealer: Sealer,
+        rates: Rates,
         clock: Clock,
         *,
         preferences: PreferenceStore,
         limits: MessageLimits,
     ) -> None:
         self._link, self._committers, self._definitions = link, committers, definitions
-        self._outbox, self._sealer, self._clock = outbox, sealer, clock
+        self._meter, self._outbox, self._rates, self._clock = meter, outbox, rates, clock
         self._preferences, self._limits = preferences, limits
-        self._work: dict[str, WorkQueue] = {}
+        self._schemas = Schemas()
         self._rooms: dict[str, Room] = {}
         table.on_change(self._queue_changed)
 
@@ -101,13 +77,15 @@ class Queues:
     async def publish(self, caller: Caller, queue: str, new: NewMessage, origin: Origin) -> Published:
         """Return once the message, and its job's first event, would survive a crash.
 
-        Raises QueueNotFound, TooLarge, BodyInvalid, IdempotencyMismatch, EngineFull, Overloaded, EngineUnavailable.
+        Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, IdempotencyMismatch, EngineFull, Overloaded,
+        EngineUnavailable.
         """
         chosen = self._preferences.of(caller.tenant)
         check_message(new, self._limits, chosen.max_message_bytes)
         record = self._definitions.known(caller.tenant, queue)
         if record is None:
             record = await self._definitions.find_or_create(_actor(caller, origin), queue)
+        self._schemas.check(record, new)
         prepared = self._prepare(record, caller, new, origin)
         if len(prepared.drafts) == 1 and not record.settings.max_messages:  # nearly always, and the shorter way
             await self._committers.of(record.stream).append(prepared.drafts[0])
@@ -118,6 +96,7 @@ class Queues:
         if chosen.audit_mode is not AuditMode.OFF:
             await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
         metrics.published.add(caller.tenant)
+        self._rates.published(record.stream, 1)
         return _published(prepared.message)
 
     async def publish_batch(
@@ -127,7 +106,7 @@ class Queues:
         chosen = self._preferences.of(caller.tenant)
         record = await self._definitions.find_or_create(_actor(caller, origin), queue)
         outcomes: list[Published | PostroadError | None] = [
-            self._fault(new, index, chosen.max_message_bytes) for index, new in enumerate(batch)
+            self._fault(record, new, index, chosen.max_message_bytes) for index, new in enumerate(batch)
         ]
         good = [index for index, fault in enumerate(outcomes) if fault is None]
         prepared = [self._prepare(record, caller, batch[index], origin) for index in good]
@@ -144,6 +123,7 @@ class Queues:
         if chosen.audit_mode is not AuditMode.OFF:
             await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
         metrics.published.add(caller.tenant, len(fresh))
+        self._rates.published(record.stream, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _store(self, record: QueueRecord, prepared: Sequence[_Prepared]) -> list[Sequence[Stored] | PostroadError]:
@@ -168,15 +148,15 @@ class Queues:
         if found is None:
 
             async def count() -> int:
-                stats = await self._definitions.stats(record)
-                return stats.ready + stats.leased + stats.delayed
+                return await self._meter.count(record)
 
             found = self._rooms[record.stream] = Room(count)
         return found
 
-    def _fault(self, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
+    def _fault(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, bytes_max, f"$.messages[{index}]")
+            self._schemas.check(record, new, f"$.messages[{index}]")
         except PostroadError as fault:
             return fault
         return None
@@ -240,98 +220,27 @@ class Queues:
     def _queued_event(
         self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, first: StoredMessage | None = None
     ) -> JobQueued:
-        """Its id is the message's own: repeated, it is the same event."""
-        message = first or prepared.message
-        return JobQueued(
-            event_id=message.id,
-            timestamp=rfc3339(message.at),
-            tenant=record.tenant,
-            job_id=message.job,
-            message_id=message.id,
-            queue=record.name,
-            payload_bytes=len(prepared.drafts[-1].payload),
-            delay_ms=prepared.new.delay_ms,
-            correlation_id=message.corr,
-            key_id=caller.key_id,
-            request_id=origin.request_id,
-        )
+        message, size = first or prepared.message, len(prepared.drafts[-1].payload)
+        audit = self._preferences.of(record.tenant).audit_mode
+        return events.queued(record, caller, origin, message, prepared.new, size, audit)
 
-    # Leasing
-
-    async def lease(
-        self, caller: Caller, queue: str, origin: Origin, *, count: int, lease_ms: int | None, wait_ms: int
-    ) -> list[LeasedMessage]:
-        """Up to `count` messages, each kept from others for `lease_ms`. Raises QueueNotFound, EngineUnavailable."""
-        record = await self._definitions.find(caller.tenant, queue)
-        work = self._work_queue(record)
-        delivered = await work.pull(count, wait_ms / 1000)
-        if not delivered:
-            return []
-        if lease_ms is None:
-            lease_ms = record.settings.visibility_timeout_ms or 0
-        now = self._clock()
-        messages: list[LeasedMessage] = []
-        events: list[JobLeased] = []
-        verdicts: list[tuple[Delivery, bytes]] = []
-        for one in delivered:
-            stored = _readable(one, record)
-            verdicts.append((one.delivery, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
-            if stored is not None:
-                receipt = _receipt(one.delivery, stored, now, now + lease_ms)
-                messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
-                events.append(_leased_event(record, caller, origin, receipt, stored.at))
-        await work.settle_without_answer(verdicts)
-        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
-            self._outbox.emit(events)
-        metrics.leased.add(caller.tenant, len(messages))
-        return messages
-
-    def _work_queue(self, record: QueueRecord) -> WorkQueue:
-        found = self._work.get(record.stream)
-        if found is None or found.consumer != record.consumer:
-            found = self._work[record.stream] = WorkQueue(self._link, record.stream, record.consumer)
-        return found
-
-    # Settling
-
-    async def acknowledge(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str], origin: Origin
-    ) -> list[PostroadError | None]:
-        """Return once none of them can come back; for each receipt what is wrong with it, or None.
-
-        Raises QueueNotFound, EngineUnavailable. Acknowledging twice is the same as once.
-        """
-        record = await self._definitions.find(caller.tenant, queue)
-        opened = [self._open(record, text) for text in receipt_ids]
-        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
-        await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
-        now = self._clock()
-        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([_done_event(record, caller, origin, receipt, now) for receipt in good])
-        metrics.acked.add(caller.tenant, len(good))
-        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
-
-    def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
-        try:
-            receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
-        except (SealBroken, ValueError):
-            return ReceiptInvalid("this is not a receipt of this queue")
-        if self._clock() > receipt.deadline_ms:
-            return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
-        return receipt
+    async def put_back(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[PostroadError | None]:
+        """Store messages again that were in a queue before, each under an id that makes repeating it harmless for a while."""
+        ready = f"{record.subject}.ready"
+        retention = _retention(record)
+        drafts = [[Draft(ready, encode_message(message), unique, retention)] for message, unique in messages]
+        outcomes = await self._committers.of(record.stream).append_each(drafts)
+        self._rates.published(record.stream, len(messages))
+        return [outcome if isinstance(outcome, PostroadError) else None for outcome in outcomes]
 
     def _queue_changed(self, _key: str, record: QueueRecord | None) -> None:
-        """A deleted queue's waiting consumers are told; whatever this worker keeps for queues that are gone is dropped."""
+        """Whatever this worker keeps for queues that are gone is dropped."""
         if record is not None and record.state is not QueueState.DELETING:
             return
         tenant, _, token = _key.partition(".")
         stream = f"Q_{tenant}__{token}"
         self._rooms.pop(stream, None)
-        problem = QueueNotFound("the queue was deleted")
-        self._committers.forget(stream, problem)
-        work = self._work.pop(stream, None)
-        if work is not None:
-            work.close(problem)
+        self._committers.forget(stream, QueueNotFound("the queue was deleted"))
 
 
 def _actor(caller: Caller, origin: Origin) -> Actor:
@@ -340,13 +249,16 @@ def _actor(caller: Caller, origin: Origin) -> Actor:
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:
     ready = f"{record.subject}.ready"
-    retention = _ttl(record.settings.retention_ms) if record.settings.retention_ms else None
     if not delay_ms:
-        return Draft(ready, encode_message(message), message.id, header_lines([("Nats-TTL", retention)]) if retention else "")
+        return Draft(ready, encode_message(message), message.id, _retention(record))
     headers = [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
-    if retention:
-        headers.append(("Nats-Schedule-TTL", retention))
+    if record.settings.retention_ms:
+        headers.append(("Nats-Schedule-TTL", _ttl(record.settings.retention_ms)))
     return Draft(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
+
+
+def _retention(record: QueueRecord) -> str:
+    return header_lines([("Nats-TTL", _ttl(record.settings.retention_ms))]) if record.settings.retention_ms else ""
 
 
 def _ttl(ms: int) -> str:
@@ -356,67 +268,3 @@ def _ttl(ms: int) -> str:
 
 def _published(message: StoredMessage) -> Published:
     return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at))
-
-
-def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
-    """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
-    try:
-        if not delivered.payload.isascii():
-            delivered.payload.decode()
-        stored = decode_message(delivered.payload)
-        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
-        return stored
-    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, OSError):
-        log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
-        return None
-
-
-def _receipt(delivery: Delivery, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
-    return Receipt(
-        stream_sequence=delivery.stream_sequence,
-        consumer_sequence=delivery.consumer_sequence,
-        attempt=delivery.attempt,
-        stored_at_ns=delivery.stored_at_ns,
-        leased_at_ms=leased_at_ms,
-        deadline_ms=deadline_ms,
-        message_id=stored.id,
-        job_id=stored.job,
-    )
-
-
-def _delivery(receipt: Receipt) -> Delivery:
-    return Delivery(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)
-
-
-def _leased_event(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, stored_at_ms: int) -> JobLeased:
-    wait_ms = max(0, receipt.leased_at_ms - stored_at_ms)
-    if receipt.attempt == 1:
-        metrics.queue_wait.observe(wait_ms / 1000)
-    return JobLeased(
-        event_id=new_id(),
-        timestamp=rfc3339(receipt.leased_at_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        attempt=receipt.attempt,
-        lease_until=rfc3339(receipt.deadline_ms),
-        wait_ms=wait_ms,
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def _done_event(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int) -> JobDone:
-    return JobDone(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        attempt=receipt.attempt,
-        processing_ms=max(0, now_ms - receipt.leased_at_ms),
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )

@@ -32,7 +32,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is stored of a task, under `<tenant>.<id>`. `position` is how far it has come, in its kind's own terms."""
+    """What is stored of a task, under `<tenant>.<id>`. `position` is how far it has come and `bound` how far it
+    is to go, in its kind's own terms."""
 
     v: int = 1
     id: str
@@ -43,6 +44,7 @@ class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     state: TaskState = TaskState.QUEUED
     is_cancel_wanted: bool = False
     position: int = 0
+    bound: int = 0
     progress: Progress = Progress()
     error: str | None = None
     created_by: str

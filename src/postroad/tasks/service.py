@@ -104,9 +104,9 @@ class Running:
         self._table, self._clock = table, clock
         self.record = record
 
-    async def save(self, position: int, progress: Progress) -> None:
+    async def save(self, position: int, progress: Progress, bound: int = 0) -> None:
         """How far it is. Raises TaskCancelled if it is to stop."""
-        await self._change(position=position, progress=progress)
+        await self._change(position=position, progress=progress, bound=bound)
         if self.record.is_cancel_wanted:
             raise TaskCancelled
 

@@ -1,0 +1,86 @@
+"""Tasks, and the jobs that messages are, as the client hands them back."""
+
+from typing import Any
+
+import msgspec
+
+ENDED = frozenset({"done", "failed", "cancelled"})
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    total: int
+    scanned: int
+    matched: int
+    moved: int
+    failed: int
+
+
+class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Work that the server does by itself. `state` is `queued`, `running`, or what it ended as: `done`, `failed`, `cancelled`."""
+
+    id: str
+    kind: str
+    target: str
+    wanted: dict[str, Any]
+    state: str
+    is_cancel_wanted: bool
+    progress: Progress
+    error: str | None
+    created_by: str
+    created_at: str
+    started_at: str | None
+    updated_at: str
+    ended_at: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+
+class TaskPage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    tasks: list[Task]
+    next_cursor: str | None
+
+
+class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` dead letters fit; `task` puts them back, and is None after a dry run."""
+
+    count: int
+    task: Task | None
+
+
+class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The life of a message. `status` is `queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`."""
+
+    job_id: str
+    queue: str
+    status: str
+    attempts: int
+    created_at: str
+    updated_at: str
+    last_error: str | None
+    correlation_id: str | None
+    message_id: str
+    due_at: str | None = None
+    lease_until: str | None = None
+    expires_at: str | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    jobs: list[Job]
+    next_cursor: str | None
+
+
+class JobEventPage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    events: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+class JobsProgress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How far the server's view of jobs is: `behind` the log, and where the new one is while it is made anew."""
+
+    position: int
+    target: int
+    behind: int
+    rebuilding: bool
+    rebuilt_position: int | None

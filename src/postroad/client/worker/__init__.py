@@ -1,0 +1,27 @@
+"""Working a queue off: pull, keep the leases alive, settle, drain. `Worker` for coroutines, `SyncWorker` for plain functions.
+
+async def ship(message: Message) -> None:
+    ...
+
+async with AsyncPostroad() as postroad:
+    await Worker(postroad, "orders", ship, concurrency=10).run()
+"""
+
+from postroad.client.worker.leases import Lease, current_lease
+from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry
+from postroad.client.worker.threads import SyncWorker, run_worker
+from postroad.client.worker.workers import Worker, WorkerOptions
+
+__all__ = [
+    "DeadLetter",
+    "Ended",
+    "Lease",
+    "LeaseLost",
+    "Outcome",
+    "Retry",
+    "SyncWorker",
+    "Worker",
+    "WorkerOptions",
+    "current_lease",
+    "run_worker",
+]

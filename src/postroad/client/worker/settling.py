@@ -1,0 +1,72 @@
+"""Settling what handlers are done with: acks together, as many as came while the last were on their way."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from postroad.client.clients import AsyncPostroad
+from postroad.client.errors import PostroadError
+from postroad.client.queues import NackAction
+from postroad.client.worker.leases import Lease
+
+_MANY = 1000
+
+log = logging.getLogger("postroad.worker")
+
+Pauses = Callable[[], Iterator[float]]
+
+
+class Settler:
+    def __init__(self, client: AsyncPostroad, queue: str, pauses: Pauses) -> None:
+        self._client, self._queue, self._pauses = client, queue, pauses
+        self._waiting: list[tuple[Lease, asyncio.Future[bool]]] = []
+        self._wake = asyncio.Event()
+
+    async def ack(self, lease: Lease) -> bool:
+        """Return once it is acknowledged; False if that came too late. `run` must be running."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((lease, future))
+        self._wake.set()
+        return await future
+
+    async def run(self) -> None:
+        while True:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            batch, self._waiting = self._waiting[:_MANY], self._waiting[_MANY:]
+            results = await self._acknowledge([lease for lease, _ in batch])
+            for (_, future), is_good in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(is_good)
+
+    async def _acknowledge(self, leases: list[Lease]) -> list[bool]:
+        receipts = [lease.receipt for lease in leases]
+        until = max(lease.until for lease in leases)
+        answer = await self._insist(lambda: self._client.queues.ack_many(self._queue, receipts), until)
+        return [False] * len(leases) if answer is None else [result.ok for result in answer.results]
+
+    async def nack(self, lease: Lease, action: NackAction, delay_ms: int | None, reason: str | None) -> bool:
+        """Return once the server knows; False if that came too late."""
+
+        def send() -> Awaitable[Any]:
+            return self._client.queues.nack(self._queue, lease.receipt, action=action, delay_ms=delay_ms, reason=reason or None)
+
+        return await self._insist(send, lease.until) is not None
+
+    async def _insist(self, send: Callable[[], Awaitable[Any]], until: float) -> Any:
+        """The answer; None if it was no, or none came while the lease lasts."""
+        loop = asyncio.get_running_loop()
+        for pause in self._pauses():
+            try:
+                async with asyncio.timeout_at(until):
+                    return await send()
+            except TimeoutError:
+                return None
+            except PostroadError as problem:
+                log.warning("messages of %s cannot be settled: %s", self._queue, problem)
+                if not problem.retryable or loop.time() + pause >= until:
+                    return None
+                await asyncio.sleep(pause)
+        return None

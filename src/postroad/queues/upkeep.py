@@ -1,0 +1,240 @@
+"""What an operator does with a queue's messages: look at them, drop them, and put dead ones back."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.access.audit import Audit
+from postroad.access.preferences import AuditMode, PreferenceStore
+from postroad.engine.layout import purge_stream
+from postroad.engine.link import Link
+from postroad.engine.log import Entry
+from postroad.kernel.caller import Actor, Caller
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import QueueNotFound
+from postroad.queues import events, metrics
+from postroad.queues.dead import Dead, DeadLetters
+from postroad.queues.definitions import Definitions
+from postroad.queues.filters import MessageFilter, Sieve
+from postroad.queues.meter import Meter
+from postroad.queues.rules import QueueRecord, StoredMessage, decode_message
+from postroad.queues.search import Found, Span, look_through
+from postroad.queues.service import Queues
+from postroad.tasks.rules import Progress, TaskRecord
+from postroad.tasks.service import Running, Tasks
+from postroad.telemetry.outbox import Outbox
+
+REDRIVE = "redrive"
+_BITE = 100
+
+
+class Redrive(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Put dead letters back: those that the filter takes, or all."""
+
+    filter: MessageFilter = MessageFilter()
+    to: Annotated[str, Meta(min_length=1, max_length=80, description="Another queue; their own if left out.")] | None = None
+    rate_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=10**9, description="At most so many.")] | None = None
+    dry_run: Annotated[bool, Meta(description="Only count them.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in a queue, where it is, and whether it is due."""
+
+    sequence: int
+    stored_at_ms: int
+    message: StoredMessage
+    is_delayed: bool
+
+
+class Upkeep:
+    def __init__(
+        self,
+        link: Link,
+        definitions: Definitions,
+        queues: Queues,
+        dead: DeadLetters,
+        meter: Meter,
+        tasks: Tasks,
+        outbox: Outbox,
+        audit: Audit,
+        preferences: PreferenceStore,
+        clock: Clock,
+    ) -> None:
+        self._link, self._definitions, self._queues, self._dead, self._meter = link, definitions, queues, dead, meter
+        self._tasks, self._outbox, self._audit = tasks, outbox, audit
+        self._preferences, self._clock = preferences, clock
+
+    # Looking
+
+    async def peek(
+        self,
+        record: QueueRecord,
+        wanted: MessageFilter,
+        *,
+        limit: int,
+        from_sequence: int,
+        is_delayed: bool,
+        since_ms: int | None,
+        until_ms: int | None,
+    ) -> Found[Waiting]:
+        """Messages that wait, oldest first, without leasing them: those that are due, or those that are not yet."""
+        sieve = Sieve(wanted)
+        subject = f"{record.subject}.later.*" if is_delayed else f"{record.subject}.ready"
+        span = Span(record.stream, subject, from_sequence, since_ms, until_ms)
+        return await look_through(self._link, span, lambda entry: _waiting(entry, sieve, is_delayed=is_delayed), limit)
+
+    # Dropping
+
+    async def purge(self, actor: Actor, name: str, *, is_dry_run: bool) -> int:
+        """Drop all that waits, leased and delayed ones too; how many there were. Idempotency keys are remembered on."""
+        record = await self._definitions.find(actor.tenant, name)
+        count = await self._meter.count(record)
+        if is_dry_run:
+            return count
+        async with self._audit.change(actor, "queue.purge", name, before={"messages": count}):
+            purged = await purge_stream(self._link, record.stream, f"{record.subject}.ready")
+            purged += await purge_stream(self._link, record.stream, f"{record.subject}.later.*")
+        if self._preferences.of(actor.tenant).audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([events.purged(actor, name, purged, self._clock())])
+        return purged
+
+    async def purge_dead(self, actor: Actor, name: str, wanted: MessageFilter, *, is_dry_run: bool) -> int:
+        """Drop dead letters: all, or those that the filter takes; how many."""
+        record = await self._definitions.find(actor.tenant, name)
+        if wanted.is_empty:
+            count = await self._dead.count(record)
+            if is_dry_run or not count:
+                return count
+            async with self._audit.change(actor, "dlq.purge", name, before={"messages": count}):
+                return await self._dead.drop_all(record)
+        if is_dry_run:
+            return await self._count_dead(record, wanted)
+        count = 0
+        async with self._audit.change(actor, "dlq.purge", name, before={"filter": msgspec.to_builtins(wanted)}):
+            position: int | None = 1
+            while position is not None:
+                found = await self._dead.page(record, wanted, limit=_BITE, from_sequence=position)
+                await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in found.items))
+                count += len(found.items)
+                position = found.next_sequence
+        return count
+
+    async def drop_dead(self, actor: Actor, name: str, message_id: str) -> None:
+        """Raises MessageNotFound."""
+        record = await self._definitions.find(actor.tenant, name)
+        one = await self._dead.find(record, message_id)
+        async with self._audit.change(actor, "dlq.delete", name, before={"messageId": message_id}):
+            await self._dead.drop(record, one.sequence)
+
+    async def _count_dead(self, record: QueueRecord, wanted: MessageFilter) -> int:
+        if wanted.is_empty:
+            return await self._dead.count(record)
+        count, position = 0, 1
+        while True:
+            found = await self._dead.page(record, wanted, limit=10_000, from_sequence=position)
+            count += len(found.items)
+            if found.next_sequence is None:
+                return count
+            position = found.next_sequence
+
+    # Putting back
+
+    async def redrive(self, actor: Actor, name: str, wanted: Redrive) -> tuple[int, TaskRecord | None]:
+        """How many dead letters that are, and the task that puts them back; no task if it is only to be counted.
+
+        Raises QueueNotFound, Forbidden, NotNow if one runs already.
+        """
+        record = await self._definitions.find(actor.tenant, name)
+        if wanted.to is not None:
+            _check_may_use(actor.caller, wanted.to)
+            await self._definitions.find(actor.tenant, wanted.to)
+        count = await self._count_dead(record, wanted.filter)
+        if wanted.limit is not None:
+            count = min(count, wanted.limit)
+        if wanted.dry_run:
+            return count, None
+        return count, await self._tasks.start(actor, REDRIVE, name, wanted, count)
+
+    async def carry_out_redrive(self, running: Running) -> None:
+        """The task's work: bite by bite, at its rate, saving how far it is.
+
+        What is put back is in its queue before it leaves the dead letters. A crash between the two repeats the bite: within a
+        minute the engine knows the messages' ids, after that one may come twice. Letters that arrive while it runs are not
+        taken, so what fails again does not go round in circles.
+        """
+        wanted = msgspec.convert(running.record.wanted, Redrive)
+        tenant, name = running.record.tenant, running.record.target
+        record = await self._definitions.find(tenant, name)
+        target = await self._definitions.find(tenant, wanted.to) if wanted.to else record
+        progress = running.record.progress
+        position, top = max(1, running.record.position), running.record.bound
+        if not top:
+            top = await self._dead.top(record)
+            await running.save(position, progress, top)
+        while position <= top:
+            left = None if wanted.limit is None else wanted.limit - progress.moved
+            if left is not None and left <= 0:
+                return
+            bite = min(_BITE, wanted.rate_per_second, left or _BITE)
+            found = await self._dead.page(record, wanted.filter, limit=bite, from_sequence=position)
+            mine = [one for one in found.items if one.sequence <= top]
+            moved = await self._put_back(running, record, target, mine)
+            progress = Progress(
+                total=progress.total,
+                scanned=progress.scanned + found.scanned,
+                matched=progress.matched + len(mine),
+                moved=progress.moved + moved,
+                failed=progress.failed + len(mine) - moved,
+            )
+            if found.next_sequence is None:
+                await running.save(top + 1, progress, top)
+                return
+            position = found.next_sequence
+            await running.save(position, progress, top)
+            await _paced(running, len(mine) / wanted.rate_per_second)
+
+    async def _put_back(self, running: Running, record: QueueRecord, target: QueueRecord, dead: list[Dead]) -> int:
+        if not dead:
+            return 0
+        task = running.record
+        outcomes = await self._queues.put_back(target, [(one.message, f"{task.id}/{one.sequence}") for one in dead])
+        stored = [one for one, problem in zip(dead, outcomes, strict=True) if problem is None]
+        retryable = next((problem for problem in outcomes if problem is not None and problem.retryable), None)
+        audit, now = self._preferences.of(task.tenant).audit_mode, self._clock()
+        if audit is not AuditMode.OFF:
+            await self._outbox.commit(
+                [events.redriven(target, record.name, one.message, task.id, task.created_by, now, audit) for one in stored]
+            )
+        await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in stored))
+        metrics.redriven.add(task.tenant, len(stored))
+        if retryable is not None:  # the engine is away or full: the task is taken up again, from the same place
+            raise retryable
+        return len(stored)
+
+
+async def _paced(running: Running, seconds: float) -> None:
+    """Wait, but not for longer than it takes to notice that the task is to stop."""
+    while seconds > 0:
+        running.check()
+        await asyncio.sleep(min(seconds, 0.25))
+        seconds -= 0.25
+
+
+def _check_may_use(caller: Caller, queue: str) -> None:
+    if not caller.may_use("queue", queue):
+        raise QueueNotFound(f"there is no queue {queue[:100]!r}")
+
+
+def _waiting(entry: Entry, sieve: Sieve, *, is_delayed: bool) -> Waiting | None:
+    if not sieve.may_take(entry.payload):
+        return None
+    try:
+        message = decode_message(entry.payload)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return Waiting(entry.sequence, entry.at_ms, message, is_delayed) if sieve.takes(message) else None

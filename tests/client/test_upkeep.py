@@ -1,0 +1,298 @@
+"""Giving back, extending, looking, dead letters, tasks and jobs with both clients, against a running server."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from postroad.client import Message, Task
+from postroad.client.errors import (
+    Forbidden,
+    JobNotFound,
+    MessageNotFound,
+    NotNow,
+    SchemaMismatch,
+    TaskNotFound,
+)
+from tests.client.conftest import Sdk, opened
+from tests.gateway import Gateway, Tenant
+from tests.waiting import eventually
+
+
+async def pull(sdk: Sdk, count: int = 1, queue: str = "orders") -> list[Message]:
+    pulled = await sdk("queues.pull", queue, max_messages=count, wait_ms=5000, visibility_timeout_ms=60_000)
+    return pulled.messages  # type: ignore[no-any-return]
+
+
+async def bury(sdk: Sdk, *payloads: Any, reason: str = "broken", queue: str = "orders", **more: Any) -> list[str]:
+    """Their ids."""
+    buried = []
+    for payload in payloads:
+        buried.append((await sdk("queues.publish", queue, payload, **more)).message_id)
+        [message] = await pull(sdk, queue=queue)
+        await sdk("queues.nack", queue, message, action="dlq", reason=reason)
+    return buried
+
+
+# Settings and stats
+
+
+async def test_a_queue_has_all_its_settings(sdk: Sdk) -> None:
+    schema = {"type": "object", "required": ["id"]}
+    made = await sdk(
+        "queues.put",
+        "orders",
+        max_attempts=3,
+        retry_delays_ms=[100, 200],
+        schema=schema,
+        expected_drain_seconds=60,
+        archive=True,
+    )
+    settings = made.settings
+    assert (settings.max_attempts, settings.retry_delays_ms, settings.schema) == (3, (100, 200), schema)
+    assert (settings.expected_drain_seconds, settings.archive, settings.geo, made.paused) == (60, True, None, False)
+    with pytest.raises(SchemaMismatch):
+        await sdk("queues.publish", "orders", {"name": 1})
+
+
+async def test_a_list_has_stats_when_they_are_wanted(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish", "orders", 1)
+    [without] = await sdk("queues.list")
+    assert without.stats is None
+    [queue] = await sdk("queues.list", stats=True)
+    assert (queue.stats.ready, queue.stats.leased, queue.stats.dead) == (1, 0, 0)
+    assert queue.stats.oldest_age_ms is not None
+
+
+async def test_a_paused_queue_delivers_when_it_is_resumed(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    assert (await sdk("queues.pause", "orders")).paused
+    await sdk("queues.publish", "orders", 1)
+    assert (await sdk("queues.pull", "orders")).messages == []
+    assert not (await sdk("queues.resume", "orders")).paused
+    assert len(await pull(sdk)) == 1
+
+
+async def test_a_purge_counts_first_when_it_is_asked_to(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish", "orders", 1)
+    await sdk("queues.publish", "orders", 2, delay_ms=60_000)
+    dry = await sdk("queues.purge", "orders", dry_run=True)
+    assert (dry.count, dry.dry_run) == (2, True)
+    assert (await sdk("queues.purge", "orders")).count == 2
+    assert (await sdk("queues.purge", "orders")).count == 0
+
+
+# Giving back and keeping
+
+
+async def test_what_is_given_back_comes_again(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders", retry_delays_ms=[0])
+    await sdk("queues.publish", "orders", 1)
+    for attempt, choice in enumerate(({}, {"action": "requeue"}, {"action": "retry", "delay_ms": 0, "reason": "busy"}), 1):
+        [message] = await pull(sdk)
+        assert message.attempt == attempt
+        assert (await sdk("queues.nack", "orders", message, **choice)).ok
+    [message] = await pull(sdk)
+    assert message.attempt == 4
+
+
+async def test_many_are_given_up_with_a_result_for_each(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish_batch", "orders", [{"payload": 1}, {"payload": 2}])
+    messages = await pull(sdk, 2)
+    answer = await sdk("queues.nack_many", "orders", [*messages, "forged"], action="dlq", reason="no")
+    assert [result.ok for result in answer.results] == [True, True, False]
+    assert answer.results[2].problem.code == "receipt-invalid"
+    assert [letter.reason for letter in await sdk("queues.dead_letters.list", "orders")] == ["no", "no"]
+
+
+async def test_an_extended_lease_is_settled_by_what_came_back(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish_batch", "orders", [{"payload": 1}, {"payload": 2}])
+    first, second = await pull(sdk, 2)
+    one = await sdk("queues.extend", "orders", first, 50_000)
+    assert one.new_receipt_id != first.receipt_id and one.lease_until > first.enqueued_at
+    many = await sdk("queues.extend_many", "orders", [one, second, "forged"], 50_000)
+    assert [result.ok for result in many.results] == [True, True, False]
+    with pytest.raises(ValueError, match="not extended"):
+        await sdk("queues.ack", "orders", many.results[2])
+    assert (await sdk("queues.ack_many", "orders", many.results[:2])).ok
+    assert (await sdk("queues.get", "orders")).stats.leased == 0
+
+
+async def test_a_payload_is_there_decoded_and_as_it_was_sent(sdk: Sdk, tenant: Tenant) -> None:
+    await tenant.queue("orders")
+    text = b'{"payload": {"price": 1.10, "big": 123456789012345678901234567890}}'
+    headers = {"Content-Type": "application/json"}
+    (await tenant.client.call("POST", "/v1/queues/orders/messages", data=text, headers=headers)).ok(201)
+    [message] = await pull(sdk)
+    assert message.payload == {"price": 1.1, "big": 123456789012345678901234567890}
+    assert bytes(message.raw_payload) == b'{"price": 1.10, "big": 123456789012345678901234567890}'
+    assert "1.1" in repr(message)
+
+
+# Looking
+
+
+async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    for number in range(5):
+        await sdk(
+            "queues.publish", "orders", {"n": number, "long": "x" * 600}, headers={"parity": "odd" if number % 2 else "even"}
+        )
+    await sdk("queues.publish", "orders", "later", delay_ms=60_000)
+
+    seen = await sdk("queues.peek", "orders", page_size=2, body_max=1000)
+    assert [message.payload["n"] for message in seen] == [0, 1, 2, 3, 4]
+    assert [message.payload for message in await sdk("queues.peek", "orders", state="delayed")] == ["later"]
+    [found] = await sdk("queues.peek", "orders", field="n=3", header="parity=odd")
+    assert (found.payload, found.payload_start[:8], found.state) == (None, '{"n":3,"', "ready")
+
+    page = await sdk("queues.peek_page", "orders", header="parity=even", page_size=2)
+    assert (page.scanned, page.matched, len(page.messages)) == (3, 2, 2)
+    rest = await sdk("queues.peek_page", "orders", header="parity=even", page_size=2, cursor=page.next_cursor)
+    assert (rest.scanned, rest.matched, rest.next_cursor) == (2, 1, None)
+
+
+async def test_a_search_goes_on_over_pages_without_a_match(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.queues.search._SECONDS_MAX", 0.0)
+    monkeypatch.setattr("postroad.queues.search._PAGE", 10)
+    await sdk("queues.put", "orders")
+    await sdk("queues.publish_batch", "orders", [{"payload": f"m-{number}"} for number in range(25)])
+    first = await sdk("queues.peek_page", "orders", search="m-24")
+    assert (first.messages, first.matched) == ([], 0) and first.next_cursor is not None
+    assert [message.payload for message in await sdk("queues.peek", "orders", search="m-24")] == ["m-24"]
+
+
+# Dead letters
+
+
+async def test_dead_letters_are_listed_grouped_shown_and_dropped(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders")
+    first, *_ = await bury(sdk, {"n": 1}, {"n": 2}, reason="broken", correlation_id="c")
+    await bury(sdk, {"n": 3}, reason="too old")
+
+    letters = await sdk("queues.dead_letters.list", "orders", page_size=2)
+    assert [(letter.payload["n"], letter.reason, letter.state) for letter in letters] == [
+        (1, "broken", "dead"),
+        (2, "broken", "dead"),
+        (3, "too old", "dead"),
+    ]
+    page = await sdk("queues.dead_letters.list_page", "orders", reason="broken", page_size=1)
+    assert (page.total, page.matched) == (3, 1) and page.next_cursor is not None
+    groups = await sdk("queues.dead_letters.groups", "orders")
+    assert [(group.reason, group.count) for group in groups.groups] == [("broken", 2), ("too old", 1)]
+    assert (groups.total, groups.matched) == (3, 3)
+    shown = await sdk("queues.dead_letters.get", "orders", first)
+    assert (shown.payload, shown.attempts, shown.last_error, shown.correlation_id) == ({"n": 1}, 1, "broken", "c")
+
+    await sdk("queues.dead_letters.delete", "orders", first)
+    with pytest.raises(MessageNotFound):
+        await sdk("queues.dead_letters.get", "orders", first)
+    assert (await sdk("queues.dead_letters.purge", "orders", reason="broken", dry_run=True)).count == 1
+    assert (await sdk("queues.dead_letters.purge", "orders", reason="broken")).count == 1
+    assert (await sdk("queues.dead_letters.purge", "orders")).count == 1
+
+
+# Tasks and jobs, which the control role looks after
+
+
+@pytest.fixture
+async def owner(control: Gateway) -> Tenant:
+    return await control.tenant()
+
+
+@pytest.fixture
+async def whole(kind: str, owner: Tenant) -> AsyncIterator[Sdk]:
+    """A fresh tenant's client of a server that does everything."""
+    async with opened(kind, owner.client.url, owner.key) as call:
+        yield call
+
+
+@pytest.fixture
+async def operator(kind: str, control: Gateway) -> AsyncIterator[Sdk]:
+    async with opened(kind, control.url, control.admin_key) as call:
+        yield call
+
+
+async def test_dead_letters_are_put_back_by_a_task_that_can_be_waited_for(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    await whole("queues.put", "elsewhere")
+    await bury(whole, 1, 2, reason="a")
+    await bury(whole, 3, reason="b")
+
+    dry = await whole("queues.dead_letters.redrive", "orders", reason="a", dry_run=True)
+    assert (dry.count, dry.task) == (2, None)
+    redriven = await whole("queues.dead_letters.redrive", "orders", reason="a", to="elsewhere", rate_per_second=1000)
+    heard: list[Task] = []
+    ended = await whole("tasks.wait", redriven.task, 20, on_progress=heard.append)
+    assert (ended.state, ended.has_ended, ended.progress.moved, heard[-1]) == ("done", True, 2, ended)
+    assert (ended.kind, ended.target, ended.wanted["to"]) == ("redrive", "orders", "elsewhere")
+    assert sorted(message.payload for message in await pull(whole, 2, "elsewhere")) == [1, 2]
+    assert await whole("tasks.get", ended.id) == ended
+    assert [task.id for task in await whole("tasks.list", state="done")] == [ended.id]
+    assert await whole("tasks.list", state="running") == []
+    with pytest.raises(TaskNotFound):
+        await whole("tasks.get", "nowhere")
+
+
+async def test_to_stop_waiting_is_not_to_stop_the_task(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    await bury(whole, *range(4))
+    redriven = await whole("queues.dead_letters.redrive", "orders", rate_per_second=1, limit=3)
+    assert redriven.count == 3
+    with pytest.raises(TimeoutError, match="may go on"):
+        await whole("tasks.wait", redriven.task.id, timeout=0)
+    with pytest.raises(NotNow, match=redriven.task.id):
+        await whole("queues.dead_letters.redrive", "orders")
+    assert (await whole("tasks.cancel", redriven.task)).is_cancel_wanted
+    assert (await whole("tasks.wait", redriven.task, 20)).state == "cancelled"
+    assert (await whole("tasks.cancel", redriven.task)).state == "cancelled"
+
+
+async def test_a_job_is_followed_from_its_publish_to_its_end(whole: Sdk) -> None:
+    await whole("queues.put", "orders", retry_delays_ms=[0])
+    published = await whole("queues.publish", "orders", 1, correlation_id="c-1")
+    job = await whole("jobs.get", published.job_id)
+    assert (job.status, job.queue, job.message_id, job.correlation_id) == ("queued", "orders", published.message_id, "c-1")
+    [message] = await pull(whole)
+    await whole("queues.nack", "orders", message, reason="busy")
+    [message] = await pull(whole)
+    await whole("queues.ack", "orders", message)
+
+    job = await whole("jobs.get", published.job_id)
+    assert (job.status, job.attempts, job.last_error) == ("done", 2, "busy")
+    for choice in ({"queue": "orders"}, {"status": "done"}, {"correlation_id": "c-1"}, {"message_id": published.message_id}):
+        assert [one.job_id for one in await whole("jobs.list", **choice)] == [job.job_id]
+    assert await whole("jobs.list", status="dead") == []
+    names = [event["event"] for event in await whole("jobs.events", job.job_id, page_size=2)]
+    assert names == ["job.queued", "job.leased", "job.retried", "job.leased", "job.done"]
+    with pytest.raises(JobNotFound):
+        await whole("jobs.get", "nowhere")
+
+
+async def test_jobs_are_listed_page_by_page_newest_first(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    made = [(await whole("queues.publish", "orders", number)).job_id for number in range(5)]
+    assert [job.job_id for job in await whole("jobs.list", page_size=2)] == made[::-1]
+
+
+async def test_the_platform_sees_how_far_the_jobs_are_and_makes_them_anew(operator: Sdk, whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    published = await whole("queues.publish", "orders", 1)
+    with pytest.raises(Forbidden):
+        await whole("jobs.status")
+    status = await operator("jobs.status")
+    assert status.target >= status.position >= 0
+    begun = await operator("jobs.rebuild")
+    assert begun.target >= status.target
+    heard: list[Any] = []
+    done = await operator("jobs.wait_rebuilt", 30, on_progress=heard.append)
+    assert not done.rebuilding and heard[-1] == done
+
+    async def is_there() -> bool:
+        return bool((await whole("jobs.get", published.job_id)).status == "queued")
+
+    await eventually(is_there)

@@ -1,0 +1,84 @@
+"""The stream `JOBS` on the shared engine, a way to send events to it, and projections that are stopped after the test."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.layout import ensure_stream
+from postroad.engine.link import Link
+from postroad.jobs.projection import Projection
+from postroad.kernel.clock import now_ms
+from postroad.telemetry.catalogue import Event
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
+from tests.jobs.lives import Life
+
+
+async def make_streams(link: Link) -> None:
+    for spec in frame_streams(1):
+        await ensure_stream(link, spec)
+
+
+def outbox_on(link: Link) -> Outbox:
+    return Outbox(Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024)))
+
+
+async def send(outbox: Outbox, *events: Event) -> None:
+    """Stored when this returns; events of many tenants go in frames of their own."""
+    for tenant in sorted({event.tenant for event in events}):
+        await outbox.commit([event for event in events if event.tenant == tenant])
+
+
+@pytest.fixture
+async def outbox(link: Link) -> Outbox:
+    await make_streams(link)
+    return outbox_on(link)
+
+
+@pytest.fixture
+def tenant_id() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def life(tenant_id: str) -> Callable[..., Life]:
+    """Jobs of a fresh tenant, from now on."""
+
+    def make(queue: str = "q", **more: object) -> Life:
+        return Life(tenant_id, queue, t0=now_ms(), **more)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+async def background() -> AsyncIterator[Callable[[Awaitable[None]], "asyncio.Task[None]"]]:
+    """Runs things until the test ends."""
+    tasks: list[asyncio.Task[None]] = []
+
+    def start(work: Awaitable[None]) -> "asyncio.Task[None]":
+        tasks.append(asyncio.ensure_future(work))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+Background = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+
+
+@pytest.fixture
+def following(link: Link, tmp_path: Path, background: Background) -> Callable[..., Projection]:
+    """A projection that runs."""
+
+    def start(folder: str = "jobs", on: Link | None = None) -> Projection:
+        projection = Projection(on or link, now_ms, tmp_path / folder, 30, look_every=0.1, sweep_every=0.05)
+        background(projection.run())
+        return projection
+
+    return start

@@ -1,0 +1,257 @@
+"""A queue against a model of it: whatever is done in whatever order, nothing is lost, nothing comes twice that should not, and
+the counts are right. The clock of the model is the gateway's, but leases end by the engine's own time, so expiry is a lease of 0.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from postroad.assembly import Role
+from postroad.engine.child import ChildSettings
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+from tests.servers import Server
+from tests.waiting import eventually
+
+ATTEMPTS = 3
+
+NAMES = (
+    *["publish"] * 4,
+    *["publish_again", "pull", "expire", "ack", "requeue", "retry", "dlq"] * 2,
+    *["extend", "redrive", "restart", "purge", "other_gateway"],
+)
+STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 5)), min_size=12, max_size=40)
+
+
+@dataclass
+class Model:
+    """What should be: messages that wait (with the deliveries they have had), that are held, dead and done."""
+
+    waiting: dict[str, int] = field(default_factory=dict)
+    held: dict[str, tuple[str, int]] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+class Engine:
+    """A server that can be stopped and started again under everyone."""
+
+    def __init__(self, settings: ChildSettings) -> None:
+        self.server = Server(settings).start()
+
+    def restart(self) -> None:
+        self.server.stop()
+        self.server = Server(self.server.settings).start()
+
+
+class Player:
+    """Does each step for real and in the model, and compares."""
+
+    def __init__(self, engine: Engine, tenant: Tenant, elsewhere: Tenant, queue: str) -> None:
+        self.engine, self.tenant, self.elsewhere, self.queue = engine, tenant, elsewhere, queue
+        self.model = Model()
+        self.count = 0
+
+    async def play(self, step: str, number: int) -> None:
+        await getattr(self, step)(number)
+        await self.check()
+
+    async def restart(self, _number: int) -> None:
+        """The engine stops and starts again; what is held stays held. Not while something waits to be delivered again: that
+        would come, but only after the ack wait."""
+        if any(self.model.waiting.values()):
+            return
+        await asyncio.to_thread(self.engine.restart)
+
+    async def other_gateway(self, _number: int) -> None:
+        self.tenant, self.elsewhere = self.elsewhere, self.tenant
+
+    async def publish(self, number: int) -> None:
+        for _ in range(number):
+            self.count += 1
+            made = await self.tenant.publish(self.queue, self.count, idempotencyKey=f"key-{self.count}")
+            self.model.waiting[made["messageId"]] = 0
+            self.model.keys[f"key-{self.count}"] = made["messageId"]
+
+    async def publish_again(self, number: int) -> None:
+        """The same key and body: the first message's ids, whatever has become of it."""
+        if self.count:
+            chosen = number % self.count + 1
+            made = await self.tenant.publish(self.queue, chosen, idempotencyKey=f"key-{chosen}")
+            assert made["messageId"] == self.model.keys[f"key-{chosen}"]
+
+    async def _take(self, count: int, lease_ms: int) -> list[dict[str, Any]]:
+        """Pull until the model's messages are there: one that was just given back may need a moment."""
+        live = {one for one, attempts in self.model.waiting.items() if attempts < ATTEMPTS}
+        expected = min(count, len(live))
+        taken: list[dict[str, Any]] = []
+
+        async def enough() -> bool:
+            taken.extend(await self.tenant.pull(self.queue, count - len(taken), visibilityTimeoutMs=lease_ms, waitMs=200))
+            return len(taken) >= expected
+
+        if expected:
+            await eventually(enough, 10)
+        else:
+            assert await self.tenant.pull(self.queue, count, visibilityTimeoutMs=lease_ms) == []
+        for message in taken:
+            attempts = self.model.waiting.pop(message["messageId"])
+            assert message["attempt"] == attempts + 1, "each delivery counts once"
+            assert attempts < ATTEMPTS
+        return taken
+
+    async def pull(self, number: int) -> None:
+        for message in await self._take(number, 600_000):
+            self.model.held[message["messageId"]] = (message["receiptId"], message["attempt"])
+
+    async def expire(self, number: int) -> None:
+        for message in await self._take(number, 0):
+            self.model.waiting[message["messageId"]] = message["attempt"]
+
+    async def _chosen(self, number: int) -> tuple[str, str, int] | None:
+        """A message that is held; if none is, one that is taken for that."""
+        if not self.model.held:
+            await self.pull(1)
+        if not self.model.held:
+            return None
+        message = sorted(self.model.held)[number % len(self.model.held)]
+        return message, *self.model.held[message]
+
+    async def ack(self, number: int) -> None:
+        if chosen := await self._chosen(number):
+            message, receipt, _ = chosen
+            (await self.elsewhere.ack(self.queue, receipt)).ok()
+            (await self.tenant.ack(self.queue, receipt)).ok()
+            del self.model.held[message]
+            self.model.done.add(message)
+
+    async def _nack(self, number: int, action: str) -> tuple[str, int] | None:
+        chosen = await self._chosen(number)
+        if chosen is None:
+            return None
+        message, receipt, attempt = chosen
+        body = {"receiptId": receipt, "action": action, "reason": "so"}
+        (await self.elsewhere.client.post(f"{self.queue}/nack", body)).ok()
+        del self.model.held[message]
+        return message, attempt
+
+    async def requeue(self, number: int) -> None:
+        if given := await self._nack(number, "requeue"):
+            self.model.waiting[given[0]] = given[1]
+
+    async def retry(self, number: int) -> None:
+        if given := await self._nack(number, "retry"):
+            if given[1] >= ATTEMPTS:
+                self.model.dead.add(given[0])
+            else:
+                self.model.waiting[given[0]] = given[1]
+
+    async def dlq(self, number: int) -> None:
+        if given := await self._nack(number, "dlq"):
+            self.model.dead.add(given[0])
+
+    async def extend(self, number: int) -> None:
+        if chosen := await self._chosen(number):
+            message, receipt, attempt = chosen
+            body = {"receiptId": receipt, "visibilityTimeoutMs": 600_000}
+            answer = (await self.tenant.client.post(f"{self.queue}/extend", body)).ok()
+            self.model.held[message] = (answer["newReceiptId"], attempt)
+
+    async def redrive(self, _number: int) -> None:
+        await self._bury_the_spent()
+        answer = (await self.tenant.client.post(f"{self.queue}/dlq/redrive", {"ratePerSecond": 10_000})).ok(202)
+
+        async def ended() -> bool:
+            return bool((await self.tenant.client.get(f"/v1/tasks/{answer['task']['id']}")).ok()["endedAt"])
+
+        await eventually(ended, 15)
+        self.model.waiting.update(dict.fromkeys(self.model.dead, 0))
+        self.model.dead.clear()
+
+    async def _bury_the_spent(self) -> None:
+        """Messages that had all their attempts die when somebody pulls: have that happen."""
+        spent = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
+        live = [one for one in self.model.waiting if one not in spent]
+        for message in await self._take(len(live), 600_000) if live else []:
+            self.model.held[message["messageId"]] = (message["receiptId"], message["attempt"])
+
+        async def buried() -> bool:
+            await self.tenant.pull(self.queue, 10)
+            return await self._dead_ids() == self.model.dead | spent
+
+        await eventually(buried, 10)
+        self.model.dead |= spent
+        for one in spent:
+            del self.model.waiting[one]
+
+    async def purge(self, _number: int) -> None:
+        (await self.tenant.client.post(f"{self.queue}/purge", {})).ok()
+        self.model.waiting.clear()
+        self.model.held.clear()
+
+    async def _dead_ids(self) -> set[str]:
+        listed = (await self.tenant.client.get(f"{self.queue}/dlq?limit=1000")).ok()["messages"]
+        assert all(count == 1 for count in Counter(one["messageId"] for one in listed).values())
+        return {one["messageId"] for one in listed}
+
+    async def check(self) -> None:
+        """The engine's count of all that is not done is the model's, however it is spread over ready and leased."""
+        spent = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
+
+        async def adds_up() -> bool:
+            stats = (await self.tenant.client.get(self.queue)).ok()["stats"]
+            buried = await self._dead_ids() - self.model.dead
+            assert buried <= spent, "nothing dies that has attempts left"
+            there = stats["ready"] + stats["leased"] + stats["delayed"] + len(buried)
+            return bool(there == len(self.model.waiting) + len(self.model.held))
+
+        await eventually(adds_up)
+
+
+async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, second: Gateway) -> None:
+    tenant = await first.tenant()
+    queue = await tenant.queue(maxAttempts=ATTEMPTS, retryDelaysMs=[0])
+    player = Player(engine, tenant, second.seen_by(tenant), queue)
+    for step, number in steps:
+        await player.play(step, number)
+    # What is left can still be had, all of it, once.
+    await player._bury_the_spent()
+    assert await player._dead_ids() == player.model.dead
+    for receipt, _ in player.model.held.values():
+        (await player.tenant.ack(queue, receipt)).ok()
+    assert (await player.tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
+
+
+@asynccontextmanager
+async def two_gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    chosen = gateway_settings(url)
+    async with running_gateway(chosen, Role.ALL) as first, running_gateway(chosen) as second:
+        yield first, second
+
+
+def test_a_queue_behaves_like_its_model(tmp_path: Path) -> None:
+    """Hypothesis is not asynchronous, so the loop is this test's own."""
+    engine = Engine(ChildSettings(tmp_path))
+    with asyncio.Runner() as runner:
+        gateways = two_gateways(engine.server.url)
+        first, second = runner.run(gateways.__aenter__())
+
+        quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
+
+        @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
+        @given(STEPS)
+        def try_it(steps: list[tuple[str, int]]) -> None:
+            runner.run(play(steps, engine, first, second))
+
+        try:
+            try_it()
+        finally:
+            runner.run(gateways.__aexit__(None, None, None))
+            engine.server.stop()

@@ -1,0 +1,216 @@
+"""Messages that their consumers could not do: given back, retried by the ladder, extended, given up."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway import Gateway, ShiftedClock, Tenant
+from tests.waiting import eventually
+
+
+async def nack(tenant: Tenant, queue: str, receipt: str, action: str, **more: object) -> Any:
+    return (await tenant.client.post(f"{queue}/nack", {"receiptId": receipt, "action": action, **more})).ok()
+
+
+async def dead(tenant: Tenant, queue: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]
+    return found
+
+
+async def test_a_requeued_message_comes_again_at_once(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [first] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    assert await nack(tenant, queue, first["receiptId"], "requeue") == {"ok": True}
+    [again] = await tenant.pull(queue, waitMs=5000)
+    assert (again["messageId"], again["attempt"]) == (first["messageId"], 2)
+
+
+async def test_a_requeue_may_wait(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [first] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    await nack(tenant, queue, first["receiptId"], "requeue", delayMs=400)
+    assert await tenant.pull(queue) == []
+    [again] = await tenant.pull(queue, waitMs=5000)
+    assert again["attempt"] == 2
+
+
+async def test_retries_follow_the_ladder_and_its_last_step_stays(tenant: Tenant) -> None:
+    queue = await tenant.queue(retryDelaysMs=[0, 300], maxAttempts=0)
+    published = await tenant.publish(queue, 1)
+    loop = asyncio.get_running_loop()
+    waited = []
+    for attempt in (1, 2, 3):
+        [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=60_000)
+        assert message["attempt"] == attempt
+        await nack(tenant, queue, message["receiptId"], "retry", reason=f"try {attempt}")
+        waited.append(loop.time())
+    [message] = await tenant.pull(queue, waitMs=5000)
+    assert message["attempt"] == 4
+    retried = [event for event in await tenant.events() if event["event"] == "job.retried"]
+    assert [(one["attempt"], one["reason"]) for one in retried] == [(1, "try 1"), (2, "try 2"), (3, "try 3")]
+    assert {one["job_id"] for one in retried} == {published["jobId"]}
+
+
+async def test_a_retry_may_choose_its_own_delay(tenant: Tenant) -> None:
+    queue = await tenant.queue(retryDelaysMs=[60_000])
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    await nack(tenant, queue, message["receiptId"], "retry", delayMs=0)
+    assert (await tenant.pull(queue, waitMs=5000))[0]["attempt"] == 2
+
+
+async def test_the_last_attempts_retry_is_the_end(tenant: Tenant) -> None:
+    queue = await tenant.queue(maxAttempts=2, retryDelaysMs=[0])
+    published = await tenant.publish(queue, {"n": 1}, headers={"kind": "x"}, correlationId="c")
+    for reason in ("no stock", "still no stock"):
+        [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=60_000)
+        await nack(tenant, queue, message["receiptId"], "retry", reason=reason)
+    assert await tenant.pull(queue) == []
+    [letter] = await dead(tenant, queue)
+    assert letter["messageId"] == published["messageId"] and letter["jobId"] == published["jobId"]
+    assert (letter["payload"], letter["headers"], letter["correlationId"]) == ({"n": 1}, {"kind": "x"}, "c")
+    assert (letter["reason"], letter["lastError"], letter["attempts"]) == ("maxAttempts reached", "still no stock", 2)
+    assert letter["enqueuedAt"] == published["enqueuedAt"] <= letter["firstFailedAt"] <= letter["deadAt"]
+    assert (await tenant.stats(queue))["leased"] == 0
+
+
+async def test_a_consumer_can_give_a_message_up_at_once(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    await tenant.publish(queue, 2)
+    first, second = await tenant.pull(queue, 2, visibilityTimeoutMs=60_000)
+    await nack(tenant, queue, first["receiptId"], "dlq", reason="cannot be parsed")
+    await nack(tenant, queue, second["receiptId"], "dlq")
+    assert [(one["reason"], one["lastError"]) for one in await dead(tenant, queue)] == [
+        ("cannot be parsed", "cannot be parsed"),
+        ("rejected by the consumer", None),
+    ]
+    assert [event["reason"] for event in await tenant.events() if event["event"] == "job.dead"] == [
+        "cannot be parsed",
+        "rejected by the consumer",
+    ]
+
+
+async def test_leases_that_run_out_too_often_end_among_the_dead_letters(tenant: Tenant) -> None:
+    queue = await tenant.queue(maxAttempts=2)
+    await tenant.publish(queue, 1)
+    for attempt in (1, 2):
+        [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=0)
+        assert message["attempt"] == attempt
+
+    async def has_died() -> bool:
+        assert await tenant.pull(queue, visibilityTimeoutMs=0) == []
+        return len(await dead(tenant, queue)) == 1
+
+    await eventually(has_died)
+    [letter] = await dead(tenant, queue)
+    assert (letter["reason"], letter["attempts"], letter["lastError"]) == ("maxAttempts reached", 2, None)
+
+
+async def test_a_spent_message_does_not_keep_a_waiting_pull_from_the_next(tenant: Tenant) -> None:
+    queue = await tenant.queue(maxAttempts=1)
+    await tenant.publish(queue, "spent")
+    await tenant.pull(queue, visibilityTimeoutMs=0)
+    await tenant.publish(queue, "good")
+    assert [one["payload"] for one in await tenant.pull(queue, 2, waitMs=5000)] == ["good"]
+
+
+@pytest.mark.parametrize("action", ["requeue", "retry", "dlq"])
+async def test_saying_it_twice_is_the_same_as_once(tenant: Tenant, action: str) -> None:
+    queue = await tenant.queue(retryDelaysMs=[60_000])
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    await nack(tenant, queue, message["receiptId"], action, delayMs=60_000 if action == "requeue" else None)
+    await nack(tenant, queue, message["receiptId"], action, delayMs=60_000 if action == "requeue" else None)
+    assert len(await dead(tenant, queue)) == (action == "dlq")
+    assert (await tenant.stats(queue)) == {"ready": 0, "leased": 0 if action == "dlq" else 1, "delayed": 0}
+
+
+async def test_an_acknowledged_message_cannot_be_given_up(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue)
+    (await tenant.ack(queue, message["receiptId"])).ok()
+    await nack(tenant, queue, message["receiptId"], "dlq")
+    assert await dead(tenant, queue) == []
+
+
+async def test_many_are_settled_at_once_with_a_result_for_each(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    for number in range(3):
+        await tenant.publish(queue, number)
+    messages = await tenant.pull(queue, 3, visibilityTimeoutMs=60_000)
+    receipts = [message["receiptId"] for message in messages] + ["nonsense"]
+    answer = (await tenant.client.post(f"{queue}/nack", {"receiptIds": receipts, "action": "dlq"})).ok()
+    assert [result["ok"] for result in answer["results"]] == [True, True, True, False]
+    assert answer["results"][3]["problem"]["code"] == "receipt-invalid" and not answer["ok"]
+    assert [one["payload"] for one in await dead(tenant, queue)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "retry"},
+        {"action": "bury", "receiptId": "x"},
+        {"receiptId": "x"},
+        {"action": "retry", "receiptId": "x", "receiptIds": ["y"]},
+        {"action": "retry", "receiptId": "x", "delayMs": -1},
+        {"action": "retry", "receiptId": "x", "delayMs": 12 * 3_600_000 + 1},
+        {"action": "retry", "receiptId": "x", "reason": "y" * 1001},
+    ],
+)
+async def test_a_nack_that_does_not_fit_is_refused(tenant: Tenant, body: dict[str, Any]) -> None:
+    queue = await tenant.queue()
+    (await tenant.client.post(f"{queue}/nack", body)).problem(422, "invalid-body")
+
+
+async def test_an_expired_receipt_cannot_give_up_anything(tenant: Tenant, clock: ShiftedClock) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    clock.ahead_ms = 61_000
+    body = {"receiptId": message["receiptId"], "action": "dlq"}
+    (await tenant.client.post(f"{queue}/nack", body)).problem(409, "lease-expired")
+    extend = {"receiptId": message["receiptId"], "visibilityTimeoutMs": 1000}
+    (await tenant.client.post(f"{queue}/extend", extend)).problem(409, "lease-expired")
+    assert await dead(tenant, queue) == []
+
+
+# Extending
+
+
+async def test_an_extended_lease_holds_for_longer_and_has_a_new_receipt(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=700)
+    extend = {"receiptId": message["receiptId"], "visibilityTimeoutMs": 60_000}
+    answer = (await tenant.client.post(f"{queue}/extend", extend)).ok()
+    assert answer["ok"] and answer["leaseUntil"] > message["enqueuedAt"]
+    assert await tenant.pull(queue, waitMs=1500) == []
+    (await tenant.ack(queue, message["receiptId"])).problem(409, "lease-expired")
+    (await tenant.ack(queue, answer["newReceiptId"])).ok()
+    assert (await tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
+
+
+async def test_many_are_extended_at_once(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    for number in range(2):
+        await tenant.publish(queue, number)
+    receipts = [message["receiptId"] for message in await tenant.pull(queue, 2, visibilityTimeoutMs=60_000)] + ["nonsense"]
+    answer = (await tenant.client.post(f"{queue}/extend", {"receiptIds": receipts, "visibilityTimeoutMs": 0})).ok()
+    assert [result["ok"] for result in answer["results"]] == [True, True, False]
+    assert len(await tenant.pull(queue, 2, waitMs=5000)) == 2
+
+
+async def test_any_gateway_can_settle(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    elsewhere = second_gateway.seen_by(tenant)
+    extended = await elsewhere.client.post(f"{queue}/extend", {"receiptId": message["receiptId"], "visibilityTimeoutMs": 50_000})
+    await nack(elsewhere, queue, extended.ok()["newReceiptId"], "dlq", reason="elsewhere")
+    assert [one["reason"] for one in await dead(tenant, queue)] == ["elsewhere"]

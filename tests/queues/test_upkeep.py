@@ -1,0 +1,351 @@
+"""Looking after a queue: peek, search, dead letters, redrive, purge, pause, stats."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.assembly import Role
+from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
+from tests.waiting import eventually
+
+
+async def bury(tenant: Tenant, queue: str, payload: object, reason: str = "broken", **more: object) -> str:
+    published = await tenant.publish(queue, payload, **more)
+    [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=60_000)
+    body = {"receiptId": message["receiptId"], "action": "dlq", "reason": reason}
+    (await tenant.client.post(f"{queue}/nack", body)).ok()
+    return str(published["messageId"])
+
+
+# Peek and search
+
+
+async def test_peeking_shows_what_waits_and_takes_nothing(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    for number in range(3):
+        await tenant.publish(queue, {"n": number}, headers={"kind": "x"}, correlationId=f"c-{number}")
+    shown = (await tenant.client.get(f"{queue}/messages")).ok()
+    assert [one["payload"] for one in shown["messages"]] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert (shown["scanned"], shown["matched"], shown["nextCursor"]) == (3, 3, None)
+    first = shown["messages"][0]
+    assert (first["state"], first["headers"], first["correlationId"]) == ("ready", {"kind": "x"}, "c-0")
+    assert [one["attempt"] for one in await tenant.pull(queue, 3)] == [1, 1, 1]
+
+
+async def test_peeking_goes_on_by_cursor(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": n} for n in range(25)]})).ok()
+    seen: list[int] = []
+    page: dict[str, Any] = {"nextCursor": 1}
+    while page["nextCursor"] is not None:
+        page = (await tenant.client.get(f"{queue}/messages?limit=10&cursor={page['nextCursor']}")).ok()
+        seen += [one["payload"] for one in page["messages"]]
+    assert seen == list(range(25))
+
+
+async def test_delayed_messages_are_shown_apart(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, "now")
+    await tenant.publish(queue, "later", delayMs=60_000)
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/messages")).ok()["messages"]] == ["now"]
+    delayed = (await tenant.client.get(f"{queue}/messages?state=delayed")).ok()["messages"]
+    assert [(one["payload"], one["state"]) for one in delayed] == [("later", "delayed")]
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("search=zebra", [1]),
+        ("search=caf%C3%A9", [3]),
+        ("search=%22animal%22", [0, 1]),
+        ("header=kind", [0, 1]),
+        ("header=kind=b", [1]),
+        ("field=animal=zebra", [1]),
+        ("field=deep.0.n=7", [2]),
+        ("field=deep.0.n=8", []),
+        ("field=flag=true", [3]),
+        ("field=code=42", [2, 3]),
+        ("correlationId=c-2", [2]),
+        ("correlationId=c-2&search=zebra", []),
+    ],
+)
+async def test_messages_are_found_by_what_is_in_them(tenant: Tenant, question: str, found: list[int]) -> None:
+    queue = await tenant.queue()
+    payloads: list[Any] = [
+        {"animal": "ape"},
+        {"animal": "zebra"},
+        {"deep": [{"n": 7}], "code": 42},
+        {"flag": True, "code": "42", "drink": "caf\u00e9"},
+    ]
+    headers = [{"kind": "a"}, {"kind": "b"}, {}, {}]
+    for number, (payload, some) in enumerate(zip(payloads, headers, strict=True)):
+        await tenant.publish(queue, payload, headers=some, correlationId=f"c-{number}")
+    answer = (await tenant.client.get(f"{queue}/messages?{question}")).ok()
+    assert [payloads.index(one["payload"]) for one in answer["messages"]] == found
+    assert (answer["scanned"], answer["matched"]) == (4, len(found))
+
+
+async def test_a_message_is_found_by_its_ids(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    made = [await tenant.publish(queue, number) for number in range(3)]
+    for name, field in (("messageId", "messageId"), ("jobId", "jobId")):
+        answer = (await tenant.client.get(f"{queue}/messages?{name}={made[1][field]}")).ok()
+        assert [one["payload"] for one in answer["messages"]] == [1]
+
+
+async def test_a_search_has_a_budget_and_says_where_to_go_on(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.queues.search._SECONDS_MAX", 0.0)
+    monkeypatch.setattr("postroad.queues.search._PAGE", 10)
+    queue = await tenant.queue()
+    (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": f"m-{n}"} for n in range(25)]})).ok()
+    first = (await tenant.client.get(f"{queue}/messages?search=m-24")).ok()
+    assert (first["messages"], first["scanned"]) == ([], 10)
+    cursor, scanned = first["nextCursor"], 10
+    while cursor is not None:
+        page = (await tenant.client.get(f"{queue}/messages?search=m-24&cursor={cursor}")).ok()
+        cursor, scanned = page["nextCursor"], scanned + page["scanned"]
+    assert [one["payload"] for one in page["messages"]] == ["m-24"] and scanned == 25
+
+
+async def test_long_payloads_are_cut_unless_more_is_wanted(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, "x" * 2000)
+    [one] = (await tenant.client.get(f"{queue}/messages")).ok()["messages"]
+    assert (one["payloadBytes"], len(one["payloadStart"])) == (2002, 512) and "payload" not in one
+    [one] = (await tenant.client.get(f"{queue}/messages?bodyMax=5000")).ok()["messages"]
+    assert one["payload"] == "x" * 2000
+
+
+async def test_times_bound_a_search(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    second = await tenant.publish(queue, 2)
+    middle = second["enqueuedAt"].replace("+", "%2B")
+    assert (await tenant.client.get(f"{queue}/messages?to=2020-01-01T00:00:00Z")).ok()["messages"] == []
+    assert len((await tenant.client.get(f"{queue}/messages?from=2020-01-01T00:00:00Z")).ok()["messages"]) == 2
+    assert 2 in [one["payload"] for one in (await tenant.client.get(f"{queue}/messages?from={middle}")).ok()["messages"]]
+    (await tenant.client.get(f"{queue}/messages?from=yesterday")).problem(400, "invalid-parameter")
+
+
+# Dead letters
+
+
+async def test_dead_letters_are_searched_and_grouped(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    for number in range(5):
+        await bury(tenant, queue, {"n": number}, "even" if number % 2 == 0 else "odd")
+    grouped = (await tenant.client.get(f"{queue}/dlq?groupBy=reason")).ok()
+    assert [(one["reason"], one["count"]) for one in grouped["groups"]] == [("even", 3), ("odd", 2)]
+    assert (grouped["total"], grouped["scanned"], grouped["matched"]) == (5, 5, 5)
+    odd = (await tenant.client.get(f"{queue}/dlq?reason=odd&limit=1")).ok()
+    assert [one["payload"] for one in odd["messages"]] == [{"n": 1}]
+    rest = (await tenant.client.get(f"{queue}/dlq?reason=odd&cursor={odd['nextCursor']}")).ok()
+    assert [one["payload"] for one in rest["messages"]] == [{"n": 3}]
+
+
+async def test_one_dead_letter_is_shown_and_dropped(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    message = await bury(tenant, queue, {"big": "x" * 2000})
+    assert (await tenant.client.get(f"{queue}/dlq/{message}")).ok()["payload"] == {"big": "x" * 2000}
+    assert (await tenant.client.delete(f"{queue}/dlq/{message}")).status == 204
+    (await tenant.client.get(f"{queue}/dlq/{message}")).problem(404, "message-not-found")
+    (await tenant.client.delete(f"{queue}/dlq/{message}")).problem(404, "message-not-found")
+    (await tenant.client.get(f"{queue}/dlq/*")).problem(404, "message-not-found")
+
+
+async def test_dead_letters_are_dropped_by_filter_or_all_and_counted_first(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    for number in range(4):
+        await bury(tenant, queue, number, "a" if number < 3 else "b")
+    purge = f"{queue}/dlq/purge"
+    assert (await tenant.client.post(purge, {"dryRun": True})).ok() == {"count": 4, "dryRun": True}
+    assert (await tenant.client.post(purge, {"filter": {"reason": "a"}, "dryRun": True})).ok()["count"] == 3
+    assert (await tenant.client.post(purge, {"filter": {"reason": "a"}})).ok() == {"count": 3, "dryRun": False}
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]] == [3]
+    assert (await tenant.client.post(purge, {})).ok()["count"] == 1
+    assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
+
+
+async def test_a_deleted_queue_leaves_no_dead_letters_to_its_successor(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await bury(tenant, queue, 1)
+    await tenant.client.delete(queue)
+    await tenant.queue()
+    assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
+
+
+# Redrive, which the control role does
+
+
+@pytest.fixture(scope="module")
+async def whole(engine_url: str) -> Any:
+    """A gateway that has the control role, too."""
+    async with running_gateway(gateway_settings(engine_url), Role.ALL) as running:
+        yield running
+
+
+async def ended(tenant: Tenant, task: dict[str, Any]) -> dict[str, Any]:
+    async def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = (await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()
+        return found if found["endedAt"] else None
+
+    return await eventually(look, 15) or {}
+
+
+async def test_dead_letters_are_put_back_and_start_again(whole: Gateway) -> None:
+    tenant = await whole.tenant()
+    queue = await tenant.queue()
+    made = {await bury(tenant, queue, number) for number in range(3)}
+    answer = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)
+    assert answer["count"] == 3
+    task = await ended(tenant, answer["task"])
+    assert (task["state"], task["progress"]["moved"], task["progress"]["failed"]) == ("done", 3, 0)
+    pulled = await tenant.pull(queue, 10, waitMs=5000)
+    assert {one["messageId"] for one in pulled} == made and {one["attempt"] for one in pulled} == {1}
+    assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
+    redriven = [event for event in await tenant.events() if event["event"] == "job.redriven"]
+    assert {event["message_id"] for event in redriven} == made
+
+
+async def test_only_what_the_filter_takes_is_put_back_to_another_queue_too(whole: Gateway) -> None:
+    tenant = await whole.tenant()
+    queue, other = await tenant.queue("q"), await tenant.queue("other")
+    for number in range(4):
+        await bury(tenant, queue, number, "good" if number % 2 else "bad")
+    body = {"filter": {"reason": "good"}, "to": "other"}
+    dry = (await tenant.client.post(f"{queue}/dlq/redrive", {**body, "dryRun": True})).ok(200)
+    assert dry == {"count": 2, "task": None}
+    await ended(tenant, (await tenant.client.post(f"{queue}/dlq/redrive", body)).ok(202)["task"])
+    assert [one["payload"] for one in await tenant.pull(other, 10, waitMs=5000)] == [1, 3]
+    assert [one["payload"] for one in (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]] == [0, 2]
+
+
+async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gateway) -> None:
+    tenant = await whole.tenant()
+    queue = await tenant.queue()
+    for number in range(6):
+        await bury(tenant, queue, number)
+    task = (await tenant.client.post(f"{queue}/dlq/redrive", {"ratePerSecond": 1})).ok(202)["task"]
+    second = await tenant.client.post(f"{queue}/dlq/redrive", {})
+    assert task["id"] in second.problem(409, "not-allowed-now")["detail"]
+
+    async def has_begun() -> bool:
+        return bool((await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()["progress"]["moved"])
+
+    await eventually(has_begun)
+    (await tenant.client.delete(f"/v1/tasks/{task['id']}")).ok(202)
+    found = await ended(tenant, task)
+    assert found["state"] == "cancelled" and 1 <= found["progress"]["moved"] < 6
+    left = (await tenant.client.get(f"{queue}/dlq")).ok()["total"]
+    assert left == 6 - found["progress"]["moved"]
+    (await tenant.client.delete(f"/v1/tasks/{task['id']}")).ok(202)
+    assert [one["id"] for one in (await tenant.client.get("/v1/tasks?state=cancelled")).ok()["tasks"]] == [task["id"]]
+
+
+async def test_what_dies_again_while_a_redrive_runs_is_not_taken_twice(whole: Gateway) -> None:
+    tenant = await whole.tenant()
+    queue = await tenant.queue()
+    for number in range(3):
+        await bury(tenant, queue, number)
+    task = (await tenant.client.post(f"{queue}/dlq/redrive", {"ratePerSecond": 2})).ok(202)["task"]
+    again = 0
+    while again < 3:
+        for message in await tenant.pull(queue, 10, waitMs=5000):
+            body = {"receiptId": message["receiptId"], "action": "dlq", "reason": "again"}
+            (await tenant.client.post(f"{queue}/nack", body)).ok()
+            again += 1
+    found = await ended(tenant, task)
+    assert (found["state"], found["progress"]["moved"]) == ("done", 3)
+    letters = (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]
+    assert [one["reason"] for one in letters] == ["again"] * 3
+
+
+async def test_tasks_belong_to_their_tenant(whole: Gateway, tenant: Tenant) -> None:
+    owner = await whole.tenant()
+    queue = await owner.queue()
+    await bury(owner, queue, 1)
+    task = (await owner.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"]
+    (await tenant.client.get(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
+    (await tenant.client.delete(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
+    assert (await tenant.client.get("/v1/tasks")).ok()["tasks"] == []
+    (await owner.client.get("/v1/tasks/nonsense")).problem(404, "task-not-found")
+
+
+# Purge, pause, stats
+
+
+async def test_a_purge_drops_what_waits_and_is_counted_first(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await bury(tenant, queue, "dead")
+    for number in range(3):
+        await tenant.publish(queue, number)
+    await tenant.publish(queue, "later", delayMs=60_000, idempotencyKey="once")
+    await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    assert (await tenant.client.post(f"{queue}/purge", {"dryRun": True})).ok() == {"count": 4, "dryRun": True}
+    assert (await tenant.client.post(f"{queue}/purge", {})).ok() == {"count": 4, "dryRun": False}
+
+    async def is_empty() -> bool:
+        return (await tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
+
+    await eventually(is_empty)
+    assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 1
+    await tenant.publish(queue, "later", delayMs=60_000, idempotencyKey="once")
+    await tenant.publish(queue, "after")
+    assert [one["payload"] for one in await tenant.pull(queue, 10, waitMs=5000)] == ["after"]
+
+
+async def test_a_paused_queue_delivers_nothing_anywhere_until_it_is_resumed(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue()
+    elsewhere = second_gateway.seen_by(tenant)
+    await tenant.publish(queue, 1)
+    [held] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    assert (await tenant.client.post(f"{queue}/pause")).ok()["paused"] is True
+    await tenant.publish(queue, 2)
+    assert await tenant.pull(queue, 10) == [] == await elsewhere.pull(queue, 10)
+    (await tenant.ack(queue, held["receiptId"])).ok()
+    waiting = asyncio.create_task(elsewhere.pull(queue, waitMs=10_000))
+    assert (await tenant.client.post(f"{queue}/resume")).ok()["paused"] is False
+    assert [one["payload"] for one in await waiting] == [2]
+
+
+async def test_stats_tell_of_everything_that_is_in_a_queue(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await bury(tenant, queue, "dead")
+    await tenant.publish(queue, "leased")
+    await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    await tenant.publish(queue, "ready")
+    await tenant.publish(queue, "later", delayMs=60_000)
+    stats = (await tenant.client.get(queue)).ok()["stats"]
+    assert (stats["ready"], stats["leased"], stats["delayed"], stats["dead"]) == (1, 1, 1, 1)
+    assert 0 <= stats["oldestAgeMs"] < 60_000
+    [listed] = (await tenant.client.get("/v1/queues?stats=true")).ok()["queues"]
+    assert listed["stats"]["ready"] == 1
+
+
+async def test_rates_are_those_of_all_workers(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue()
+
+    async def busy() -> bool:
+        await second_gateway.seen_by(tenant).publish(queue, 1)
+        [message] = await tenant.pull(queue, waitMs=5000)
+        (await tenant.ack(queue, message["receiptId"])).ok()
+        stats = (await tenant.client.get(queue)).ok()["stats"]
+        return bool(stats["inPerSecond"] > 0 and stats["outPerSecond"] > 0)
+
+    await eventually(busy, 10)
+
+
+async def test_a_limited_key_does_not_reach_other_queues_by_redrive_or_tasks(whole: Gateway) -> None:
+    tenant = await whole.tenant()
+    queue = await tenant.queue("mine")
+    await tenant.queue("other")
+    await bury(tenant, queue, 1)
+    limited = await tenant.another_key(allowed_queues=("mine",))
+    (await limited.client.post(f"{queue}/dlq/redrive", {"to": "other"})).problem(404, "queue-not-found")
+    task = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"]
+    stranger = await tenant.another_key(allowed_queues=("other",))
+    (await stranger.client.get(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
+    assert (await limited.client.get(f"/v1/tasks/{task['id']}")).ok()["kind"] == "redrive"
