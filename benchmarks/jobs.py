@@ -27,7 +27,7 @@ from postroad.telemetry.frames import FRAME_VERSION, encode_event, pack
 TENANTS = [f"tenant-{number}" for number in range(20)]
 QUEUES = [f"queue-{number}" for number in range(10)]
 FRAME_EVENTS = 70  # of new jobs; with those of earlier ones it is three times as many
-BATCH_FRAMES = 20
+BATCH_BYTES = 2 * 1024 * 1024
 
 
 def lives(count: int, audit: str) -> Iterator[list[JobEvent]]:
@@ -85,6 +85,7 @@ def filled(folder: Path, count: int, audit: str, apart: int) -> tuple[Store, flo
     seconds = longest = 0.0
     total = 0
     batch: list[Entry] = []
+    size = 0
 
     def apply() -> None:
         nonlocal seconds, longest, total
@@ -97,8 +98,10 @@ def filled(folder: Path, count: int, audit: str, apart: int) -> tuple[Store, flo
 
     for entry in frames(count, audit, apart):
         batch.append(entry)
-        if len(batch) == BATCH_FRAMES:
+        size += len(entry.payload)
+        if size >= BATCH_BYTES:
             apply()
+            size = 0
     if batch:
         apply()
     return store, total / seconds, longest
@@ -115,7 +118,7 @@ def measured(ask: Callable[[], object], times: int = 200) -> list[str]:
 
 def questions(store: Store, count: int) -> list[list[str]]:
     now = now_ms()
-    ids = [job for [job] in store.connection.execute("SELECT job FROM jobs WHERE tenant = 'tenant-3'")]
+    ids = [job for [job] in store.connection.execute("SELECT job FROM jobs WHERE tenant = ?", (store.tenant_number("tenant-3"),))]
     middle = page(store, Wanted("tenant-3", since=0, until=now - count // 2), now, 1)[0]
     asked: list[tuple[str, Callable[[], object]]] = [
         ("one job", lambda: find(store, "tenant-3", random.choice(ids))),
