@@ -109,7 +109,7 @@ def lives(draw: st.DrawFn) -> list[JobEvent]:
     """What happens to one job, in the order of its happening: deliveries until it is done or dead, and after that perhaps a
     redrive, and deliveries again. A lease may end without a word; the events of the end may be all that there is."""
     life = Life()
-    at = 0
+    at = back_at = 0
 
     def passes() -> int:
         nonlocal at
@@ -133,10 +133,13 @@ def lives(draw: st.DrawFn) -> list[JobEvent]:
             if end == "done":
                 return [*events, life.done(passes(), attempt)]
             if end == "dead":
+                at = max(at, back_at)
                 events.append(life.dead(passes(), attempt, last_error=f"died {attempt}"))
                 is_dead = True
                 break
         if not is_dead or not draw(st.booleans()):
             return events
-        events.append(life.redriven(passes()))
+        # Its time may be read when the message is back already, and a consumer has it: but not so late that it is dead again.
+        back_at = passes() + draw(st.sampled_from([0, 0, 1, 4000]))
+        events.append(life.redriven(back_at))
     return events

@@ -134,9 +134,44 @@ def test_a_redrive_may_come_to_light_after_what_followed_it() -> None:
     assert status(folded([dead, done, leased, redriven]), 250) == "done"
 
 
-def test_what_is_older_than_the_redrive_is_of_the_life_before() -> None:
+def test_what_is_older_than_the_death_is_of_the_life_before() -> None:
     life = Life()
     assert status(folded([life.dead(20, 5), life.redriven(200), life.leased(19, 5, until=10**6)]), 250) == "queued"
+
+
+def test_a_consumer_may_be_done_before_the_redrives_clock_was_read() -> None:
+    life = Life()
+    dead, redriven, leased, done = life.dead(20, 5), life.redriven(200), life.leased(197), life.done(199)
+    for events in ([dead, redriven, leased, done], [dead, leased, done, redriven], [redriven, done, dead, leased]):
+        assert status(folded(events), 10**6) == "done"
+
+
+def test_without_the_death_the_redrives_own_time_counts() -> None:
+    life = Life()
+    events = [life.leased(19, 5, until=10**6), life.redriven(200)]
+    assert status(folded(events), 250) == "queued"
+    assert status(folded([*events, life.leased(210, until=300)]), 250) == "leased"
+
+
+def test_a_redrive_that_is_told_again_later_changes_nothing() -> None:
+    """The task was taken up again after a crash; the message was back already, and was done meanwhile."""
+    life = Life()
+    events = [life.dead(20, 5), life.redriven(200), life.leased(210), life.done(220), life.redriven(5000)]
+    assert status(folded(events), 10**6) == "done"
+
+
+def test_a_job_can_be_redriven_again_and_again() -> None:
+    life = Life()
+    events = [life.dead(20, 5), life.redriven(200), life.dead(300), life.redriven(400)]
+    assert [status(folded(events[:count]), 500) for count in (1, 2, 3, 4)] == ["dead", "queued", "dead", "queued"]
+    assert folded(events[::-1]) == folded(events)
+
+
+def test_a_job_is_where_its_message_was_put_last() -> None:
+    here, there = Life(queue="here", job_id="j"), Life(queue="there", job_id="j")
+    events: list[JobEvent] = [here.queued(), here.dead(20), there.redriven(200), there.leased(210)]
+    for told in (events, events[::-1], [events[2], events[0], events[3], events[1]]):
+        assert (folded(told).queue, folded(told).message_id) == ("there", there.message_id)
 
 
 # Purges
@@ -258,4 +293,6 @@ def test_the_status_holds_until_it_is_said_to_change(events: list[JobEvent], lat
 @given(lives())
 def test_few_steps_are_kept(events: list[JobEvent]) -> None:
     if events:
-        assert len(folded(events).steps) == 1
+        job = folded(events)
+        assert len(job.steps) == (2 if job.steps[-1].at == job.redriven_at != job.steps[0].at else 1)
+        assert len(job.deaths) <= 2

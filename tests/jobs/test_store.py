@@ -241,6 +241,7 @@ def test_a_job_that_comes_to_light_after_the_purge_is_purged_too(store: Store) -
     job = find(again, "t", late.job_id)
     assert job is not None and job.last_error == "the queue was deleted"
     assert (status_of(again, life), status_of(again, late)) == ("expired", "expired")
+    assert stored(again) == ["expired", "expired"]  # there is no sweep that would do it later
 
 
 def test_what_ended_long_ago_is_forgotten_in_bites(store: Store) -> None:

@@ -21,7 +21,7 @@ from postroad.kernel.clock import Clock
 
 STREAM = "JOBS"
 SUBJECT = "job.>"
-_BATCH_BYTES = 1024 * 1024  # some 3,000 events: a tenth of a second, during which readers wait
+_BATCH_BYTES = 2 * 1024 * 1024  # some 5,000 events: only while there is that much to catch up with, so nobody waits for less
 _FRAMES_AHEAD = 64
 _LOGGED_MAX = 10
 

@@ -5,10 +5,12 @@ least once, from processes that do not wait for each other, so `job.done` may be
 
 - Steps of one life are ordered: what ends it (`done`, `dead`) is above what does not, then by attempt, by kind, by time. The
   highest one is the job's state. An end counts whatever its attempt is: the message is gone, so nothing can follow.
-- `job.redriven` begins a new life: attempts count from 1 again, and steps that are older than it no longer count. No event says
-  which life it is of, so its time does.
-- The redrive's event may itself come late. So a job keeps, below its highest step, those that are later: each would be the
-  highest if a redrive between them came to light. Nearly always there is one step and no more.
+- `job.redriven` begins a new life, in which attempts count from 1 again. No event says which life it is of, so its time does:
+  what is later than the death before the redrive is of the new life. Between the two the message lay among the dead letters, so
+  nothing happened to it, and clocks need not agree to the millisecond. Only if that death is not known, the redrive's own time
+  is what counts. Repeated by a task that was taken up again, a redrive changes nothing.
+- The redrive's event may come late. So a job keeps, below its highest step, those that are later: each would be the highest if
+  a redrive between them came to light. Nearly always there is one step and no more.
 """
 
 from enum import StrEnum
@@ -60,7 +62,7 @@ class Purge(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What one event tells of one job. `is_first` and `is_redrive`: it is the event that begins the job, or a new life."""
+    """What one event tells of one job. `is_first`: it begins the job; `is_death`, `is_redrive`: it ends a life, or begins one."""
 
     tenant: str
     job_id: str
@@ -69,6 +71,7 @@ class Told(NamedTuple):
     step: Step
     error: str | None = None
     is_first: bool = False
+    is_death: bool = False
     is_redrive: bool = False
     expires_at: int = 0
     correlation_id: str | None = None
@@ -86,6 +89,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
     updated_at: int
     steps: tuple[Step, ...]  # the highest first; those below it are later
     redriven_at: int = 0
+    deaths: tuple[int, ...] = ()  # in order; those before the one that the latest redrive followed no longer matter
     expires_at: int = 0
     correlation_id: str | None = None
     failure: Failure | None = None
@@ -102,11 +106,14 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def step(self) -> Step:
-        return self.steps[0]
+        """The highest one of its present life."""
+        if not self.redriven_at or _death_before(self.redriven_at, self.deaths):
+            return self.steps[0]  # none is kept of a life before
+        return next(step for step in self.steps if step.at >= self.redriven_at)
 
     @property
     def is_purged(self) -> bool:
-        return self.purge is not None and not self.steps[0].is_end
+        return self.purge is not None and not self.step.is_end
 
     @property
     def last_error(self) -> str | None:
@@ -135,13 +142,22 @@ def fold(job: Job | None, told: Told) -> Job:
             at,
             (step,),
             at if told.is_redrive else 0,
+            (at,) if told.is_death else (),
             told.expires_at,
             told.correlation_id,
             failure,
         )
     is_later = (at, told.queue, told.message_id) > (job.updated_at, job.queue, job.message_id)
-    is_new_life = told.is_redrive and at > job.redriven_at
-    steps = _with_step(job.steps, step) if at >= job.redriven_at else job.steps
+    redriven_at, deaths = job.redriven_at, job.deaths
+    if told.is_redrive:
+        redriven_at = max(at, redriven_at)
+    if told.is_death and at not in deaths:
+        deaths = tuple(sorted((*deaths, at)))
+    steps = _with_step(job.steps, step)
+    ended_at = _death_before(redriven_at, deaths)
+    if ended_at:
+        steps = tuple(one for one in steps if one.at > ended_at)
+        deaths = tuple(one for one in deaths if one >= ended_at)
     return Job(
         job.tenant,
         job.job_id,
@@ -150,13 +166,19 @@ def fold(job: Job | None, told: Told) -> Job:
         min(at, job.first_at),
         min(at, job.queued_at or at) if told.is_first else job.queued_at,
         max(at, job.updated_at),
-        tuple(one for one in steps if one.at >= at) if is_new_life else steps,
-        at if is_new_life else job.redriven_at,
+        steps,
+        redriven_at,
+        deaths,
         max(told.expires_at, job.expires_at),
         told.correlation_id or job.correlation_id,
         max(failure, job.failure) if failure and job.failure else failure or job.failure,
         job.purge,
     )
+
+
+def _death_before(redriven_at: int, deaths: tuple[int, ...]) -> int:
+    """The end of the life before the redrive; 0 if it is not known."""
+    return max((at for at in deaths if at < redriven_at), default=0) if deaths else 0
 
 
 def _with_step(steps: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
@@ -190,7 +212,7 @@ class Standing(NamedTuple):
 def standing_at(job: Job, now: int) -> Standing:
     """A delayed job whose time has come is queued; so is a leased one whose lease has passed. What has not ended and is past
     its expiry has expired."""
-    step = job.steps[0]
+    step = job.step
     if step.is_end:
         return Standing(step.status, None)
     expiry = 0 if job.redriven_at else job.expires_at  # of the message as first queued; one put back has none that is known

@@ -17,7 +17,7 @@ import msgspec
 from postroad.jobs.rules import UNFINISHED, Job, Purge, ended_at, fold, settle, standing_at
 from postroad.jobs.telling import Batch, Line
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # of the tables, and of a job as it is packed
 _LOAD_AT_ONCE = 500
 
 _SCHEMA = """
@@ -298,7 +298,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -65536")
-    connection.execute("PRAGMA wal_autocheckpoint = 16000")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 

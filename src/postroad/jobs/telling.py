@@ -89,7 +89,7 @@ def _done(event: JobDone, at: int) -> Told:
 
 
 def _dead(event: JobDead, at: int) -> Told:
-    return _told(event, Step(True, event.attempt, _DEAD, at, "dead"), event.last_error or event.reason)
+    return _told(event, Step(True, event.attempt, _DEAD, at, "dead"), event.last_error or event.reason)._replace(is_death=True)
 
 
 def _redriven(event: JobRedriven, at: int) -> Told:
