@@ -1,43 +1,42 @@
-"""A worker with nothing but the standard library: publish some orders, pull them, work, acknowledge.
+"""A worker: publish some orders and work them off, three at a time; one of them at its second attempt.
 
 POSTROAD_KEY=… python examples/worker.py
 """
 
-import json
-import os
-import urllib.request
-from typing import Any
+import asyncio
 
-URL = os.environ.get("POSTROAD_URL", "http://127.0.0.1:8080")
-KEY = os.environ["POSTROAD_KEY"]
+from postroad.client import AsyncPostroad, Message
+from postroad.client.worker import DeadLetter, Ended, Outcome, Retry, Worker
 
-
-def call(path: str, body: object) -> Any:
-    request = urllib.request.Request(
-        URL + path,
-        data=json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+COUNT = 7
 
 
-def publish_orders(count: int) -> None:
-    for number in range(count):
-        order = {"payload": {"order": number, "total": f"{number * 9.9:.2f}"}, "idempotencyKey": f"order-{number}"}
-        print("published", call("/v1/queues/orders/messages", order)["messageId"])
+async def ship(message: Message) -> None:
+    """Returning is done. Any exception means: again later. Its lease is extended for as long as this runs."""
+    order = message.payload["order"]
+    if "total" not in message.payload:
+        raise DeadLetter("an order without a total")  # trying again would not help
+    if order == 3 and message.attempt == 1:
+        raise Retry(delay_ms=100, reason="out of stock")
+    print("done", order, "attempt", message.attempt)
 
 
-def work_off(count: int) -> None:
-    """Take a few at a time, and acknowledge each only when it is done: what fails half-way comes back by itself."""
-    done: set[int] = set()
-    while len(done) < count:
-        for message in call("/v1/queues/orders/pull", {"maxMessages": 5, "waitMs": 5000})["messages"]:
-            done.add(message["payload"]["order"])
-            call("/v1/queues/orders/ack", {"receiptId": message["receiptId"]})
-            print("done", message["payload"]["order"], "attempt", message["attempt"])
+async def main() -> None:
+    async with AsyncPostroad() as postroad:
+        for number in range(COUNT):
+            await postroad.queues.publish("orders", {"order": number, "total": f"{number * 9.9:.2f}"})
+
+        done: set[int] = set()
+
+        def told(ended: Ended) -> None:
+            if ended.outcome is Outcome.DONE:
+                done.add(ended.message.payload["order"])
+            if len(done) == COUNT:
+                worker.stop()  # a real one runs until SIGTERM
+
+        worker = Worker(postroad, "orders", ship, concurrency=3, on_end=told)
+        await worker.run()
 
 
 if __name__ == "__main__":
-    publish_orders(7)
-    work_off(7)
+    asyncio.run(main())

@@ -30,7 +30,8 @@ def test_a_message_goes_all_the_way(shell: Shell) -> None:
     [message] = shell.run("queues", "pull", "orders", "--wait-ms", "5000", "--json").json
     assert (message["messageId"], message["payload"], message["headers"]) == (published["messageId"], {"n": 1}, {"kind": "new"})
     assert "acknowledged 1 of 1" in shell.run("queues", "ack", "orders", message["receiptId"]).output
-    assert shell.run("queues", "show", "orders", "--json").json["stats"] == {"ready": 0, "leased": 0, "delayed": 0}
+    stats = shell.run("queues", "show", "orders", "--json").json["stats"]
+    assert (stats["ready"], stats["leased"], stats["delayed"], stats["dead"]) == (0, 0, 0, 0)
 
 
 def test_what_is_pulled_with_ack_does_not_come_back(shell: Shell) -> None:
@@ -80,6 +81,21 @@ def test_the_version_is_told(stranger: Shell) -> None:
         (("queues", "publish", "orders", "1", "--header", "kind"), 2, "name=value"),
         (("queues", "put", "a b"), 2, "a queue's name"),
         (("queues", "ack", "orders", "forged"), 1, "acknowledged 0 of 1"),
+        (("queues", "put", "orders", "--retry-delays-ms", "1000,soon"), 2, "not a list of milliseconds"),
+        (("queues", "put", "orders", "--retry-delays-ms", "-1"), 2, "does not fit"),
+        (("queues", "nack", "orders", "forged"), 1, "gave back 0 of 1"),
+        (("queues", "extend", "orders", "forged"), 1, "extended 0 of 1"),
+        (("queues", "peek", "orders", "--field", "name"), 2, "field"),
+        (("queues", "peek", "nowhere"), 4, "No such queue"),
+        (("queues", "dlq", "show", "orders", "nowhere"), 4, "No such message"),
+        (("queues", "dlq", "redrive", "orders", "--to", "nowhere"), 4, "No such queue"),
+        (("tasks", "show", "nowhere"), 4, "No such task"),
+        (("tasks", "list", "--state", "asleep"), 2, "state"),
+        (("jobs", "show", "nowhere"), 4, "No such job"),
+        (("jobs", "status"), 3, "Not allowed"),
+        (("jobs", "rebuild"), 3, "Not allowed"),
+        (("worker", "nowhere", "--exec", "true"), 4, "No such queue"),
+        (("worker", "orders", "--exec", "true", "--concurrency", "0"), 2, "concurrency"),
         (("tenants", "list"), 3, "Not allowed"),
         (("keys", "show", "0" * 16), 4, "No such key"),
         (("keys", "create", "x", "--scope", "everything"), 2, "everything"),
@@ -169,14 +185,14 @@ def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
 
 
 def used_words() -> set[tuple[str, ...]]:
-    """The first two words of every command that a test of this folder runs: `run("keys", "list")`, `try_to(…)`."""
+    """The first words of every command that a test of this folder runs: `run("keys", "list")`, `try_to(…)`."""
     found: set[tuple[str, ...]] = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("run", "by_process"):
                 texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
                 options = 2 if texts[:1] in (["--profile"], ["--tenant"]) else 0
-                found |= {tuple(texts[options : options + 1]), tuple(texts[options : options + 2])}
+                found |= {tuple(texts[options : options + count]) for count in (1, 2, 3)}
     return found
 
 

@@ -1,6 +1,7 @@
 """When a call is tried again, and when not: the conversation alone, and over a line that loses answers."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from postroad.client import AsyncPostroad
-from postroad.client.calls import Call
+from postroad.client.calls import Call, Watch
 from postroad.client.errors import (
     EngineUnavailable,
     Overloaded,
@@ -20,7 +21,7 @@ from postroad.client.errors import (
     Unauthenticated,
     Unreachable,
 )
-from postroad.client.transport import ClientSettings, Pause, Send, _conversation
+from postroad.client.transport import ClientSettings, Pause, Send, _client_arguments, _conversation, _watching
 from tests.gateway import Tenant
 
 SETTINGS = ClientSettings("http://x", "key", deadline=30, pause_first=0.1, pause_max=2)
@@ -119,6 +120,50 @@ def test_an_unknown_code_of_a_newer_server_is_an_error_all_the_same() -> None:
 def test_an_error_that_does_not_know_is_kept_as_it_is() -> None:
     _, problem = talk(UNSAFE, [answer(503, "engine-unavailable")])
     assert isinstance(problem, EngineUnavailable)
+
+
+def watch(answers: list[int], timeout: float | None) -> tuple[list[float], int | None, list[int]]:
+    """The pauses, the last answer (None: it took too long), and what was heard on the way. Five is the end."""
+    heard: list[int] = []
+    watching = _watching(Watch(call=SAFE, is_over=lambda one: one == 5, timeout=timeout, told=heard.append), 0.0)
+    now, pauses, coming = 0.0, list[float](), iter(answers)
+    step = next(watching)
+    try:
+        while True:
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+                now += step.seconds
+                step = watching.send((None, now))
+            else:
+                step = watching.send((next(coming), now))
+    except StopIteration as done:
+        return pauses, done.value, heard
+    except TimeoutError:
+        return pauses, None, heard
+
+
+def test_what_is_watched_is_asked_less_and_less_often_until_it_is_over() -> None:
+    pauses, last, heard = watch([1, 2, 3, 3, 3, 3, 3, 3, 4, 5], None)
+    assert (last, heard) == (5, [1, 2, 3, 3, 3, 3, 3, 3, 4, 5])
+    assert pauses == sorted(pauses) and (pauses[0], pauses[-1]) == (0.1, 1.0)
+
+
+def test_a_watch_ends_in_time_with_a_last_look() -> None:
+    pauses, last, heard = watch([1] * 100, 2.0)
+    assert last is None
+    assert sum(pauses) == pytest.approx(2.0)
+    assert len(heard) == len(pauses) + 1
+    assert watch([1, 5], 0.05)[1] == 5
+    assert watch([1], 0)[1] is None
+
+
+def test_only_what_is_encrypted_loads_the_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.client.transport.getproxies", dict)
+    trust = _client_arguments(ClientSettings("http://x", "key"))["verify"]
+    assert (trust.verify_mode, trust.check_hostname, trust.get_ca_certs()) == (ssl.CERT_REQUIRED, True, [])
+    assert "verify" not in _client_arguments(ClientSettings("https://x", "key"))
+    monkeypatch.setattr("postroad.client.transport.getproxies", lambda: {"http": "https://proxy"})
+    assert "verify" not in _client_arguments(ClientSettings("http://x", "key"))
 
 
 @asynccontextmanager

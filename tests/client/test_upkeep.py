@@ -90,7 +90,8 @@ async def test_a_purge_counts_first_when_it_is_asked_to(sdk: Sdk) -> None:
 async def test_what_is_given_back_comes_again(sdk: Sdk) -> None:
     await sdk("queues.put", "orders", retry_delays_ms=[0])
     await sdk("queues.publish", "orders", 1)
-    for attempt, choice in enumerate(({}, {"action": "requeue"}, {"action": "retry", "delay_ms": 0, "reason": "busy"}), 1):
+    choices: list[dict[str, Any]] = [{}, {"action": "requeue"}, {"action": "retry", "delay_ms": 0, "reason": "busy"}]
+    for attempt, choice in enumerate(choices, 1):
         [message] = await pull(sdk)
         assert message.attempt == attempt
         assert (await sdk("queues.nack", "orders", message, **choice)).ok

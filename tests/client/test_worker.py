@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from postroad.client import AsyncPostroad, Message
-from postroad.client.errors import BodyInvalid, QueueNotFound
+from postroad.client.errors import BodyInvalid, QueueNotFound, Unreachable
 from postroad.client.worker import DeadLetter, Ended, Outcome, Retry, Worker, current_lease
+from postroad.engine.child import free_port
 from tests.gateway import ShiftedClock, Tenant
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -52,6 +53,19 @@ async def left(client: AsyncPostroad) -> int:
     stats = (await client.queues.get("orders")).stats
     assert stats is not None
     return stats.ready + stats.leased + stats.delayed
+
+
+def calls_of(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that it calls from now on."""
+    paths: list[str] = []
+    carry_out = client._transport.carry_out
+
+    async def noted(call: Any) -> Any:
+        paths.append(call.path)
+        return await carry_out(call)
+
+    monkeypatch.setattr(client._transport, "carry_out", noted)
+    return paths
 
 
 def outcomes(ended: list[Ended]) -> list[str]:
@@ -234,8 +248,11 @@ async def test_an_observer_that_fails_disturbs_nobody(client: AsyncPostroad) -> 
 # Lost
 
 
-async def test_a_handler_whose_lease_is_lost_is_cancelled(client: AsyncPostroad, clock: ShiftedClock) -> None:
+async def test_a_handler_whose_lease_is_lost_is_cancelled(
+    client: AsyncPostroad, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await publish(client, 1)
+    paths = calls_of(client, monkeypatch)
     cancelled: list[bool] = []
     started = asyncio.Event()
 
@@ -252,6 +269,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(client: AsyncPostroad,
         clock.ahead_ms = 600_000  # the server says that its time is over
         await eventually(lambda: len(ended) == 1)
         clock.ahead_ms = 0
+        assert not any(path.endswith(("/ack", "/nack")) for path in paths)  # it is not ours to settle
     assert (cancelled[0], ended[0].outcome) == (True, Outcome.LOST)
 
 
@@ -350,6 +368,33 @@ async def test_who_cannot_be_heard_for_as_long_as_the_lease_lasts_has_lost_it(cl
         line.is_cut = False
         await eventually(lambda: outcomes(ended) == ["lost", "done"])
     assert attempts == [1, 2]
+
+
+async def test_a_server_that_is_away_for_longer_than_a_call_may_take_is_waited_for(
+    client: AsyncPostroad, tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: Message) -> None:
+        pass
+
+    async with (
+        Line(tenant.client.url) as line,
+        AsyncPostroad(line.url, tenant.key, deadline=0.05) as remote,
+        working(remote, handle, wait_ms=0) as ended,
+    ):
+        line.cut()
+        await eventually(lambda: caplog.text.count("trying again in") >= 3)
+        line.is_cut = False
+        await publish(client, 1)
+        await eventually(lambda: outcomes(ended) == ["done"])
+
+
+async def test_with_once_a_server_that_is_away_is_not_waited_for(tenant: Tenant) -> None:
+    async def handle(message: Message) -> None:
+        pass
+
+    async with AsyncPostroad(f"http://127.0.0.1:{free_port()}", tenant.key, deadline=0.1) as remote:
+        with pytest.raises(Unreachable):
+            await Worker(remote, "orders", handle, once=True, **QUICK).run()
 
 
 async def test_a_short_cut_is_not_noticed(client: AsyncPostroad, tenant: Tenant) -> None:
@@ -478,14 +523,11 @@ async def test_a_worker_survives_a_restart_of_the_server(tmp_path: Path) -> None
             async with working(client, handle, visibility_timeout_ms=20_000) as ended:
                 await before.wait()
                 await eventually(lambda: seen == [1])
-                import time; t=time.time()
-                await installation.stop(); print("STOP", time.time()-t)
-                await installation.start().ready(); print("START", time.time()-t)
+                await installation.stop()
+                await installation.start().ready()
                 after.set()  # its lease is still good, and the server that comes back knows the receipt
                 await publish(client, 3)
-                print("PUB", time.time()-t)
                 await eventually(lambda: len(ended) >= 5, 20)
-                print("END", time.time()-t)
             assert sorted(seen) == [0, 0, 1, 1, 2]
             assert set(outcomes(ended)) == {"done"}
             assert await left(client) == 0

@@ -7,14 +7,18 @@ import typer
 from postroad import __version__
 from postroad.cli.audit import audit
 from postroad.cli.credentials import secrets, tokens
+from postroad.cli.dead_letters import dlq
 from postroad.cli.invites import invites
+from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
 from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
 from postroad.cli.server import openapi_command, serve_command, up_command
 from postroad.cli.settings import settings
+from postroad.cli.tasks import tasks
 from postroad.cli.tenants import tenants
+from postroad.cli.worker import worker
 
 cli = typer.Typer(
     name="postroad",
@@ -53,7 +57,11 @@ cli.command("serve", rich_help_panel=_SERVER)(serve_command)
 cli.command("openapi", rich_help_panel=_SERVER)(openapi_command)
 cli.command("health", rich_help_panel=_SERVER)(health)
 
+queues.add_typer(dlq, name="dlq")
 cli.add_typer(queues, name="queues", rich_help_panel=_USE)
+cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
+cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
+cli.command("worker", rich_help_panel=_USE)(worker)
 
 cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
 cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)

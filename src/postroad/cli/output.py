@@ -107,10 +107,18 @@ def from_json(text: str) -> Any:
     return msgspec.json.decode(text)
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ends the command unless the answer is yes."""
+def json_as_it_is(text: str) -> Any:
+    """The JSON text, to be sent to the byte: numbers are not rounded on the way. Raises ValueError."""
+    import msgspec
+
+    from_json(text)
+    return msgspec.Raw(text.encode())
+
+
+def confirm(question: str, yes: bool, *, err: bool = False) -> None:
+    """Ends the command unless the answer is yes. With `err` standard output is left alone."""
     if not yes:
-        typer.confirm(question, abort=True)
+        typer.confirm(question, abort=True, err=err)
 
 
 def words(some: Sequence[str]) -> str:

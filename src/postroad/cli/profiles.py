@@ -190,3 +190,8 @@ def environment_key() -> str | None:
 
 def environment_url() -> str | None:
     return os.environ.get("POSTROAD_URL") or None
+
+
+def environment_of_children() -> dict[str, str]:
+    """The environment without what is Postroad's: keys and addresses are not for the programs that it starts."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}

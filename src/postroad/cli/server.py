@@ -29,7 +29,7 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
-RoleName = Literal["all", "gateway", "control", "delivery"]
+RoleName = Literal["all", "gateway", "control", "delivery", "backstage"]
 
 
 def up_command(host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None) -> None:
@@ -54,7 +54,7 @@ def serve_command(
     """Start stateless workers against the engine that POSTROAD_NATS_URL names.
 
     All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` will send out and has no work yet; every role answers /healthz, /readyz and /metrics.
+    `delivery` will send out and has no work yet, `backstage` is both of these; every role answers /healthz, /readyz and /metrics.
     """
     from postroad.assembly import Role
     from postroad.cli.banner import print_banner

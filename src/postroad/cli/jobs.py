@@ -1,0 +1,129 @@
+"""`postroad jobs …`: what became of messages, and the server's view of them."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postroad.cli.output import AsJson, connected, print_json, show, show_one, to_json
+from postroad.cli.progress import share, watched
+from postroad.cli.times import ago
+
+if TYPE_CHECKING:
+    from postroad.client import Job, JobsProgress
+
+jobs = typer.Typer(help="Jobs: what became of messages.", no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(help="The job's id, as `publish` prints it.")]
+
+
+def _row(job: "Job") -> list[object]:
+    return [job.job_id, job.queue, job.status, job.attempts, job.last_error or "", job.created_at, job.updated_at]
+
+
+@jobs.command("list")
+def list_jobs(
+    queue: Annotated[str | None, typer.Option(help="Of this queue.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="`queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Created not before: `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
+    until: Annotated[str | None, typer.Option(help="Created before.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="With this correlation id.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Of this message.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Jobs, newest first."""
+    with connected() as client:
+        found = client.jobs.list(
+            queue=queue,
+            status=status,
+            since=ago(since) if since else None,
+            until=ago(until) if until else None,
+            correlation_id=correlation_id,
+            message_id=message_id,
+            page_size=min(limit, 1000),
+        )
+        show(list(islice(found, limit)), as_json, ("job", "queue", "status", "attempts", "error", "created", "updated"), _row)
+
+
+@jobs.command("show")
+def show_job(job: JobId, as_json: AsJson = False) -> None:
+    """A job and its state."""
+    with connected() as client:
+        found = client.jobs.get(job)
+        show_one(
+            found,
+            as_json,
+            job=found.job_id,
+            message=found.message_id,
+            queue=found.queue,
+            status=found.status,
+            attempts=found.attempts,
+            last_error=found.last_error,
+            correlation_id=found.correlation_id,
+            created=found.created_at,
+            updated=found.updated_at,
+            due=found.due_at,
+            leased_until=found.lease_until,
+            expires=found.expires_at,
+        )
+
+
+@jobs.command("events")
+def list_events(
+    job: JobId,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """What happened to a job, oldest first. Kept where the tenant's audit_mode is `full`. --json has all of each event."""
+    with connected() as client:
+        events = list(islice(client.jobs.events(job, page_size=min(limit, 1000)), limit))
+        show(events, as_json, ("at", "event", "details"), _event_row)
+
+
+_DETAILS = ("attempt", "delay_ms", "lease_until", "next_at", "processing_ms", "reason", "last_error", "task_id")
+
+
+def _event_row(event: dict[str, Any]) -> list[object]:
+    details = [f"{name}={to_json(event[name]).decode()}" for name in _DETAILS if event.get(name) not in (None, "", 0)]
+    return [event.get("timestamp", ""), event.get("event", ""), " ".join(details)]
+
+
+@jobs.command("status")
+def show_status(as_json: AsJson = False) -> None:
+    """How far the server's view of jobs is. Needs a platform key."""
+    with connected() as client:
+        _show_progress(client.jobs.status(), as_json)
+
+
+@jobs.command("rebuild")
+def rebuild(
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done, and show how far it is.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Make the server's view of jobs anew, from all that happened. It answers as it is until then. Needs a platform key."""
+    with connected() as client:
+        progress = client.jobs.rebuild()
+        if wait:
+            with watched("stopped watching; the rebuild goes on. To see how far it is: postroad jobs status") as line:
+                progress = client.jobs.wait_rebuilt(
+                    on_progress=lambda one: line.show(f"rebuilding: {share(one.rebuilt_position or 0, one.target)}")
+                )
+        _show_progress(progress, as_json)
+
+
+def _show_progress(progress: "JobsProgress", as_json: bool) -> None:
+    if as_json:
+        print_json(progress)
+        return
+    show_one(
+        progress,
+        False,
+        position=progress.position,
+        target=progress.target,
+        behind=progress.behind,
+        rebuilding=progress.rebuilding,
+        rebuilt=None if progress.rebuilt_position is None else share(progress.rebuilt_position, progress.target),
+    )
