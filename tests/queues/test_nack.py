@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from postroad.engine.work import WorkQueue
+from postroad.kernel.names import queue_stream
+from postroad.queues.leases import Leases
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -214,3 +217,28 @@ async def test_any_gateway_can_settle(gateway: Gateway, second_gateway: Gateway)
     extended = await elsewhere.client.post(f"{queue}/extend", {"receiptId": message["receiptId"], "visibilityTimeoutMs": 50_000})
     await nack(elsewhere, queue, extended.ok()["newReceiptId"], "dlq", reason="elsewhere")
     assert [one["reason"] for one in await dead(tenant, queue)] == ["elsewhere"]
+
+
+async def test_a_pull_that_was_hung_up_costs_the_next_message_no_attempt(tenant: Tenant) -> None:
+    """The engine had been asked to send the next message here: that is taken back, or it would come for nobody."""
+    queue = await tenant.queue(maxAttempts=1)
+    for number in range(3):
+        waiting = asyncio.create_task(tenant.pull(queue, waitMs=20_000))
+        await eventually(lambda: work_of(tenant)._is_wake_open)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await eventually(lambda: not work_of(tenant)._pullers)
+        await eventually(lambda: not work_of(tenant)._is_wake_open, 1)  # by itself it would end after five seconds
+        await tenant.publish(queue, number)
+        [message] = await tenant.pull(queue, waitMs=5000)
+        assert (message["payload"], message["attempt"]) == (number, 1)
+        (await tenant.ack(queue, message["receiptId"])).ok()
+    assert await dead(tenant, queue) == []
+
+
+def work_of(tenant: Tenant) -> WorkQueue:
+    """What the gateway has of the queue `q`, made by its first pull."""
+    [pull] = [route.handler for route in tenant.gateway.node.routes if route.path.endswith("/pull")]
+    leases: Leases = pull.__self__._leases  # type: ignore[attr-defined]
+    nothing = WorkQueue(tenant.gateway.node.engine.link, "none", "none")
+    return leases._work.get(queue_stream(tenant.id, "q"), nothing)

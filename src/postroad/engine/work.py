@@ -126,6 +126,7 @@ class WorkQueue:
             # The caller hung up. What it had in hand goes back at once; what is not there yet goes to somebody else.
             if puller in self._pullers:
                 self._pullers.remove(puller)
+                self._inbox.put_nowait(None)  # if it was the last one, what the engine was asked for is to be taken back
             await self.settle_without_answer([(found.delivery, nak(0)) for found in puller.got])
             raise
 
@@ -228,6 +229,8 @@ class WorkQueue:
             async with asyncio.timeout_at(max(until, loop.time() + 0.001)):
                 while True:
                     status = await self._take_in(await self._inbox.get())
+                    if not self._pullers:
+                        return
                     if status == "message":
                         for puller in self._pullers:  # where one is, there may be more
                             puller.has_been_asked_for = False

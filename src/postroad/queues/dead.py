@@ -141,9 +141,13 @@ class DeadLetters:
         span = Span(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
         return await look_through(self._link, span, lambda entry: _dead(entry, sieve), limit)
 
-    async def groups(self, record: QueueRecord, wanted: MessageFilter) -> tuple[list[Group], Found[Dead]]:
+    async def groups(
+        self, record: QueueRecord, wanted: MessageFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
+    ) -> tuple[list[Group], Found[Dead]]:
         """By reason, largest first, over as many as a search looks at."""
-        found = await self.page(record, wanted, limit=_GROUPED_MAX)
+        found = await self.page(
+            record, wanted, limit=_GROUPED_MAX, from_sequence=from_sequence, since_ms=since_ms, until_ms=until_ms
+        )
         counts = Counter(dead.letter.reason for dead in found.items)
         groups = []
         for reason, count in counts.most_common():

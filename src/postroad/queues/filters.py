@@ -11,6 +11,7 @@ from msgspec import Meta
 from postroad.queues.rules import StoredMessage
 
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
+ReasonText = Annotated[str, Meta(min_length=1, max_length=1000)]
 FieldText = Annotated[str, Meta(min_length=2, max_length=256, pattern="^[^=]+=")]
 
 
@@ -25,7 +26,7 @@ class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     message_id: Text | None = None
     job_id: Text | None = None
     correlation_id: Text | None = None
-    reason: Annotated[Text | None, Meta(description="Of dead letters: exactly this reason.")] = None
+    reason: Annotated[ReasonText | None, Meta(description="Of dead letters: exactly this reason.")] = None
 
     @property
     def is_empty(self) -> bool:

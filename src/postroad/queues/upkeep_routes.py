@@ -14,7 +14,7 @@ from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable, MessageNotFound, NotNow, QueueNotFound
 from postroad.queues.dead import Dead, DeadLetters, Group
 from postroad.queues.definitions import Definitions
-from postroad.queues.filters import FieldText, MessageFilter, Text
+from postroad.queues.filters import FieldText, MessageFilter, ReasonText, Text
 from postroad.queues.routes import QueueView, queue_view
 from postroad.queues.rules import StoredMessage
 from postroad.queues.upkeep import Redrive, Upkeep, Waiting
@@ -42,7 +42,7 @@ class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class DeadQuery(PeekQuery, frozen=True, kw_only=True):
-    reason: Annotated[Text, Meta(description="Exactly this reason.")] | None = None
+    reason: Annotated[ReasonText, Meta(description="Exactly this reason.")] | None = None
     groupBy: Annotated[str, Meta(pattern="^reason$", description="`reason`: groups instead of letters.")] | None = None  # noqa: N815
 
 
@@ -248,7 +248,7 @@ class UpkeepRoutes:
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
         total = await self._dead.count(record)
         if query.groupBy is not None:
-            groups, found = await self._dead.groups(record, _filter(query))
+            groups, found = await self._dead.groups(record, _filter(query), query.cursor or 1, _ms(query.since), _ms(query.until))
             views = [_group_view(group) for group in groups]
             return Reply(
                 DeadList(
