@@ -5,6 +5,7 @@ the counts are right. The clock of the model is the gateway's, but leases end by
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,12 +238,15 @@ async def two_gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
 
 
 def test_a_queue_behaves_like_its_model(tmp_path: Path) -> None:
-    """Hypothesis is not asynchronous, so the loop is this test's own."""
-    engine = Engine(ChildSettings(tmp_path))
+    """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(try_many, Engine(ChildSettings(tmp_path))).result()
+
+
+def try_many(engine: Engine) -> None:
     with asyncio.Runner() as runner:
         gateways = two_gateways(engine.server.url)
         first, second = runner.run(gateways.__aenter__())
-
         quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
 
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)

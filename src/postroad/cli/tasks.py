@@ -70,6 +70,7 @@ def watch_task(client: "Postroad", task: "Task") -> "Task":
     """The task once it has ended."""
     otherwise = f"stopped watching; the task goes on. To cancel it: postroad tasks cancel {task.id}"
     with watched(otherwise) as line:
+        typer.echo(f"task {task.id}", err=True)
         return client.tasks.wait(
             task, on_progress=lambda one: line.show(f"{one.state}: {share(one.progress.moved, one.progress.total)}")
         )
