@@ -211,7 +211,7 @@ async def test_without_an_audit_of_jobs_there_are_no_events_of_theirs(both: tupl
     await set_for_both(both, here.client, auditMode="off")
     for one in both:
         await one.publish(queue, 1)
-        [message] = await one.pull(queue)
+        [message] = await one.pull(queue, waitMs=5000)
         await one.ack(queue, message["receiptId"])
     await set_for_both(both, here.client, auditMode="full")
     published = await there.publish(queue, 2)

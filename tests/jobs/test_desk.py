@@ -57,7 +57,7 @@ def outbox(engine: Link) -> Outbox:
 
 
 @pytest.fixture
-def jobs(engine: Link, tmp_path: Path, background: Background) -> Jobs:
+async def jobs(engine: Link, tmp_path: Path, background: Background) -> Jobs:
     """Leads."""
     made = Jobs(engine, now_ms, tmp_path / "jobs", 30)
     background(made.lead())
