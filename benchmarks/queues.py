@@ -1,6 +1,8 @@
 """Queues over HTTP beside the bare engine doing the same through nats-py, in one run.
 
-    .venv/bin/python -m benchmarks.queues [seconds per measurement]
+    .venv/bin/python -m benchmarks.queues [seconds per measurement, an even number: wrk takes whole seconds]
+
+The rows of pull(100) are not to be used yet: the load script acknowledges its first round and then no more.
 
 Each row is measured on an installation of its own with one worker: first the bare engine, then the gateway, then the bare engine
 again; the ratio is to the mean of the two. The bare side is one Python process with as many tasks as there are connections; it
