@@ -4,7 +4,6 @@ from postroad.access.preferences import AuditMode
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
-from postroad.queues import metrics
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
 from postroad.telemetry.catalogue import (
     JobDead,
@@ -44,9 +43,6 @@ def queued(
 def leased(
     record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, stored_at_ms: int, audit: AuditMode
 ) -> JobLeased:
-    wait_ms = max(0, receipt.leased_at_ms - stored_at_ms)
-    if receipt.attempt == 1:
-        metrics.queue_wait.observe(wait_ms / 1000)
     return JobLeased(
         event_id=new_id(),
         timestamp=rfc3339(receipt.leased_at_ms),
@@ -57,7 +53,7 @@ def leased(
         audit=audit.value,
         attempt=receipt.attempt,
         lease_until=rfc3339(receipt.deadline_ms),
-        wait_ms=wait_ms,
+        wait_ms=max(0, receipt.leased_at_ms - stored_at_ms),
         key_id=caller.key_id,
         request_id=origin.request_id,
     )

@@ -122,6 +122,8 @@ class Leases:
             if stored is not None:
                 receipt = _receipt(one.delivery, stored, now, now + lease_ms)
                 messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
+                if receipt.attempt == 1:
+                    metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 happened.append(events.leased(record, caller, origin, receipt, stored.at, audit))
         await self._work_queue(record).settle_without_answer(verdicts)
         if audit is not AuditMode.OFF:
