@@ -25,6 +25,7 @@ from postroad.engine.answers import ApiError, ApiFailure, translate
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
 VERSION_FLOOR = (2, 12)
+_DRAIN_SECONDS = 2.0
 
 log = structlog.get_logger("postroad.engine")
 
@@ -290,12 +291,14 @@ class Link:
         await self.write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
 
     async def subscribe(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Have `handler` called for each message; returns what ends that."""
+        """Have `handler` called for each message; returns what ends that, once it has had what was on its way."""
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
         async def stop() -> None:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+            ending = asyncio.ensure_future(subscription.drain() if self.is_up else subscription.unsubscribe())
+            ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # an end is an end
+            await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)
+            ending.cancel()
 
         return stop
 
