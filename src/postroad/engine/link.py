@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -295,7 +295,8 @@ class Link:
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
         async def stop() -> None:
-            ending = asyncio.ensure_future(subscription.drain() if self.is_up else subscription.unsubscribe())
+            end: Callable[[], Coroutine[None, None, None]] = subscription.drain if self.is_up else subscription.unsubscribe
+            ending = asyncio.create_task(end())
             ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # an end is an end
             await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)
             ending.cancel()
