@@ -26,7 +26,7 @@ CONNECTIONS = 64
 BATCH = 100
 
 # Receipts that came with one answer are acknowledged by the next requests, on whichever connection is free.
-_PULL_ACK = """
+PULL_ACK = """
 local receipts, queue, turn = {}, 0, 0
 local pull = '{"maxMessages":%(size)d,"visibilityTimeoutMs":600000}'
 local names = {%(names)s}
@@ -42,7 +42,7 @@ function response(status, headers, body)
   local found, owner = {}, nil
   if not body:find('"messages":', 1, true) then return end  -- the answer to an ack names its receipts too
   for receipt in body:gmatch('"receiptId":"([^"]+)"') do found[#found + 1] = receipt end
-  owner = body:match('"queue":"([^"]+)"') or names[1]
+  owner = #names > 1 and body:match('"queue":"([^"]+)"') or names[1]
   if #found == 1 then receipts[#receipts + 1] = {owner, '{"receiptId":"' .. found[1] .. '"}'}
   elseif #found > 1 then receipts[#receipts + 1] = {owner, '{"receiptIds":["' .. table.concat(found, '","') .. '"]}'} end
 end
@@ -188,7 +188,7 @@ def pull_row(seconds: float, sync: str, size: int, queues: int, connections: int
     with postroad(POSTROAD_SYNC=sync) as server:
         prefill(server, names, int(seconds * (8000 if size == 1 else 20_000)) // queues)
         quoted = ",".join(f'"{name}"' for name in names)
-        lua = headers_script(server) + _PULL_ACK % {"size": size, "names": quoted}
+        lua = headers_script(server) + PULL_ACK % {"size": size, "names": quoted}
         rate, bare = around(
             lambda: uvloop.run(bare_pull_ack(server.nats_url, seconds / 2, size, queues, connections)),
             lambda: drained(server, names, connections, seconds, lua),
