@@ -161,6 +161,11 @@ class Settings:
     head_seconds_max: float = _setting(10.0, "Seconds that a client may take to send a request's head.", _positive)
     body_seconds_max: float = _setting(30.0, "Seconds that a client may take to send a request's body.", _positive)
 
+    # Calls to others
+    outbound_allow: str = _setting(
+        "", "Networks that webhooks may call although they are not public, comma separated, such as `10.1.0.0/16`.", _are_networks
+    )
+
     # Operation
     stop_seconds: float = _setting(2.0, "How long open requests may go on after a stop was asked for.", _positive)
     out_of_touch_seconds_max: float = _setting(

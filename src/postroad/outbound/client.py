@@ -1,0 +1,155 @@
+"""The client that calls out. It connects only to addresses that were looked at, and only to those."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from postroad.outbound.rules import (
+    Address,
+    Network,
+    OutboundFailed,
+    OutboundRefused,
+    check_headers,
+    check_url,
+    is_callable,
+    is_loopback_host,
+)
+
+BODY_BYTES_MAX = 64 * 1024
+_CONNECT_SECONDS = 5.0
+_CONNECTIONS_MAX = 200
+_CONNECTIONS_PER_HOST_MAX = 20
+_ADDRESSES_MAX = 8  # of one name; each is tried in turn, and its owner chooses how many there are
+_IDLE_SECONDS = 4.0  # many servers hang up after five; a call on a connection that is just closing would fail for nothing
+
+Lookup = Callable[[str], Awaitable[Sequence[Address]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. Header names are in lower case; `is_cut` when the body went on beyond what is read."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_cut: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Outbound:
+    """One per process. Redirects are answers, there are no cookies, and the environment's proxies are not asked."""
+
+    def __init__(
+        self, allowed: Sequence[Network] = (), *, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._allowed, self._lookup, self._tls = tuple(allowed), lookup or system_lookup, tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float, allow_loopback: bool = False
+    ) -> Answer:
+        """What the other side answered within `seconds`, whatever its status. Raises OutboundRefused, OutboundFailed."""
+        target = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
+        check_headers(headers)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS))
+        try:
+            async with self._opened().post(
+                target, data=body, headers={**headers, "Accept-Encoding": "identity"}, timeout=timeout, allow_redirects=False
+            ) as answer:
+                return await _read(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
+            raise OutboundFailed(_reason(exc)) from exc
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                resolver=_Guard(self._lookup, self._allowed),
+                ssl=self._tls or True,
+                use_dns_cache=False,  # what is connected to is what was just looked at
+                limit=_CONNECTIONS_MAX,
+                limit_per_host=_CONNECTIONS_PER_HOST_MAX,
+                keepalive_timeout=_IDLE_SECONDS,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                skip_auto_headers=("Content-Type",),
+                headers={"User-Agent": "Postroad"},
+            )
+        return self._session
+
+
+class _Guard(AbstractResolver):
+    """Gives the connector a name's addresses, if all of them may be called. It asks no second time."""
+
+    def __init__(self, lookup: Lookup, allowed: Sequence[Network]) -> None:
+        self._lookup, self._allowed = lookup, allowed
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+        """Raises OutboundRefused; a name that has one foot inside is not let in by the other."""
+        if is_loopback_host(host):  # `check_url` let it through, and no name server has a say in it
+            found: Sequence[Address] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
+        else:
+            found = (await self._lookup(host))[:_ADDRESSES_MAX]
+            if not all(is_callable(address, self._allowed) for address in found):
+                raise OutboundRefused("address")
+        if not found:
+            raise OSError("the name has no addresses")
+        return [_result(host, address, port) for address in found]
+
+    async def close(self) -> None:
+        pass
+
+
+async def system_lookup(host: str) -> Sequence[Address]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    texts = dict.fromkeys(str(address[0]).partition("%")[0] for _family, _type, _proto, _name, address in found)
+    return [ipaddress.ip_address(text) for text in texts]
+
+
+def _result(host: str, address: Address, port: int) -> ResolveResult:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=str(address), port=port, family=family, proto=0, flags=flags)
+
+
+async def _read(answer: aiohttp.ClientResponse) -> Answer:
+    """The answer with as much of its body as we take; leaving the rest unread closes the connection."""
+    body = bytearray()
+    while len(body) <= BODY_BYTES_MAX:
+        chunk = await answer.content.read(BODY_BYTES_MAX + 1 - len(body))
+        if not chunk:
+            break
+        body += chunk
+    names = {name.lower(): value for name, value in answer.headers.items()}
+    return Answer(answer.status, names, bytes(body[:BODY_BYTES_MAX]), is_cut=len(body) > BODY_BYTES_MAX)
+
+
+def _reason(exc: Exception) -> str:
+    match exc:
+        case TimeoutError():
+            return "timeout"
+        case aiohttp.ClientConnectorDNSError():
+            return "dns"
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return "tls"
+        case aiohttp.ClientConnectorError():
+            return "connect"
+        case _:
+            return "broken"
