@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test check format schemathesis docs lock bench clean
+.PHONY: help setup run test conformance check format schemathesis docs lock bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -14,6 +14,10 @@ run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included;
 
 test: setup ## Run every test
 	@$(BIN)/python -m pytest -n auto --dist loadgroup tests
+
+conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
+	@sh scripts/setup-node
+	@$(BIN)/python -m tests.conformance.run
 
 check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
@@ -38,4 +42,4 @@ bench: setup ## Measure publishing against the bare engine (needs wrk)
 	@$(BIN)/python -m benchmarks.publish
 
 clean: ## Remove .venv and caches (never var/)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build tests/conformance/node_modules
