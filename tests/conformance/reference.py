@@ -9,11 +9,12 @@ HERE = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def reference_server(directory: Path | None = None) -> Iterator[tuple[str, int]]:
+def reference_server(directory: Path | None = None, *, webhooks: bool = False) -> Iterator[tuple[str, int]]:
     """Its URL and process id. With a directory it stores in files, without one in memory. `scripts/setup-node` comes first."""
     if not (HERE / "node_modules").exists():
         raise SystemExit("the reference server is not installed: sh scripts/setup-node")
-    command = ["node", str(HERE / "reference.mjs"), *(["--dir", str(directory)] if directory else [])]
+    command = ["node", str(HERE / "reference.mjs"), *(["--webhooks"] if webhooks else [])]
+    command += ["--dir", str(directory)] if directory else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -57,7 +57,7 @@ def main() -> int:
     if chosen.url:
         return run_suite(chosen.url, arguments)
     if chosen.reference:
-        with reference_server() as (url, _pid):
+        with reference_server(webhooks=True) as (url, _pid):
             return run_suite(url, arguments)
     return run_on_postroad(arguments)
 

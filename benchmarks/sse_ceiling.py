@@ -1,0 +1,54 @@
+"""The least that a server of streams could do: what is posted goes to every open reader, and nothing else happens. How much the
+readers and the publisher of the benchmark can do at most is what they do with it.
+
+    python -m benchmarks.sse_ceiling      # prints its address and runs until a signal comes
+"""
+
+import asyncio
+
+import uvloop
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+_CONTROL = b'event: control\ndata:{"streamNextOffset":"0"}\n\n'
+_DONE = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Connection(asyncio.Protocol):
+    readers: list[asyncio.WriteTransport] = []  # noqa: RUF012 - of all connections
+    _received = b""
+
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        if not found:
+            return
+        if head.startswith(b"GET"):
+            self.readers.append(self._transport)
+            self._transport.write(_HEAD + _chunk(_CONTROL))
+        elif head.startswith(b"POST"):
+            if not body:
+                return
+            chunk = _chunk(b"event: data\ndata:[" + body + b"]\n\n" + _CONTROL)
+            for reader in self.readers:
+                reader.write(chunk)
+            self._transport.write(_DONE)
+        else:
+            self._transport.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+        self._received = b""
+
+
+async def main() -> None:
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=4096)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,333 @@
+"""Durable streams beside the reference server of the protocol (`@durable-streams/server`), in one run, on loopback.
+
+    .venv/bin/python -m benchmarks.streams [appends|live|crowd|tail …] [--seconds 6] [--messages 200000]
+
+Needs `sh scripts/setup-node` once, and wrk. Postroad has one worker and its callers a key; the reference asks nobody for one.
+
+- appends: wrk, 64 connections, 100 bytes of JSON; the reference before and after, the ratio is to the mean of the two. In files
+  it stands beside Postroad with an fsync before each answer, in memory beside `POSTROAD_SYNC=2s`.
+- live: 500 SSE readers and one writer of 200 messages, each sent when the one before was answered; then 20 messages a second,
+  with which all can keep up. The trivial server (sse_ceiling.py) shows what readers and writer could do at most.
+- crowd: 5,000 readers, 20 messages; what a reader costs in memory.
+- tail: the last 10 messages of `--messages` beside the last 10 of 100. Filling takes a while: 200,000 appends are half a minute
+  or more, 1,000,000 some minutes.
+"""
+
+import argparse
+import contextlib
+import http.client
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+from tests.conformance.reference import reference_server
+
+from benchmarks.harness import Load, Server, postroad, table, wrk
+from benchmarks.sse_readers import MARKER
+
+CONNECTIONS = 64
+BODY = '{"order":"4711","customer":"c-0815","items":["a","b","c"],"total":"129.90","note":"' + MARKER.decode()
+BODY += "x" * (100 - len(BODY) - 2) + '"}'
+READERS, MESSAGES = 500, 200
+CROWD, CROWD_MESSAGES = 5000, 20
+PACED_PER_SECOND = 20
+LAST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server of streams, and the process of it that answers."""
+
+    url: str
+    headers: dict[str, str]
+    pid: int
+
+    def path(self, name: str) -> str:
+        return f"/v1/stream/{name}"
+
+    def create(self, name: str) -> None:
+        httpx.put(self.url + self.path(name), headers=self.headers).raise_for_status()
+
+    def tail(self, name: str) -> str:
+        answer = httpx.head(self.url + self.path(name), headers=self.headers).raise_for_status()
+        return answer.headers["Stream-Next-Offset"]
+
+    @property
+    def memory_kib(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@contextlib.contextmanager
+def ours(**environment: str) -> Iterator[Peer]:
+    with postroad(**environment) as server:
+        yield Peer(server.url, {**JSON, "Authorization": f"Bearer {server.key}"}, worker_of(server))
+
+
+def worker_of(server: Server) -> int:
+    """The one gateway process that answers on the port of this installation."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_bytes().split(b"\0")
+            if (
+                b"postroad.worker" in line
+                and b"gateway" in line
+                and str(server.home).encode() in (process / "environ").read_bytes()
+            ):
+                return int(process.name)
+    raise SystemExit("the worker was not found")
+
+
+@contextlib.contextmanager
+def reference(kind: str) -> Iterator[Peer]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reference-"))
+        url, pid = stack.enter_context(reference_server(Path(folder) if kind == "files" else None))
+        yield Peer(url, JSON, pid)
+
+
+@contextlib.contextmanager
+def trivial() -> Iterator[Peer]:
+    command = [sys.executable, "-m", "benchmarks.sse_ceiling"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Peer(process.stdout.readline().strip(), JSON, process.pid)
+        finally:
+            process.terminate()
+
+
+# Appends
+
+
+def append_script(peer: Peer, names: list[str]) -> str:
+    """Every request is made before the first one is sent: the load must cost less than what it measures."""
+    headers = ",".join(f'["{name}"]="{value}"' for name, value in peer.headers.items())
+    paths = ",".join(f'"{peer.path(name)}"' for name in names)
+    return f"""
+local paths, requests, turn = {{{paths}}}, {{}}, 0
+function init(args)
+  for i, path in ipairs(paths) do requests[i] = wrk.format("POST", path, {{{headers}}}, '{BODY}') end
+end
+function request() turn = turn % #requests + 1; return requests[turn] end
+"""
+
+
+def checked(load: Load) -> Load:
+    if load.failed:
+        raise SystemExit(f"{load.failed} requests failed")
+    return load
+
+
+def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
+    names = [f"{label}-{number}" for number in range(streams)]
+    for name in names:
+        peer.create(name)
+    lua = append_script(peer, names)
+    checked(wrk(peer.url, CONNECTIONS, 1, lua))
+    return checked(wrk(peer.url, CONNECTIONS, seconds, lua))
+
+
+def appends_row(kind: str, sync: str, streams: int, seconds: float) -> list[object]:
+    half = max(1, seconds // 2)
+    with ours(POSTROAD_SYNC=sync) as postroad_peer, reference(kind) as peer:
+        before = appended(peer, "before", streams, half)
+        load = appended(postroad_peer, "bench", streams, seconds)
+        after = appended(peer, "after", streams, half)
+    other = (before.per_second + after.per_second) / 2
+    what = f"{streams} stream{'s' if streams > 1 else ''}, sync {sync} (beside: {kind})"
+    p99 = f"{load.p99_ms:.1f}", f"{(before.p99_ms + after.p99_ms) / 2:.1f}"
+    return [what, f"{load.per_second:,.0f}", f"{other:,.0f}", f"{load.per_second / other:.2f}", *p99]
+
+
+def appends(chosen: argparse.Namespace) -> str:
+    rows = [
+        appends_row(kind, sync, streams, chosen.seconds)
+        for kind, sync in (("files", "always"), ("memory", "2s"))
+        for streams in (1, 64)
+    ]
+    return table(["appends", "Postroad/s", "reference/s", "ratio", "Postroad p99 ms", "reference p99 ms"], rows)
+
+
+# Live readers
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    delivered: int
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    connect_seconds: float
+    reader_kib: float
+
+
+class Writer:
+    """One connection that appends; each append is sent when the one before was answered, or when it is due."""
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(peer.url).netloc, timeout=30)
+        self._path, self._headers = peer.path(name), peer.headers
+
+    def write(self, messages: int, per_second: float) -> list[float]:
+        """When each was sent."""
+        sent: list[float] = []
+        started = time.monotonic()
+        for number in range(messages):
+            if per_second:
+                time.sleep(max(0.0, started + number / per_second - time.monotonic()))
+            sent.append(time.monotonic())
+            self._connection.request("POST", self._path, BODY, self._headers)
+            answer = self._connection.getresponse()
+            answer.read()
+            if answer.status not in (200, 204):
+                raise SystemExit(f"an append was answered {answer.status}")
+        return sent
+
+
+def delivered(peer: Peer, name: str, readers: int, messages: int, per_second: float = 0) -> Delivery:
+    peer.create(name)
+    before_kib = peer.memory_kib
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "arrivals"
+        headers = [f"{header}: {value}" for header, value in peer.headers.items() if header == "Authorization"]
+        url = f"{peer.url}{peer.path(name)}?offset=-1&live=sse"
+        command = [sys.executable, "-m", "benchmarks.sse_readers", url, str(readers), str(messages), str(file), *headers]
+        started = time.monotonic()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            if process.stdout.readline() != "connected\n":
+                raise SystemExit("the readers could not connect")
+            connect_seconds = time.monotonic() - started
+            reader_kib = (peer.memory_kib - before_kib) / readers
+            sent = Writer(peer, name).write(messages, per_second)
+        arrivals = array("d", file.read_bytes())
+    latencies = sorted(1000 * (at - sent[number % messages]) for number, at in enumerate(arrivals) if at)
+    if len(latencies) < 2:
+        raise SystemExit("nothing was delivered")
+    elapsed = max(arrivals) - sent[0]
+    p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
+    return Delivery(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
+
+
+def live_row(what: str, deliveries: list[Delivery], paced: list[Delivery], base: float) -> list[object]:
+    rate = statistics.mean(one.per_second for one in deliveries)
+    p99 = statistics.mean(one.p99_ms for one in deliveries)
+    missing = READERS * MESSAGES - min(one.delivered for one in deliveries)
+    calm = [f"{statistics.mean(one.p50_ms for one in paced):.1f}", f"{statistics.mean(one.p99_ms for one in paced):.1f}"]
+    return [what, f"{rate:,.0f}", f"{rate / (base or rate):.2f}", f"{p99:.1f}", missing, *calm]
+
+
+def live(_chosen: argparse.Namespace) -> str:
+    """Reference, Postroad, reference, Postroad: two of each, so that a busy moment of the machine shows in both."""
+    with ours() as fsynced, ours(POSTROAD_SYNC="2s") as postroad_peer, reference("memory") as peer, trivial() as least:
+        fast: dict[Peer | str, list[Delivery]] = {}
+        calm: dict[Peer | str, list[Delivery]] = {}
+        everyone = {"reference": peer, "sync 2s": postroad_peer, "sync always": fsynced, "trivial": least}
+        for turn in range(2):
+            for name, one in everyone.items():
+                fast.setdefault(name, []).append(delivered(one, f"fast-{turn}", READERS, MESSAGES))
+        for name, one in everyone.items():
+            calm[name] = [delivered(one, "calm", READERS, PACED_PER_SECOND * 5, PACED_PER_SECOND)]
+    base = statistics.mean(one.per_second for one in fast["reference"])
+    rows = [
+        live_row("Postroad, sync 2s", fast["sync 2s"], calm["sync 2s"], base),
+        live_row("Postroad, sync always", fast["sync always"], calm["sync always"], base),
+        live_row("reference, memory", fast["reference"], calm["reference"], base),
+        live_row("trivial server (the most that readers and writer can do)", fast["trivial"], calm["trivial"], base),
+    ]
+    head = [f"{READERS} SSE readers x {MESSAGES}", "delivered/s", "ratio", "p99 ms", "missing"]
+    return table([*head, f"p50 ms at {PACED_PER_SECOND}/s", f"p99 ms at {PACED_PER_SECOND}/s"], rows)
+
+
+def crowd(_chosen: argparse.Namespace) -> str:
+    rows = []
+    sides: list[tuple[str, Callable[[], contextlib.AbstractContextManager[Peer]]]] = [
+        ("Postroad, one worker", ours),
+        ("reference, memory", lambda: reference("memory")),
+    ]
+    for what, side in sides:
+        with side() as peer:
+            delivered(peer, "warm", 50, 20)  # so that what a process takes for itself is not the readers'
+            found = delivered(peer, "crowd", CROWD, CROWD_MESSAGES, per_second=2)
+        missing = CROWD * CROWD_MESSAGES - found.delivered
+        numbers = [f"{found.connect_seconds:.1f}", missing, f"{found.p50_ms:.0f}", f"{found.p99_ms:.0f}"]
+        rows.append([what, *numbers, f"{found.reader_kib:.1f}"])
+    head = [f"{CROWD:,} SSE readers x {CROWD_MESSAGES}, 2/s", "all connected after s", "missing", "p50 ms", "p99 ms"]
+    return table([*head, "KiB per reader"], rows)
+
+
+# The tail of a long stream
+
+
+def fill(peer: Peer, name: str, count: int) -> int:
+    """At least `count` single appends; how many."""
+    peer.create(name)
+    lua, done = append_script(peer, [name]), 0
+    while done < count:
+        seconds = 1 if not done else max(1, min(10, (count - done) // 5000))
+        done += int(checked(wrk(peer.url, CONNECTIONS, seconds, lua)).per_second * seconds)
+    return done
+
+
+def last_ten(peer: Peer, name: str) -> str:
+    """The path that reads exactly the last ten messages, which this appends."""
+    offset = peer.tail(name)
+    Writer(peer, name).write(LAST, 0)
+    path = f"{peer.path(name)}?offset={offset}"
+    found = httpx.get(peer.url + path, headers=peer.headers).raise_for_status().json()
+    if len(found) != LAST:
+        raise SystemExit(f"{len(found)} messages came, not {LAST}")
+    return path
+
+
+def tail(chosen: argparse.Namespace) -> str:
+    with ours(POSTROAD_SYNC="2s") as peer:
+        peer.create("short")
+        Writer(peer, "short").write(90, 0)
+        filled = fill(peer, "long", chosen.messages)
+        paths = {"short": last_ten(peer, "short"), "long": last_ten(peer, "long")}
+        lua = f'wrk.headers["Authorization"] = "{peer.headers["Authorization"]}"'
+        half = max(1, chosen.seconds // 2)
+        loads: dict[str, list[Load]] = {"short": [], "long": []}
+        wrk(peer.url + paths["short"], 1, 1, lua)
+        for name in ("short", "long") * 3:
+            loads[name].append(checked(wrk(peer.url + paths[name], 1, half, lua)))
+    rate = {name: statistics.median(load.per_second for load in found) for name, found in loads.items()}
+    p50 = {name: statistics.median(load.p50_ms for load in found) for name, found in loads.items()}
+    rows = [
+        [f"of {count:,}", f"{rate[name]:,.0f}", f"{p50[name]:.2f}", f"{rate[name] / rate['short']:.2f}"]
+        for name, count in (("short", 100), ("long", filled + LAST))
+    ]
+    return table(["the last 10", "reads/s, one connection", "p50 ms", "ratio"], rows)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], str]] = {"appends": appends, "live": live, "crowd": crowd, "tail": tail}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, unless some are named")
+    parser.add_argument("--seconds", type=int, default=6, help="per measurement with wrk, an even number")
+    parser.add_argument("--messages", type=int, default=200_000, help="in the long stream of `tail`")
+    chosen = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the servers inherit it
+    for name in chosen.parts or PARTS:
+        print(PARTS[name](chosen), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

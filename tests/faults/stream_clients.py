@@ -1,0 +1,334 @@
+"""Callers of streams that remember what they sent and what was answered, so that a test can hold the streams against it."""
+
+import asyncio
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from tests.gateway import EventReader
+
+JSON = {"Content-Type": "application/json"}
+ZERO = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+
+    @property
+    def next_offset(self) -> str:
+        return self.headers["stream-next-offset"]
+
+
+class Caller:
+    """One connection to one stream. Errors of the connection are the caller's; answers are returned whatever they say."""
+
+    def __init__(self, url: str, headers: dict[str, str], name: str) -> None:
+        self.name = name
+        self._url = f"{url}/v1/stream/{name}"
+        connector = aiohttp.TCPConnector(limit=1)
+        self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=20), connector=connector)
+
+    async def __aenter__(self) -> "Caller":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def create(self) -> Answer:
+        return await self._call("PUT", JSON)
+
+    async def delete(self) -> Answer:
+        return await self._call("DELETE")
+
+    async def close(self) -> Answer:
+        return await self._call("POST", {"Stream-Closed": "true"})
+
+    async def append(self, message: object, headers: dict[str, str] | None = None) -> Answer:
+        return await self._call("POST", {**JSON, **(headers or {})}, message)
+
+    async def _call(self, method: str, headers: dict[str, str] | None = None, message: object = None) -> Answer:
+        body = {} if message is None else {"json": [message]}  # an array that is sent is a list of messages
+        async with self._session.request(method, self._url, headers=headers, **body) as answer:  # type: ignore[arg-type]
+            await answer.read()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()})
+
+    async def read(self, offset: str = ZERO) -> tuple[list[Any], str]:
+        """Everything from there on, and where it ends. Raises AssertionError unless it is answered 200."""
+        found: list[Any] = []
+        while True:
+            async with self._session.get(self._url, params={"offset": offset}) as answer:
+                assert answer.status == 200, (answer.status, await answer.text())
+                found += await answer.json()
+                offset = answer.headers["Stream-Next-Offset"]
+                if answer.headers.get("Stream-Up-To-Date") == "true":
+                    return found, offset
+
+    async def events(self, offset: str, take: Callable[[str, Any], None]) -> None:
+        """What comes live, until the connection ends."""
+        timeout = aiohttp.ClientTimeout(total=None)
+        parameters = {"offset": offset, "live": "sse"}
+        async with self._session.get(self._url, params=parameters, timeout=timeout) as answer:
+            if answer.status != 200:
+                raise aiohttp.ClientError(f"answered {answer.status}")
+            reader = EventReader(answer)
+            while (event := await reader.next(60)) is not None:
+                take(event.event, event.json)
+
+
+def producer_headers(name: str, number: int, epoch: int = 0) -> dict[str, str]:
+    return {"Producer-Id": name, "Producer-Epoch": str(epoch), "Producer-Seq": str(number)}
+
+
+class Producer:
+    """Appends 0, 1, 2 … with its name, each until it is answered: sending one again must not store it again."""
+
+    def __init__(self, caller: Caller, name: str, refused: Counter[int]) -> None:
+        self._caller, self.name, self._refused = caller, name, refused
+        self.acknowledged = 0
+        self.repeated = 0
+        self.ends: dict[int, str] = {}
+
+    async def run(self, count: int) -> None:
+        for number in range(count):
+            answer = await self._append(number)
+            self.acknowledged += 1
+            if answer.status == 200:
+                self.ends[number] = answer.next_offset
+            else:
+                self.repeated += 1
+
+    async def _append(self, number: int) -> Answer:
+        while True:
+            try:
+                answer = await self._caller.append([self.name, number], producer_headers(self.name, number))
+                if answer.status in (200, 204):
+                    return answer
+                self._refused[answer.status] += 1
+            except (aiohttp.ClientError, TimeoutError):
+                pass
+            await asyncio.sleep(0.02)
+
+
+class Follower:
+    """Follows a stream live through whatever happens, resuming at the last offset it was told."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._offset = ZERO
+        self._pending: list[Any] = []
+        self.seen: list[Any] = []
+        self.connections = 0
+
+    async def run(self) -> None:
+        while True:
+            self._pending = []  # what came without an offset comes again
+            self.connections += 1
+            try:
+                await self._caller.events(self._offset, self._take)
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(0.02)
+
+    def _take(self, event: str, data: Any) -> None:
+        if event == "data":
+            self._pending += data
+        elif event == "control":
+            self.seen += self._pending
+            self._pending = []
+            self._offset = data["streamNextOffset"]
+
+
+class Watcher:
+    """Reads on in steps and remembers which offset came after how many messages."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.seen: list[Any] = []
+        self.marks: list[tuple[str, int]] = [(ZERO, 0)]
+
+    async def run(self) -> None:
+        while True:
+            try:
+                found, offset = await self._caller.read(self.marks[-1][0])
+            except (aiohttp.ClientError, TimeoutError, AssertionError):
+                await asyncio.sleep(0.02)
+                continue
+            if found:
+                self.seen += found
+                self.marks.append((offset, len(self.seen)))
+            await asyncio.sleep(0.05)
+
+
+# What several writers do to one stream at the same time
+
+
+Message = tuple[str, int]
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One append as its writer knows it. A writer counts its attempts, over all lives of the stream."""
+
+    message: Message
+    asked: Span
+    answer: Answer
+    is_stored: bool
+
+
+@dataclass(slots=True)
+class Life:
+    """A stream from its creation to its deletion: when each was asked for and answered, and what was in it at the end."""
+
+    created: Span
+    closed: Span | None = None
+    deleted: Span | None = None
+    found: list[Message] | None = None
+
+
+class Stage:
+    """A stream with its lives, and writers that keep at it meanwhile, each over connections of its own.
+
+    Nothing is killed here, so every append is answered, and what was stored is known exactly.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], name: str, *, is_steady: bool) -> None:
+        self._url, self._headers, self.name, self._is_steady = url, headers, name, is_steady
+        self.lives: list[Life] = []
+        self.attempts: list[Attempt] = []
+        self.is_over = False
+
+    def caller(self) -> Caller:
+        return Caller(self._url, self._headers, self.name)
+
+    # Its lives
+
+    async def begin(self, caller: Caller) -> None:
+        asked, _ = await _timed(caller.create(), 201)
+        self.lives.append(Life(asked))
+
+    async def end(self, caller: Caller, *, is_closed_first: bool) -> None:
+        """Close it, look at what it has become, delete it; or delete it as it is."""
+        life = self.lives[-1]
+        if is_closed_first:
+            life.closed, answer = await _timed(caller.close(), 204)
+            await self.look(caller)
+            assert await caller.read(answer.next_offset) == ([], answer.next_offset), "it ends where closing it said"
+        life.deleted, _ = await _timed(caller.delete(), 204)
+
+    async def look(self, caller: Caller) -> None:
+        found, _ = await caller.read()
+        self.lives[-1].found = [(writer, number) for writer, number in found]
+
+    # Its writers
+
+    async def write_plainly(self, writer: str) -> None:
+        async with self.caller() as caller:
+            for number in itertools.count():
+                if self.is_over:
+                    return
+                await self._attempt(caller, (writer, number), {}, stored=204)
+
+    async def write_as_twins(self, writer: str) -> None:
+        """Two connections send each append of one producer at the same moment, as when a client gave up too early."""
+        await self._race(writer, lambda seq: producer_headers(writer, seq), stored=200, expected=[200, 204])
+
+    async def write_in_turn(self, writer: str) -> None:
+        """Two connections offer the same Stream-Seq at the same moment: one of them is too late."""
+        await self._race(writer, lambda seq: {"Stream-Seq": f"{seq:08}"}, stored=204, expected=[204, 409])
+
+    async def _race(self, writer: str, headers: Callable[[int], dict[str, str]], *, stored: int, expected: list[int]) -> None:
+        """One after the other; in each life of the stream the sequence begins at 0."""
+        seq, life = 0, 1
+        async with self.caller() as one, self.caller() as other:
+            for number in itertools.count():
+                if self.is_over:
+                    return
+                if len(self.lives) != life:
+                    seq, life = 0, len(self.lives)
+                statuses = await asyncio.gather(
+                    self._attempt(one, (f"{writer}.one", number), headers(seq), stored),
+                    self._attempt(other, (f"{writer}.other", number), headers(seq), stored),
+                )
+                assert not self._is_steady or sorted(statuses) == expected, (self.name, writer, number, statuses)
+                seq += 1
+
+    async def write_in_flight(self, writer: str, width: int = 4) -> None:
+        """A producer with several appends on their way at once: one that overtook another is told so, and sent again."""
+        numbers = itertools.count()
+
+        async def send() -> None:
+            async with self.caller() as caller:
+                while not self.is_over:
+                    message = writer, next(numbers)
+                    while await self._attempt(caller, message, producer_headers(*message), stored=200) != 200:
+                        pass
+
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(width):
+                senders.create_task(send())
+
+    async def _attempt(self, caller: Caller, message: Message, headers: dict[str, str], stored: int) -> int:
+        asked, answer = await _timed(caller.append(message, headers), 200, 204, 404, 409)
+        self.attempts.append(Attempt(message, asked, answer, answer.status == stored))
+        if answer.status == 404 or "stream-closed" in answer.headers:
+            assert not self._is_steady, (self.name, message, answer)
+            await asyncio.sleep(0.005)
+        return answer.status
+
+    # What must hold
+
+    def check(self) -> None:
+        for life in self.lives:
+            self._check_refusals(life)
+            if life.found is not None:
+                self._check_content(life, life.found)
+        stored = [attempt.message for attempt in self.attempts if attempt.is_stored]
+        assert len(set(stored)) == len(stored)
+        if all(life.found is not None for life in self.lives):
+            everything = [message for life in self.lives for message in life.found or ()]
+            assert sorted(everything) == sorted(stored), "what was acknowledged is in one life of the stream, and nothing else is"
+
+    def _check_content(self, life: Life, found: list[Message]) -> None:
+        sent = {attempt.message: attempt for attempt in self.attempts if attempt.is_stored}
+        begins, begun = life.created
+        ends, ended = life.closed or life.deleted or (math.inf, math.inf)
+        there = set(found)
+        assert len(there) == len(found), "nothing is there twice"
+        for message in found:
+            asked, answered = sent[message].asked
+            assert answered > begins and asked < ended, f"{message} is of another life"
+        for attempt in sent.values():
+            if begun < attempt.asked[0] and attempt.asked[1] < ends:
+                assert attempt.message in there, f"{attempt.message} is missing"
+        for writer in {writer_of(message) for message in there}:
+            numbers = [message[1] for message in found if writer_of(message) == writer]
+            assert all(before < after for before, after in itertools.pairwise(numbers)), f"the order of {writer}"
+
+    def _check_refusals(self, life: Life) -> None:
+        following = self.lives[self.lives.index(life) + 1 :]
+        for attempt in self.attempts:
+            asked, answered = attempt.asked
+            if life.closed and life.deleted and life.closed[1] < asked and answered < life.deleted[0]:
+                assert attempt.answer.status == 409 and attempt.answer.headers["stream-closed"] == "true", attempt
+            if life.deleted and following and life.deleted[1] < asked and answered < following[0].created[0]:
+                assert attempt.answer.status == 404, attempt
+
+
+def writer_of(message: Message) -> str:
+    """Both halves of a race are one writer: of each number one of them is stored, and the order is theirs together."""
+    return message[0].partition(".")[0]
+
+
+async def _timed(work: Awaitable[Answer], *statuses: int) -> tuple[Span, Answer]:
+    asked = time.monotonic()
+    answer = await work
+    assert answer.status in statuses, answer
+    return (asked, time.monotonic()), answer

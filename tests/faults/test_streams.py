@@ -1,0 +1,131 @@
+"""Streams through kill -9, and under two workers that write to the same ones.
+
+`STREAM_APPENDS=2000 STREAM_SECONDS=60 pytest tests/faults/test_streams.py --timeout 900` is the long run.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Install
+from tests.faults.stream_clients import Caller, Follower, Producer, Stage, Watcher
+from tests.installation import Installation
+from tests.waiting import eventually
+
+PRODUCERS = 32
+STREAMS = 4
+APPENDS = int(os.environ.get("STREAM_APPENDS", "150"))  # by each producer
+SECONDS = float(os.environ.get("STREAM_SECONDS", "8"))  # of writing with two workers
+KILLS = 4
+CHECKED_MAX = 25  # offsets of each kind per stream that are read from again
+
+
+async def kill_at_times(running: Installation, producers: list[Producer]) -> None:
+    """A worker and the engine in turns, spread over the run."""
+    for number in range(1, KILLS + 1):
+        due = PRODUCERS * APPENDS * number // (KILLS + 1)
+        await eventually(lambda due=due: sum(one.acknowledged for one in producers) >= due, 600)  # type: ignore[misc]
+        await eventually(lambda: running.worker_pids)
+        os.kill(running.engine_pid if number % 2 == 0 else running.worker_pids[0], signal.SIGKILL)
+
+
+def some(things: list[Any]) -> list[Any]:
+    return things[:: max(1, len(things) // CHECKED_MAX)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_appends_survive_kills_once_and_in_order(install: Install, workers: int) -> None:
+    running = await install(POSTROAD_WORKERS=str(workers)).start().ready()
+    refused: Counter[int] = Counter()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def caller(stream: int) -> Caller:
+            return await stack.enter_async_context(Caller(running.url, running.headers, f"kills/{stream}"))
+
+        for stream in range(STREAMS):
+            assert (await (await caller(stream)).create()).status == 201
+        producers = [Producer(await caller(number % STREAMS), f"producer-{number}", refused) for number in range(PRODUCERS)]
+        followers = [Follower(await caller(stream)) for stream in range(STREAMS)]
+        watchers = [Watcher(await caller(stream)) for stream in range(STREAMS)]
+        watching = [asyncio.create_task(one.run()) for one in followers]
+        watching += [asyncio.create_task(one.run()) for one in watchers]
+        async with asyncio.TaskGroup() as both:
+            for producer in producers:
+                both.create_task(producer.run(APPENDS))
+            both.create_task(kill_at_times(running, producers))
+        for stream in range(STREAMS):
+            writers = {one.name: one for one in producers[stream::STREAMS]}
+            await check_stream(await caller(stream), writers, followers[stream], watchers[stream])
+        for task in watching:
+            task.cancel()
+    assert set(refused) <= {503}, "who was refused was told to try again"
+
+
+async def check_stream(caller: Caller, writers: dict[str, Producer], follower: Follower, watcher: Watcher) -> None:
+    content, end = await caller.read()
+    for name, one in writers.items():
+        assert one.acknowledged == APPENDS
+        assert [number for writer, number in content if writer == name] == list(range(APPENDS)), f"{name}: each once, in order"
+    assert len(content) == len(writers) * APPENDS, "and nothing else is there"
+    assert watcher.seen == content[: len(watcher.seen)], "what was read before the kills is still what comes first"
+    for offset, count in some(watcher.marks):
+        assert await caller.read(offset) == (content[count:], end), "an offset that was read means the same"
+    for writer, number, offset in some([(name, *item) for name, one in writers.items() for item in one.ends.items()]):
+        rest, _ = await caller.read(offset)
+        assert rest == content[content.index([writer, number]) + 1 :], "so does one that an append answered"
+    await eventually(lambda: len(follower.seen) >= len(content), 20)
+    assert follower.seen == content, f"a follower saw each once, over {follower.connections} connections"
+
+
+# Two workers
+
+
+def sockets_of(pid: int) -> int:
+    """How many sockets a process has open."""
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += str(one.readlink()).startswith("socket:")
+    return found
+
+
+async def keep_writing(stage: Stage, *, lives: int, is_closed_first: bool) -> None:
+    """All kinds of writers at once. Each life of the stream but the last is ended under them."""
+    async with stage.caller() as caller:
+        await stage.begin(caller)
+        async with asyncio.TaskGroup() as writers:
+            for writer in ("plain-1", "plain-2"):
+                writers.create_task(stage.write_plainly(writer))
+            writers.create_task(stage.write_as_twins("twins"))
+            writers.create_task(stage.write_in_turn("turn"))
+            if lives == 1:
+                writers.create_task(stage.write_in_flight("flight"))
+            for _ in range(lives - 1):
+                await asyncio.sleep(SECONDS / lives)
+                await stage.end(caller, is_closed_first=is_closed_first)
+                await asyncio.sleep(0.1)  # for appends to what is not there
+                await stage.begin(caller)
+            await asyncio.sleep(SECONDS / lives)
+            stage.is_over = True
+        await stage.look(caller)
+
+
+async def test_two_workers_keep_order_and_fences_on_the_same_streams(install: Install) -> None:
+    running = await install(POSTROAD_WORKERS="2").start().ready()
+    alone = [sockets_of(pid) for pid in running.worker_pids]
+    stages = [Stage(running.url, running.headers, f"shared/{number}", is_steady=number < 3) for number in range(8)]
+    async with asyncio.TaskGroup() as everyone:
+        for number, stage in enumerate(stages):
+            lives = 1 if number < 3 else 6
+            everyone.create_task(keep_writing(stage, lives=lives, is_closed_first=number < 6))
+        await asyncio.sleep(SECONDS / 2)
+        used = [sockets_of(pid) - before for pid, before in zip(running.worker_pids, alone, strict=True)]
+    assert min(used) >= 5, f"both workers had writers: {used}"
+    for stage in stages:
+        stage.check()
