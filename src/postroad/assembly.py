@@ -27,6 +27,7 @@ from postroad.http.addresses import networks
 from postroad.http.app import App, AppSettings
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
+from postroad.http.sse import HEARTBEAT_SECONDS
 from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
@@ -36,6 +37,8 @@ from postroad.queues.definitions import QUEUES_BUCKET, Definitions
 from postroad.queues.parts import QueueOptions, QueueParts
 from postroad.queues.rules import MessageLimits, QueueRecord
 from postroad.settings import Secret, Settings
+from postroad.streams.live import LiveOptions
+from postroad.streams.parts import StreamOptions, StreamParts
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks
@@ -131,6 +134,7 @@ def access_of(engine: Engine, settings: Settings, clock: Clock = now_ms) -> Acce
         failures_per_minute=settings.auth_failures_per_minute,
         authorize=load_hook(settings.authorize) if settings.authorize else None,
         keys_in_urls=settings.keys_in_urls,
+        is_open=settings.open,
     )
     return Access(engine.link, engine.committers, clock, options)
 
@@ -185,16 +189,18 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         platform_keys=platform_keys(settings),
     )
     queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
+    streams = StreamParts(link, engine.committers, clock, _stream_options(settings))
     jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
-    access.tenants.clean_with(queues.delete_all, access.secrets.delete_all, tasks.delete_all)
+    access.tenants.clean_with(queues.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all)
     runner = Runner(task_table, clock, queues.task_handlers)
     operations = Operations(__version__, _readiness(settings, engine, access, queues.table), access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
-        routes += [*access.routes(), *queues.routes(), *jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
+        routes += [*access.routes(), *queues.routes(), *streams.routes(), *jobs.table()]
+        routes += [*TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
     operations.describe(routes)
     access.tokens.offer(routes)
-    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, _sweeping(queues.definitions, access))
+    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, _sweeping(queues.definitions, streams, access))
     return _Parts(engine, access, queues, task_table, outbox, tuple(routes), chores)
 
 
@@ -288,12 +294,22 @@ def _chores(*works: Callable[[], Coroutine[None, None, None]]) -> Callable[[], C
     return chores
 
 
-def _sweeping(definitions: Definitions, access: Access) -> Callable[[], Coroutine[None, None, None]]:
+def _stream_options(settings: Settings) -> StreamOptions:
+    return StreamOptions(
+        replicas=settings.replica_count,
+        live=LiveOptions(settings.stream_long_poll_seconds, settings.stream_sse_seconds, HEARTBEAT_SECONDS),
+        public_url=settings.public_url,
+    )
+
+
+def _sweeping(definitions: Definitions, streams: StreamParts, access: Access) -> Callable[[], Coroutine[None, None, None]]:
     async def sweep() -> None:
         while True:
             try:
                 await access.secrets.relock()
                 swept = await definitions.sweep()
+                for tenant in access.directory.tenant_ids():
+                    await streams.end_expired(tenant)
                 if swept:
                     log.info("streams_swept", count=swept)
             except PostroadError as problem:

@@ -59,6 +59,10 @@ def _are_networks(value: str) -> bool:
     return True
 
 
+def _is_url(value: str) -> bool:
+    return re.fullmatch(r"https?://[^/?#\s]+/?", value) is not None
+
+
 _LEASE_MS = 12 * 3_600_000
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -116,6 +120,9 @@ class Settings:
         "`module:callable` of the operator's own that has a say in every request (docs/security.md).",
         lambda value: ":" in value,
     )
+    open: bool = _setting(
+        False, "Let anyone use the first tenant's streams without a key. Only on a loopback address; `up --open` sets it."
+    )
     keys_in_urls: bool = _setting(False, "Take API keys in `?bearer=` too, where proxies log them. Stream tokens are for that.")
     auth_failures_burst: int = _setting(
         30, "Requests with unknown credentials that an address may send at once, per worker; more are answered 429.", _positive
@@ -152,6 +159,10 @@ class Settings:
     pull_messages_max: int = _setting(500, "Messages in one pull.", lambda value: 1 <= value <= 1000)
     pull_wait_ms_max: int = _setting(20_000, "Longest long poll.", lambda value: 0 <= value <= 60_000)
     queues_per_tenant_max: int = _setting(10_000, "Queues that a tenant may have.", _positive)
+    stream_long_poll_seconds: float = _setting(20.0, "Longest long poll of a stream.", lambda value: 0 < value <= 60)
+    stream_sse_seconds: float = _setting(
+        300.0, "After how long a live reader of a stream is let go, to come back where it was.", _positive
+    )
     idempotency_ttl_ms: int = _setting(86_400_000, "How long an idempotency key is remembered.", lambda value: value >= 1000)
     jobs_keep_days: int = _setting(14, "How long finished jobs can be asked for.", _positive)
     requests_max: int = _setting(
@@ -160,6 +171,10 @@ class Settings:
     head_bytes_max: int = _setting(32 * _KIB, "Largest head of a request: its line and headers.", _positive)
     head_seconds_max: float = _setting(10.0, "Seconds that a client may take to send a request's head.", _positive)
     body_seconds_max: float = _setting(30.0, "Seconds that a client may take to send a request's body.", _positive)
+
+    public_url: str | None = _setting(
+        None, "How clients reach this installation, such as `https://mq.example.com`: for links in answers.", _is_url
+    )
 
     # Calls to others
     outbound_allow: str = _setting(
@@ -195,6 +210,7 @@ class Settings:
         return self.batch_from or (16 if self.sync == "always" else 256)
 
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NOT_OURS = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT", "POSTROAD_PROFILE")  # the SDK's and the CLI's
 
 
@@ -226,6 +242,9 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
             values[name] = _parse(known[name], text)
         except ValueError as exc:
             faults.append(f"{env_name(name)}: {exc}")
+    host = str(values.get("host", _LOOPBACK[0]))
+    if values.get("open") and host not in _LOOPBACK:
+        faults.append(f"{env_name('open')}: only on a loopback address ({', '.join(_LOOPBACK)}), not on {host}")
     if faults:
         raise SettingsInvalid("\n".join(faults))
     return Settings(**values)  # type: ignore[arg-type]

@@ -153,7 +153,7 @@ def _child_settings(settings: Settings) -> ChildSettings:
 
 
 def _worker_command(settings: Settings, role: Role, listener: socket.socket, metrics_dir: str | None) -> Command:
-    env = {"POSTROAD_DATA_DIR": str(settings.data_dir)}
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.open).lower()}
     if settings.nats_url is not None:
         env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
     if settings.platform_key is not None:

@@ -138,6 +138,11 @@ class Directory:
             return None
         return None if record is not None and record.state is TenantState.DELETED else record
 
+    def tenant_ids(self) -> list[str]:
+        """Of the tenants that are not deleted."""
+        found = [(name, self._tenants.get(name)) for name in self._tenants.keys_under()]
+        return [name for name, record in found if record is not None and record.state is not TenantState.DELETED]
+
     async def key(self, key_id: str) -> KeyRecord | None:
         return await self._keys.fetch(key_id)
 

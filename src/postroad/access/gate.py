@@ -10,10 +10,11 @@ from postroad.access.guard import Guard
 from postroad.access.hook import Attempt, Authorize
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import KEY_PREFIXES
+from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.http.messages import Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Actor, Caller, Need
+from postroad.kernel.caller import Actor, Caller, Credential, Need, Scope
 from postroad.kernel.errors import Forbidden, Unauthenticated
 
 
@@ -28,14 +29,17 @@ class Gate:
         *,
         authorize: Authorize | None = None,
         keys_in_urls: bool = False,
+        is_open: bool = False,
     ) -> None:
         self._directory, self._tokens, self._jwts, self._guard, self._audit = directory, tokens, jwts, guard, audit
-        self._authorize, self._keys_in_urls = authorize, keys_in_urls
+        self._authorize, self._keys_in_urls, self._is_open = authorize, keys_in_urls, is_open
 
     async def admit(self, request: Request, route: Route) -> Caller:
         """The caller, if this route is open to it. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound,
         TenantDisabled, OutOfTouch."""
         self._directory.check_in_touch()
+        if route.takes_anyone and not _shows_any(request):
+            return await self._nobody(request, route)
         text, is_in_url = _credential(request, route)
         caller = await self._identified(request, route, text, is_in_url=is_in_url)
         if self._authorize is not None:
@@ -48,6 +52,19 @@ class Gate:
                 Actor(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
             )
         return caller
+
+    async def _nobody(self, request: Request, route: Route) -> Caller:
+        """Who shows nothing. Where the installation is open it may use the first tenant's; elsewhere it has no scope at all, and
+        may only read what the route's handler finds to be public."""
+        tenant = request.parameters.get("project", FIRST_TENANT)
+        may_ask = not self._guard.is_braked(request.client)
+        record = await self._directory.tenant(tenant) if may_ask else None
+        if record is None or record.state is not TenantState.READY:
+            raise self._guard.fail(request.client, _SEND_A_KEY)
+        scopes = _OPEN_SCOPES if self._is_open and tenant == FIRST_TENANT else frozenset[Scope]()
+        if route.scope not in scopes and route.scope is not Scope.READ:
+            raise Unauthenticated(_SEND_A_KEY)
+        return Caller(tenant, "", scopes, credential=Credential.NONE)
 
     async def _identified(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
         """By which kind of credential it is: the first characters tell."""
@@ -68,6 +85,14 @@ class Gate:
         return self._directory.watch(caller)
 
 
+_SEND_A_KEY = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
+_OPEN_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.CONSUME})
+
+
+def _shows_any(request: Request) -> bool:
+    return b"authorization" in request.headers or b"bearer=" in request.query_string
+
+
 def _credential(request: Request, route: Route) -> tuple[str, bool]:
     """The text, and whether it stands in the URL. Raises Unauthenticated if there is none."""
     header = request.header(b"authorization")
@@ -78,7 +103,7 @@ def _credential(request: Request, route: Route) -> tuple[str, bool]:
                 return found[0], True
     scheme, _, text = (header or "").partition(" ")
     if scheme.lower() not in ("bearer", "apikey"):
-        raise Unauthenticated("send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'")
+        raise Unauthenticated(_SEND_A_KEY)
     return text.strip(), False
 
 

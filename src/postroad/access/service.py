@@ -58,6 +58,7 @@ class AccessOptions:
     failures_per_minute: float = 30.0
     authorize: Authorize | None = None
     keys_in_urls: bool = False
+    is_open: bool = False
 
 
 class Access:
@@ -88,6 +89,7 @@ class Access:
             self.audit,
             authorize=options.authorize,
             keys_in_urls=options.keys_in_urls,
+            is_open=options.is_open,
         )
         self._routes = (
             AccessRoutes(self.directory, self.keyring, self.uses, self.secrets, self.tokens, self.preferences),

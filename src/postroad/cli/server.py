@@ -29,10 +29,20 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+Open = Annotated[
+    bool | None,
+    typer.Option(
+        "--open",
+        help="Let anyone use the default tenant's streams without a key; loopback only. (env: POSTROAD_OPEN)",
+        show_default=False,
+    ),
+]
 RoleName = Literal["all", "gateway", "control", "delivery", "backstage"]
 
 
-def up_command(host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None) -> None:
+def up_command(
+    host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None, is_open: Open = None
+) -> None:
     """Start everything on this machine: the engine and workers of all roles. Ctrl-C stops it.
 
     Without POSTROAD_NATS_URL a nats-server runs as a child, with its data under ./var. On the first start the tenant `default`,
@@ -41,7 +51,7 @@ def up_command(host: Host = None, port: Port = None, workers: Workers = None, da
     from postroad.cli.banner import print_banner
     from postroad.supervisor import up
 
-    _run(lambda settings: up(settings, print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
+    _run(lambda settings: up(settings, print_banner), host=host, port=port, workers=workers, data_dir=data_dir, open=is_open)
 
 
 def serve_command(

@@ -149,10 +149,12 @@ async def pause_consumer(link: Link, stream: str, consumer: str, *, is_paused: b
     await link.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
 
 
-async def purge_stream(link: Link, name: str, subject: str | None = None) -> int:
-    """How many messages were removed; none if there is no such stream."""
+async def purge_stream(link: Link, name: str, subject: str | None = None, *, before: int | None = None) -> int:
+    """How many messages were removed, of one subject or pattern if it is named, `before` a sequence if it is given; none if there
+    is no such stream."""
+    body = {**({"filter": subject} if subject else {}), **({"seq": before} if before else {})}
     try:
-        answer = await link.api(f"STREAM.PURGE.{name}", {"filter": subject} if subject else {}, timeout=30)
+        answer = await link.api(f"STREAM.PURGE.{name}", body, timeout=30)
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0

@@ -50,12 +50,29 @@ def entry_of(payload: bytes, headers: dict[str, str]) -> Entry:
     return Entry(headers["Nats-Subject"], int(headers["Nats-Sequence"]), _millis(headers["Nats-Time-Stamp"]), payload, kept)
 
 
-async def read(link: Link, stream: str, subject: str, from_sequence: int = 1, limit: int = 256) -> Page:
+async def read(
+    link: Link, stream: str, subject: str, from_sequence: int = 1, limit: int = 256, bytes_max: int = _READ_BYTES_MAX
+) -> Page:
     """Up to `limit` entries of `subject` (a pattern is allowed) at or after `from_sequence`, in order.
 
-    Raises EngineUnavailable when the engine does not answer. Costs by what is read, not by what is stored.
+    Raises EngineUnavailable when the engine does not answer. Costs by what is read, not by what is stored; a pattern, however,
+    is looked for message by message.
     """
-    body = {"seq": max(from_sequence, 1), "batch": limit, "max_bytes": _READ_BYTES_MAX, "next_by_subj": subject}
+    body = {"seq": max(from_sequence, 1), "batch": limit, "max_bytes": bytes_max, "next_by_subj": subject}
+    entries, headers = await _batch(link, stream, body)
+    left = int(headers.get("Nats-Num-Pending", 0))
+    following = entries[-1].sequence + 1 if entries else from_sequence
+    return Page(entries, following, left)
+
+
+async def newest(link: Link, stream: str, subjects: Sequence[str]) -> list[Entry]:
+    """The newest entry of each of these subjects, as they were at one moment; in the order of their sequences."""
+    entries, _ = await _batch(link, stream, {"multi_last": list(subjects), "max_bytes": _READ_BYTES_MAX * len(subjects)})
+    return entries
+
+
+async def _batch(link: Link, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
+    """The entries that answer a batched direct get, and the headers of its end."""
     entries: list[Entry] = []
     try:
         inbox, answers = link.expect_many()
@@ -76,9 +93,7 @@ async def read(link: Link, stream: str, subject: str, from_sequence: int = 1, li
         raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from exc
     if headers["Status"] not in ("204", "404"):  # the end of the batch, or nothing there
         raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
-    left = int(headers.get("Nats-Num-Pending", 0))
-    following = entries[-1].sequence + 1 if entries else from_sequence
-    return Page(entries, following, left)
+    return entries, headers
 
 
 async def last(link: Link, stream: str, subject: str) -> Entry | None:

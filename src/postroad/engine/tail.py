@@ -59,7 +59,7 @@ class Tail:
 
     async def run(self) -> None:
         stop = await self._link.subscribe(LIVE + self._source.subject, self._heard)
-        stop_listening = self._link.on_reconnect(self._look_now)
+        stop_listening = self._link.on_reconnect(self.look_soon)
         try:
             await self._look()
             while True:
@@ -83,7 +83,8 @@ class Tail:
         except asyncio.QueueFull:  # the log still has it
             self._must_look = True
 
-    def _look_now(self) -> None:
+    def look_soon(self) -> None:
+        """Somebody has reason to think that the log has more."""
         self._must_look = True
         if self._inbox.empty():
             self._inbox.put_nowait(None)

@@ -133,14 +133,13 @@ class App:
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
-            request.body = json.decode(route.body_decoder, await self._read_body(request))
+            request.body = json.decode(route.body_decoder, await self._read_body(_json_only(request)))
+        elif route.takes_bytes:
+            request.body = await self._read_body(request)
         return await route.handler(request)
 
     async def _read_body(self, request: Request) -> bytes:
         """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""
-        media = request.headers.get(b"content-type")
-        if media is not None and not _is_json(media):
-            raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
         limit = self._settings.body_bytes_max
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
@@ -243,6 +242,13 @@ class App:
             timer.observe(seconds)
         if self._settings.access_log:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
+
+
+def _json_only(request: Request) -> Request:
+    media = request.headers.get(b"content-type")
+    if media is not None and not _is_json(media):
+        raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
+    return request
 
 
 def _is_json(media: bytes) -> bool:

@@ -25,12 +25,14 @@ from postroad.kernel.errors import (
     Unauthenticated,
     UnsupportedMediaType,
 )
-from postroad.kernel.names import QUEUE, TENANT
+from postroad.kernel.names import QUEUE, STREAM, STREAM_CHARS_MAX, TENANT
 
 _REF = "#/components/schemas/{name}"
 _NAMES: dict[str, dict[str, Any]] = {  # what a path parameter looks like, by its name
     "queue": {"pattern": f"^{QUEUE.pattern}$"},
     "tenant": {"pattern": f"^{TENANT.pattern}$"},
+    "project": {"pattern": f"^{TENANT.pattern}$"},
+    "stream": {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX},
     "key": {"pattern": "^[0-9A-Za-z]{16}$"},
     "invite": {"pattern": "^[0-9A-Za-z]{16}$"},
     "secret": {"format": "uuid"},
@@ -51,7 +53,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     by_kind = dict(zip([*map(id, kinds), id(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind)
+        paths.setdefault(route.path.replace("*}", "}"), {})[route.method.lower()] = _operation(route, by_kind)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -90,6 +92,8 @@ def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     operation["security"] = _security(route)
     if route.scope:
         operation["x-postroad-scope"] = str(route.scope)
+    if route.takes_bytes:
+        operation["requestBody"] = {"content": {"*/*": {"schema": {"type": "string"}}}}
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
     return operation

@@ -46,6 +46,8 @@ def problem_of(error: PostroadError, request_id: str | UnsetType = UNSET) -> Pro
 
 def problem_reply(error: PostroadError, request_id: str) -> Reply:
     reply = Reply(problem_of(error, request_id), error.status, PROBLEM_MEDIA)
+    for name, value in error.headers:
+        reply.headers.append((name.encode(), value.encode("latin-1")))
     if error.retry_after is not None:
         reply.headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
     if isinstance(error, Unauthenticated):

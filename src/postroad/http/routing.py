@@ -19,8 +19,10 @@ GUARDED = frozenset({"queue", "topic", "stream"})  # path parameters that a key'
 class Route:
     """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
 
+    `{name}` in the path takes one segment, `{name*}` at its end the rest. `takes_bytes`: the body is whatever comes, as bytes.
     `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
-    tenant's own JWTs are let in.
+    tenant's own JWTs are let in. `takes_anyone`: who shows no credential is let in as nobody, with no scopes, and the handler
+    decides.
     """
 
     method: str
@@ -40,6 +42,8 @@ class Route:
     headers: tuple[tuple[str, Any], ...] = ()  # that mean something here, each with its type
     resource: str | None = None
     takes_jwt: bool = False
+    takes_anyone: bool = False
+    takes_bytes: bool = False
     guarded: tuple[str, ...] = field(init=False, default=())
     body_decoder: Any = field(init=False, default=None)
 
@@ -50,7 +54,7 @@ class Route:
 
     @property
     def parameters(self) -> list[str]:
-        return [segment.strip("{}") for segment in self.path.split("/") if segment.startswith("{")]
+        return [segment.strip("{*}") for segment in self.path.split("/") if segment.startswith("{")]
 
 
 _RECENT_MAX = 8192  # paths whose routes are remembered; a busy gateway sees the same few again and again
@@ -62,16 +66,17 @@ class RouteClash(Exception):
 
 
 class _Node:
-    __slots__ = ("literals", "parameter", "routes")
+    __slots__ = ("literals", "parameter", "rest", "routes")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.parameter: _Node | None = None
+        self.rest: _Node | None = None
         self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
 
 
 class Router:
-    """Finds a request's route by its path's segments; a literal segment wins over a parameter."""
+    """Finds a request's route by its path's segments: a literal segment wins over a parameter, and that over the rest."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -83,7 +88,10 @@ class Router:
     def _add(self, route: Route) -> None:
         node = self._root
         for segment in route.path.split("/")[1:]:
-            if segment.startswith("{"):
+            if segment.endswith("*}"):
+                node.rest = node.rest or _Node()
+                node = node.rest
+            elif segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
@@ -133,6 +141,9 @@ class Router:
             if found is not None:
                 return found
             values.pop()
+        if node.rest is not None and segment:
+            values.append("/".join(segments[index:]))
+            return node.rest
         return None
 
 

@@ -23,12 +23,13 @@ class Need(StrEnum):
 
 
 class Credential(StrEnum):
-    """By what a caller was known. `HOOK`: by the operator's own code."""
+    """By what a caller was known. `HOOK`: by the operator's own code; `NONE`: by nothing, it is anybody."""
 
     KEY = "key"
     JWT = "jwt"
     TOKEN = "token"  # noqa: S105  # the word, not one of them
     HOOK = "hook"
+    NONE = "none"
 
 
 ALL_SCOPES = tuple(Scope)

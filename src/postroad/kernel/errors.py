@@ -10,7 +10,7 @@ The classes below *are* the table. Responses, the docs page and (later) the SDK'
     └── Unavailable         not now, or no room                        5xx
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 ERRORS: dict[str, type["PostroadError"]] = {}
@@ -32,8 +32,17 @@ class PostroadError(Exception):
         cls.code, cls.status, cls.retryable, cls.title = code, status, retryable, title
         ERRORS[code] = cls
 
-    def __init__(self, detail: str = "", *, retry_after: float | None = None, extra: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        retry_after: float | None = None,
+        extra: Mapping[str, object] | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`headers`: what a protocol wants said in the answer's head."""
         super().__init__(detail or self.title)
+        self.headers = headers
         self.detail = detail
         self.request_id = ""  # set by the SDK, so that a report can name it
         self.retry_after = retry_after
@@ -109,6 +118,10 @@ class Forbidden(Refused, code="forbidden", status=403, title="Not allowed"):
     """The credential is good, but does not allow this; `detail` names the scope that is missing."""
 
 
+class ProducerFenced(Refused, code="producer-fenced", status=403, title="Another producer has taken over"):
+    """A producer of this id with a higher epoch has written since; `Producer-Epoch` says which."""
+
+
 class TenantDisabled(Refused, code="tenant-disabled", status=403, title="The tenant is disabled"):
     """The tenant was disabled, or is being deleted. None of its credentials work until it is enabled."""
 
@@ -130,6 +143,14 @@ class RouteNotFound(Missing, code="route-not-found", status=404, title="No such 
 
 class QueueNotFound(Missing, code="queue-not-found", status=404, title="No such queue"):
     """The tenant has no queue of this name, and queues are not created by publishing to them."""
+
+
+class StreamNotFound(Missing, code="stream-not-found", status=404, title="No such stream"):
+    """There is no stream of this name, or it has expired."""
+
+
+class StreamGone(Missing, code="stream-gone", status=410, title="The stream was deleted"):
+    """It was deleted, and only the streams that were forked from it still read what it had."""
 
 
 class MessageNotFound(Missing, code="message-not-found", status=404, title="No such message"):
@@ -185,6 +206,26 @@ class AlreadyExists(Conflicting, code="already-exists", status=409, title="There
 
 class NotNow(Conflicting, code="not-allowed-now", status=409, title="Not as things are"):
     """What was asked for would break something that must hold; `detail` says what."""
+
+
+class StreamExists(Conflicting, code="stream-exists", status=409, title="There is such a stream, of another kind"):
+    """A stream of this name exists with another content type, lifetime, origin or state than was asked for."""
+
+
+class StreamClosed(Conflicting, code="stream-closed", status=409, title="The stream is closed"):
+    """Nothing can be appended any more; `Stream-Next-Offset` is where it ends."""
+
+
+class ContentTypeMismatch(Conflicting, code="content-type-mismatch", status=409, title="Not the stream's content type"):
+    """What is appended must be of the type that the stream was created with."""
+
+
+class SequenceConflict(Conflicting, code="sequence-conflict", status=409, title="The sequence does not increase"):
+    """A `Stream-Seq` must be greater, byte by byte, than the last one that was accepted."""
+
+
+class ProducerGap(Conflicting, code="producer-gap", status=409, title="A producer's append is missing"):
+    """The producer's sequence skips one: `Producer-Expected-Seq` says which is next."""
 
 
 class ReceiptInvalid(Conflicting, code="receipt-invalid", status=400, title="Not a receipt of this queue"):

@@ -13,6 +13,8 @@ from postroad.kernel.errors import InvalidParameter
 TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+STREAM_CHARS_MAX = 256
+STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
 
 # API nouns stand where a project may stand (`/v1/{project}/stream/…`), so no tenant may be called by one of them.
 RESERVED = frozenset(
@@ -121,3 +123,27 @@ def dead_subject(tenant: str, queue: str) -> str:
 def queue_subject(tenant: str, queue: str) -> str:
     """What every subject of the queue starts with: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
     return f"q.{tenant}.{escape(queue)}"
+
+
+def stream_id(text: str) -> str:
+    """A durable stream's id, which may have several segments. `__ds` is the protocol's own word for what is not a stream."""
+    if len(text) > STREAM_CHARS_MAX or not STREAM.fullmatch(text):
+        raise InvalidParameter(
+            f"a stream's id is 1 to {STREAM_CHARS_MAX} of letters, digits and '_ . : ~ @ + = -', in segments parted by '/': "
+            f"{text[:100]!r}"
+        )
+    segments = text.split("/")
+    if segments[0] == "__ds" or "." in segments or ".." in segments:
+        raise InvalidParameter(f"no stream can have this id: {text[:100]!r}")
+    return text
+
+
+def streams_store(tenant: str) -> str:
+    """The engine's stream that has all durable streams of a tenant."""
+    return f"S_{tenant}"
+
+
+@lru_cache(maxsize=65_536)
+def stream_subject(tenant: str, stream: str) -> str:
+    """What the subjects of a durable stream start with: `.d` are its data, `.m` the records of what it is."""
+    return f"s.{tenant}.{escape(stream)}"

@@ -1,0 +1,261 @@
+"""Appending: one lane per stream and process. What is wished for while something is on its way goes together with the next.
+
+A lane keeps what it knows of its stream and decides from that; the fence tells when somebody else has written meanwhile, and
+then it looks again. It says no, or "done before", only from what it has just read.
+"""
+
+import asyncio
+import random
+from collections import ChainMap, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from postroad.engine.commit import Draft, Stored
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import Conflict, Overloaded, PostroadError
+from postroad.streams import metrics
+from postroad.streams.records import Producer, StreamRecord, resolved
+from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide
+from postroad.streams.store import Name, Store, data_draft, fence, record_draft
+
+_ROUND_WISHES_MAX = 400
+_ROUND_BYTES_MAX = 2 * 1024 * 1024
+_TRIES = 30
+_CHECKPOINT_EVERY = 512
+_LANES_MAX = 20_000
+
+log = structlog.get_logger("postroad.streams")
+
+
+class _Waiting:
+    __slots__ = ("future", "wish")
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a round comes to: an answer for each wish, and the drafts that make the changes true."""
+
+    answers: Sequence[tuple[_Waiting, Change | Outcome | PostroadError]]
+    drafts: Sequence[Draft]
+    producers: dict[str, Producer]
+    last_seq: str | None
+
+
+_Seen = tuple[int, StreamRecord | None, int]  # the tail, the record, and the record's sequence
+
+
+class _Stale(Exception):
+    """What is known is too old to refuse something by."""
+
+
+class Lane:
+    """Makes the changes of one stream, one round after the other."""
+
+    def __init__(self, store: Store, name: Name, clock: Clock) -> None:
+        self._store, self._name, self._clock = store, name, clock
+        self._known: Known | None = None
+        self._producers: dict[str, Producer] | None = None
+        self._waiting: list[_Waiting] = []
+        self._running: asyncio.Task[None] | None = None
+        self._since_checkpoint = 0
+        self._saving: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None
+
+    def submit(self, wish: Wish) -> "asyncio.Future[Outcome]":
+        waiting = _Waiting(wish)
+        self._waiting.append(waiting)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return waiting.future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                taken = self._take()
+                try:
+                    answered = await self._round(taken)
+                    self._waiting[:0] = taken[answered:]  # what comes after a close is decided anew
+                except Exception as problem:  # our own mistakes too: whoever waits must be told
+                    self._known = self._producers = None
+                    _tell(taken, problem)
+        finally:
+            self._running = asyncio.create_task(self._run()) if self._waiting else None
+
+    def _take(self) -> list[_Waiting]:
+        size = count = 0
+        for waiting in self._waiting:
+            size += len(waiting.wish.data or b"")
+            if count and (count >= _ROUND_WISHES_MAX or size > _ROUND_BYTES_MAX):
+                break
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+    async def _round(self, taken: list[_Waiting]) -> int:
+        """Carry out the wishes together. Returns how many of them were answered."""
+        is_guarded = any(waiting.wish.is_guarded for waiting in taken)
+        is_fresh = False
+        for tries in range(_TRIES):
+            if self._known is None or (is_guarded and self._producers is None):
+                self._learn(await self._store.known(self._name, with_producers=is_guarded))
+                is_fresh = True
+            try:
+                plan = self._plan(taken, is_fresh=is_fresh)
+                stored = await self._store.committer(self._name).append_together(plan.drafts) if plan.drafts else ()
+            except (Conflict, _Stale) as problem:
+                self._known = self._producers = None
+                is_fresh = False
+                if isinstance(problem, Conflict):
+                    metrics.append_conflicts.inc()
+                    await asyncio.sleep(random.uniform(0, 0.002 * min(tries, 10)))  # noqa: S311  # so that two writers part
+                continue
+            self._answer(plan, stored)
+            return len(plan.answers)
+        raise Overloaded("too many write to this stream at once", retry_after=1)
+
+    def _learn(self, known: Known) -> None:
+        self._known = known
+        self._producers = None if known.producers is None else dict(known.producers)
+
+    def _plan(self, taken: list[_Waiting], *, is_fresh: bool) -> _Plan:
+        known = self._known
+        if known is None:
+            raise _Stale
+        noted: ChainMap[str, Producer] = ChainMap({}, self._producers or {})
+        known = replace(known, producers=noted)
+        now = self._clock()
+        answers: list[tuple[_Waiting, Change | Outcome | PostroadError]] = []
+        drafts: list[Draft] = []
+        condition = self._fence(known)
+        for waiting in taken:
+            answer: Change | Outcome | PostroadError
+            try:
+                answer = decide(known, waiting.wish, now)
+            except PostroadError as refusal:
+                answer = refusal
+            if not isinstance(answer, Change) and not is_fresh:
+                raise _Stale
+            answers.append((waiting, answer))
+            if isinstance(answer, Change):
+                drafts += self._drafts(answer, condition if not drafts else "")
+                noted.update(answer.producers)
+                known = after(known, answer, now)
+                if answer.wish.closes:  # where the stream ends is known once this is stored; what follows must say it
+                    break
+        return _Plan(answers, drafts, dict(noted.maps[0]), known.last_seq)
+
+    def _fence(self, known: Known) -> str:
+        """Who knows the producers must hear of every append, also of those that others make, or it no longer knows them."""
+        if self._producers is not None:
+            return fence(self._name.everything, known.last)
+        return fence(self._name.record, known.record_at)
+
+    def _drafts(self, change: Change, condition: str) -> list[Draft]:
+        """A record that closes comes after its data, so that nobody sees the end before them; one that says that guarded appends
+        begin comes before."""
+        wish = change.wish
+        drafts: list[Draft] = []
+        if change.record is not None and not wish.closes:
+            drafts.append(record_draft(self._name, change.record, condition))
+            condition = ""
+        if wish.data is not None:
+            drafts.append(data_draft(self._name, wish.data, wish.claim, wish.seq, condition))
+            condition = ""
+        if change.record is not None and wish.closes:
+            drafts.append(record_draft(self._name, change.record, condition))
+        return drafts
+
+    def _answer(self, plan: _Plan, stored: Sequence[Stored]) -> None:
+        known = self._known
+        if known is None:
+            return
+        places = iter(stored)
+        seen: _Seen = (known.tail, known.record, known.record_at)
+        for waiting, answer in plan.answers:
+            if isinstance(answer, PostroadError):
+                _tell([waiting], answer)
+                continue
+            if isinstance(answer, Change):
+                seen = self._placed(answer, places, seen)
+                outcome = Outcome(seen[0], is_closed=answer.wish.closes, claim=answer.wish.claim)
+            else:
+                outcome = replace(answer, next_offset=seen[0])
+            if not waiting.future.done():
+                waiting.future.set_result(outcome)
+        tail, record, record_at = seen
+        last = stored[-1].sequence if stored else known.last
+        touched = self._clock() if stored else known.touched_at_ms
+        self._known = replace(
+            known, record=record, record_at=record_at, last=last, tail=tail, last_seq=plan.last_seq, touched_at_ms=touched
+        )
+        if self._producers is not None:
+            self._producers.update(plan.producers)
+        metrics.appended.add(self._name.tenant, sum(isinstance(answer, Change) for _, answer in plan.answers))
+        self._since_checkpoint += len(stored)
+        self._save_if_due()
+
+    def _placed(self, change: Change, places: Iterator[Stored], seen: "_Seen") -> "_Seen":
+        """What is seen of the stream once the change has its places, which are in the order of its drafts."""
+        wish = change.wish
+        tail, record, record_at = seen
+        if change.record is not None and not wish.closes:
+            record_at = next(places).sequence
+            record = resolved(change.record, record_at)
+        if wish.data is not None:
+            tail = next(places).sequence
+        if change.record is not None and wish.closes:
+            record_at = next(places).sequence
+            record = resolved(change.record, record_at)
+        return tail, record, record_at
+
+    def _save_if_due(self) -> None:
+        known = self._known
+        if known is None or self._producers is None or known.record is None or known.record.guarded_from is None:
+            return
+        if self._since_checkpoint < max(_CHECKPOINT_EVERY, len(self._producers)) or self._saving is not None:
+            return
+        self._since_checkpoint = 0
+        self._saving = asyncio.create_task(self._save(replace(known, producers=dict(self._producers))))
+
+    async def _save(self, known: Known) -> None:
+        try:
+            await self._store.save_checkpoint(self._name, known)
+        except PostroadError as problem:  # the next one will do
+            log.warning("checkpoint_not_saved", stream=self._name.id, code=problem.code)
+        finally:
+            self._saving = None
+
+
+def _tell(waiting: Sequence[_Waiting], problem: Exception) -> None:
+    for one in waiting:
+        if not one.future.done():
+            one.future.set_exception(problem)
+
+
+class Lanes:
+    """The process's lanes, those used last."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._lanes: OrderedDict[Name, Lane] = OrderedDict()
+
+    def of(self, name: Name) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane(self._store, name, self._clock)
+            if len(self._lanes) > _LANES_MAX:
+                oldest, idle = next(iter(self._lanes.items()))
+                if idle.is_idle:
+                    del self._lanes[oldest]
+        else:
+            self._lanes.move_to_end(name)
+        return lane

@@ -1,0 +1,277 @@
+"""How durable streams begin and end: creating, forking, deleting, expiring.
+
+A fork has its source's data by reference, so a source that is deleted while forks read from it is only hidden; it goes when the
+last of them does. Sources count their forks in their record, in the same atomic batch that makes or ends the fork.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from postroad.engine.commit import Draft
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import (
+    Conflict,
+    ContentTypeMismatch,
+    InvalidParameter,
+    NotNow,
+    Overloaded,
+    StreamExists,
+    StreamGone,
+)
+from postroad.streams import metrics
+from postroad.streams.content import json_elements, split_json
+from postroad.streams.reading import CHUNK_BYTES_MAX, Reading
+from postroad.streams.records import Origin, Segment, State, StreamRecord, media_type, resolved
+from postroad.streams.rules import Known, found, is_expired
+from postroad.streams.store import Name, Store, data_draft, fence, record_draft
+
+DEFAULT_TYPE = "application/octet-stream"
+_TRIES = 20
+_CHAIN_MAX = 64
+
+log = structlog.get_logger("postroad.streams")
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOf:
+    """`offset` None: at the source's end."""
+
+    source: str
+    offset: int | None = None
+    sub_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The stream that somebody wants to be there. `content_type` None: the default, or the source's."""
+
+    content_type: str | None = None
+    ttl_seconds: int | None = None
+    expires_at_ms: int | None = None
+    expires_at: str | None = None
+    is_closed: bool = False
+    is_public: bool | None = None
+    fork: ForkOf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    record: StreamRecord
+    tail: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a fork is made of; `prefix` is the part of an append that it takes along."""
+
+    name: Name
+    known: Known
+    record: StreamRecord
+    origin: Origin
+    prefix: bytes | None
+
+
+class Lives:
+    def __init__(self, store: Store, reading: Reading, clock: Clock) -> None:
+        self._store, self._reading, self._clock = store, reading, clock
+
+    # Beginning
+
+    async def create(self, name: Name, wanted: Blueprint, body: bytes) -> Made:
+        """The stream as it is wanted, new or found as such. Raises StreamExists, StreamNotFound and NotNow for a fork's source,
+        InvalidParameter, MalformedJson."""
+        for _ in range(_TRIES):
+            known = await self._store.known(name)
+            record = known.record
+            if record is not None and record.state is State.HIDDEN:
+                raise StreamExists("a deleted stream has this name, and forks still read from it")
+            has_expired = record is not None and is_expired(record, known.touched_at_ms, self._clock())
+            if record is not None and record.state is State.LIVE and not has_expired:
+                return self._compared(known, record, wanted)
+            if has_expired and record is not None and record.state is State.LIVE:
+                if record.forks:
+                    raise StreamExists("an expired stream has this name, and forks still read from it")
+                await self.end_if_expired(name)
+                continue
+            try:
+                return await self._make(name, known, wanted, body)
+            except Conflict:
+                continue
+        raise Overloaded("too many change this stream at once", retry_after=1)
+
+    def _compared(self, known: Known, record: StreamRecord, wanted: Blueprint) -> Made:
+        """What is there, if it is what is wanted."""
+        asked = wanted.content_type or (DEFAULT_TYPE if wanted.fork is None else record.content_type)
+        origin, fork = record.origin, wanted.fork
+        is_same = (
+            media_type(asked) == media_type(record.content_type)
+            and wanted.is_closed == record.is_closed
+            and (wanted.is_public is None or wanted.is_public == record.is_public)
+            and (fork is None) == (origin is None)
+        )
+        if fork is None or wanted.ttl_seconds is not None or wanted.expires_at_ms is not None:
+            is_same = is_same and (wanted.ttl_seconds, wanted.expires_at_ms) == (record.ttl_seconds, record.expires_at_ms)
+        if fork is not None and origin is not None:
+            is_same = is_same and fork.source == origin.source and fork.sub_offset == origin.sub_offset
+            is_same = is_same and fork.offset in (None, origin.until)
+        if not is_same:
+            raise StreamExists("there is a stream of this name with another configuration")
+        return Made(record, known.tail, is_new=False)
+
+    async def _make(self, name: Name, known: Known, wanted: Blueprint, body: bytes) -> Made:
+        source = None if wanted.fork is None else await self._source(name, wanted)
+        record = self._new_record(name, wanted, source)
+        first = _first_data(record, body)
+        before = [source.prefix] if source is not None and source.prefix else []
+        own = [*before, *([first] if first is not None else [])]
+        drafts = [record_draft(name, record, fence(name.everything, known.last))]
+        drafts += [data_draft(name, data, None, None) for data in own]
+        if source is not None:
+            drafts.append(_counted(source))
+        stored = await self._store.committer(name).append_together(drafts)
+        born = stored[0].sequence
+        if known.last:
+            await self._store.purge(name, born)
+        metrics.created.add(name.tenant)
+        record = resolved(record, born)
+        return Made(record, stored[len(own)].sequence if own else record.base, is_new=True)
+
+    def _new_record(self, name: Name, wanted: Blueprint, source: "_Source | None") -> StreamRecord:
+        ttl, expires_ms, expires = wanted.ttl_seconds, wanted.expires_at_ms, wanted.expires_at
+        content_type = wanted.content_type or DEFAULT_TYPE
+        if source is not None:
+            parent = source.record
+            if ttl is None and expires_ms is None:
+                ttl, expires_ms, expires = parent.ttl_seconds, parent.expires_at_ms, parent.expires_at
+            content_type = wanted.content_type or parent.content_type
+            if media_type(content_type) != media_type(parent.content_type):
+                raise ContentTypeMismatch(f"the source is of {parent.content_type!r}")
+        return StreamRecord(
+            id=name.id,
+            content_type=content_type,
+            created_at_ms=self._clock(),
+            ttl_seconds=ttl,
+            expires_at_ms=expires_ms,
+            expires_at=expires,
+            is_closed=wanted.is_closed,
+            is_public=bool(wanted.is_public),
+            origin=None if source is None else source.origin,
+        )
+
+    async def _source(self, name: Name, wanted: Blueprint) -> "_Source":
+        """What the fork is made of. Raises StreamNotFound, NotNow, InvalidParameter."""
+        fork = wanted.fork
+        if fork is None:
+            raise ValueError("not a fork")
+        source = Name(name.tenant, fork.source)
+        if source == name:
+            raise InvalidParameter("a stream cannot be forked from itself")
+        known = await self._store.known(source)
+        try:
+            record = found(known, self._clock())
+        except StreamGone as gone:
+            raise NotNow("the source was deleted") from gone
+        until = known.tail if fork.offset is None else fork.offset
+        if until > known.tail:
+            raise InvalidParameter("Stream-Fork-Offset is beyond the source's end")
+        segments = [*(record.origin.segments if record.origin else ()), Segment(source.id, record.born, until)]
+        segments = [msgspec.structs.replace(one, until=min(one.until, until)) for one in segments]
+        if len(segments) > _CHAIN_MAX:
+            raise InvalidParameter(f"a fork has at most {_CHAIN_MAX} streams before it")
+        prefix = await self._prefix(source, record, until, fork.sub_offset)
+        origin = Origin(source.id, record.born, until, fork.sub_offset, tuple(segments))
+        return _Source(source, known, record, origin, prefix)
+
+    async def _prefix(self, source: Name, record: StreamRecord, until: int, sub_offset: int) -> bytes | None:
+        """The part of the source's next append that a sub-offset takes along."""
+        if sub_offset == 0:
+            return None
+        following = await self._reading.entries(source, record, until, 1, CHUNK_BYTES_MAX)
+        data = following[0][0].payload if following[0] else b""
+        parts: Sequence[bytes] = split_json(data) if record.is_json and data else ()
+        length = len(parts) if record.is_json else len(data)
+        if sub_offset > length:
+            raise InvalidParameter("Stream-Fork-Sub-Offset is beyond the append that follows")
+        return b",".join(parts[:sub_offset]) if record.is_json else data[:sub_offset]
+
+    # Ending
+
+    async def delete(self, name: Name) -> None:
+        """Raises StreamNotFound, StreamGone."""
+        for _ in range(_TRIES):
+            known = await self._store.known(name)
+            record = found(known, self._clock())
+            try:
+                if record.forks:
+                    hidden = msgspec.structs.replace(record, state=State.HIDDEN)
+                    await self._store.committer(name).append(record_draft(name, hidden, fence(name.record, known.record_at)))
+                else:
+                    await self._end(name, known, record)
+            except Conflict:
+                continue
+            metrics.deleted.add(name.tenant)
+            return
+        raise Overloaded("too many change this stream at once", retry_after=1)
+
+    async def end_if_expired(self, name: Name) -> bool:
+        """Whether it had expired, and is gone now. One that forks read from stays."""
+        known = await self._store.known(name)
+        record = known.record
+        if record is None or record.state is not State.LIVE or record.forks:
+            return False
+        if not is_expired(record, known.touched_at_ms, self._clock()):
+            return False
+        try:
+            await self._end(name, known, record)
+        except Conflict:
+            return False
+        metrics.deleted.add(name.tenant)
+        return True
+
+    async def _end(self, name: Name, known: Known, record: StreamRecord) -> None:
+        """First a record that says so is durable, then everything goes: a crash between the two leaves nothing that is seen."""
+        ended = msgspec.structs.replace(record, state=State.DELETED)
+        releases, gone = await self._releases(name.tenant, record.origin)
+        drafts = [record_draft(name, ended, fence(name.everything, known.last)), *releases]
+        stored = await self._store.committer(name).append_together(drafts)
+        for one in (name, *gone):
+            await self._store.purge(one, stored[-1].sequence + 1)
+
+    async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[Draft], list[Name]]:
+        """What it takes to let go of the stream that a fork was made of, now that the fork ends; and which streams go with it."""
+        drafts: list[Draft] = []
+        gone: list[Name] = []
+        while origin is not None:
+            source = Name(tenant, origin.source)
+            known = await self._store.known(source)
+            parent = known.record
+            if parent is None or parent.state is State.DELETED or parent.born != origin.source_born:
+                break
+            is_last = parent.state is State.HIDDEN and parent.forks <= 1
+            state = State.DELETED if is_last else parent.state
+            changed = msgspec.structs.replace(parent, forks=max(0, parent.forks - 1), state=state)
+            drafts.append(record_draft(source, changed, fence(source.record, known.record_at)))
+            if not is_last:
+                break
+            gone.append(source)
+            origin = parent.origin
+        return drafts, gone
+
+
+def _first_data(record: StreamRecord, body: bytes) -> bytes | None:
+    """What a new stream begins with. Raises MalformedJson."""
+    if not body:
+        return None
+    if not record.is_json:
+        return body
+    return b",".join(json_elements(body)) or None
+
+
+def _counted(source: _Source) -> Draft:
+    """The source's record, with one fork more."""
+    record = msgspec.structs.replace(source.record, forks=source.record.forks + 1)
+    return record_draft(source.name, record, fence(source.name.record, source.known.record_at))

@@ -1,0 +1,30 @@
+"""Puts the durable streams of one process together."""
+
+from dataclasses import dataclass
+
+from postroad.engine.commit import Committers
+from postroad.engine.link import Link
+from postroad.http.routing import Route
+from postroad.kernel.clock import Clock
+from postroad.streams.live import Live, LiveOptions
+from postroad.streams.routes import StreamRoutes
+from postroad.streams.service import Streams
+from postroad.streams.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    replicas: int
+    live: LiveOptions
+    public_url: str | None = None
+
+
+class StreamParts:
+    def __init__(self, link: Link, committers: Committers, clock: Clock, options: StreamOptions) -> None:
+        self.service = Streams(Store(link, committers, options.replicas), clock)
+        self._routes = StreamRoutes(self.service, Live(self.service, options.live), clock, options.public_url)
+        self.delete_all = self.service.delete_all
+        self.end_expired = self.service.end_expired
+
+    def routes(self) -> list[Route]:
+        return self._routes.table()

@@ -1,0 +1,97 @@
+"""What a user can do with durable streams."""
+
+from collections.abc import AsyncIterator
+
+from postroad.engine.log import Entry
+from postroad.engine.tail import Source, follow
+from postroad.kernel.clock import Clock
+from postroad.kernel.names import streams_store, unescape
+from postroad.streams.lanes import Lanes
+from postroad.streams.lives import Blueprint, Lives, Made
+from postroad.streams.offsets import Place, offset_text
+from postroad.streams.reading import Chunk, Reading
+from postroad.streams.records import State, StreamRecord, decode_record
+from postroad.streams.rules import Known, Outcome, Wish
+from postroad.streams.store import Name, Store
+
+_PAGE = 500
+
+
+class Streams:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self._reading = Reading(store, clock)
+        self._lives = Lives(store, self._reading, clock)
+        self._lanes = Lanes(store, clock)
+
+    async def create(self, name: Name, wanted: Blueprint, body: bytes = b"") -> Made:
+        """The stream as it is wanted, new or found as such. Raises StreamExists, InvalidParameter, MalformedJson; for a fork also
+        StreamNotFound and NotNow of its source."""
+        return await self._lives.create(name, wanted, body)
+
+    async def append(self, name: Name, wish: Wish) -> Outcome:
+        """Append, close, or both. Returns once it would survive a crash; raises what `rules.decide` does, EngineUnavailable."""
+        return await self._lanes.of(name).submit(wish)
+
+    async def look(self, name: Name, *, touches: bool = False) -> Known:
+        """The stream as it is now; `touches` if that counts as use. Raises StreamNotFound, StreamGone."""
+        return await self._reading.look(name, touches=touches)
+
+    async def read(self, name: Name, place: Place) -> Chunk:
+        """The data after a place, as much as fits an answer. Counts as use. Raises StreamNotFound, StreamGone."""
+        return await self._reading.read(name, place)
+
+    async def read_on(self, name: Name, record: StreamRecord, place: int) -> Chunk:
+        """As `read`, of a stream that was found and whose reading was counted when it began."""
+        return await self._reading.chunk(name, record, place)
+
+    async def delete(self, name: Name) -> None:
+        """Raises StreamNotFound, StreamGone."""
+        await self._lives.delete(name)
+
+    async def delete_all(self, tenant: str) -> None:
+        await self.store.delete_all(tenant)
+
+    async def end_expired(self, tenant: str) -> int:
+        """How many streams of the tenant had expired, and are gone now."""
+        ended = 0
+        for stream in await self.paths(tenant):
+            ended += await self._lives.end_if_expired(Name(tenant, stream))
+        return ended
+
+    # For what follows all streams of a tenant
+
+    async def paths(self, tenant: str) -> list[str]:
+        """The streams that there are, expired ones that nobody has noticed included."""
+        found: dict[str, bool] = {}
+        position = 1
+        if not await self.store.exists(tenant):
+            return []
+        while True:
+            page = await self.store.page_of_records(tenant, position, _PAGE)
+            for entry in page.entries:
+                record = decode_record(entry.payload)
+                found[record.id] = record.state is State.LIVE
+            position = page.next_sequence
+            if page.is_end:
+                return [stream for stream, is_live in found.items() if is_live]
+
+    async def tail(self, tenant: str, path: str) -> str | None:
+        known = await self.store.known(Name(tenant, path))
+        if known.record is None or known.record.state is not State.LIVE:
+            return None
+        return offset_text(known.tail)
+
+    async def append_json(self, tenant: str, path: str, element: bytes) -> None:
+        await self.append(Name(tenant, path), Wish(element, "application/json"))
+
+    async def appended(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
+        """Where each stream of the tenant ends, each time that something was written to it."""
+        await self.store.ensure(tenant)
+        source = Source(streams_store(tenant), f"s.{tenant}.>")
+        async for entry in follow(self.store.link, source, await self.store.last_sequence(tenant)):
+            yield _path_of(entry), offset_text(entry.sequence)
+
+
+def _path_of(entry: Entry) -> str:
+    return unescape(entry.subject.split(".")[2])
