@@ -28,10 +28,14 @@ class Answer:
 
 
 class Caller:
-    """One connection to one stream. Errors of the connection are the caller's; answers are returned whatever they say."""
+    """One connection to one stream. Errors of the connection are the caller's; answers are returned whatever they say.
 
-    def __init__(self, url: str, headers: dict[str, str], name: str) -> None:
+    `renews_every` so many calls it takes a new connection, and with it perhaps another worker.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], name: str, renews_every: int = 0) -> None:
         self.name = name
+        self._renews_every, self._calls = renews_every, 0
         self._url = f"{url}/v1/stream/{name}"
         connector = aiohttp.TCPConnector(limit=1)
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=20), connector=connector)
@@ -55,6 +59,9 @@ class Caller:
         return await self._call("POST", {**JSON, **(headers or {})}, message)
 
     async def _call(self, method: str, headers: dict[str, str] | None = None, message: object = None) -> Answer:
+        self._calls += 1
+        if self._renews_every and self._calls % self._renews_every == 0:
+            headers = {**(headers or {}), "Connection": "close"}
         body = {} if message is None else {"json": [message]}  # an array that is sent is a list of messages
         async with self._session.request(method, self._url, headers=headers, **body) as answer:  # type: ignore[arg-type]
             await answer.read()
@@ -163,7 +170,7 @@ class Watcher:
             if found:
                 self.seen += found
                 self.marks.append((offset, len(self.seen)))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 # What several writers do to one stream at the same time
@@ -206,7 +213,7 @@ class Stage:
         self.is_over = False
 
     def caller(self) -> Caller:
-        return Caller(self._url, self._headers, self.name)
+        return Caller(self._url, self._headers, self.name, renews_every=10)
 
     # Its lives
 
