@@ -13,7 +13,9 @@ import pytest
 
 from postroad.assembly import described_routes
 from postroad.client import AsyncPostroad, Postroad
-from postroad.client.calls import Call, Pages, SyncNamespace, Watch, operation, pages, watch
+from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
+from postroad.client.following import Follower
+from postroad.client.producing import Entry, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.http.routing import Route, Router
 from postroad.queues.filters import MessageFilter
@@ -35,7 +37,7 @@ def methods() -> Iterator[tuple[str, Any]]:
 def methods_of(thing: object, before: str = "") -> Iterator[tuple[str, Any]]:
     for owner in type(thing).__mro__:
         for name, method in vars(owner).items():
-            if isinstance(method, operation | pages | watch):
+            if isinstance(method, operation | pages | watch | live):
                 yield f"{before}{name}", method
     for name, part in vars(thing).items():
         if isinstance(part, SyncNamespace):
@@ -70,7 +72,11 @@ FITTING = {
     "on_progress": None,
 }
 
-FITTING_HERE = {("queues.peek", "state"): "delayed", ("queues.peek_page", "state"): "delayed"}
+FITTING_HERE = {
+    ("queues.peek", "state"): "delayed",
+    ("queues.peek_page", "state"): "delayed",
+    ("streams.create", "body"): None,  # `messages` are instead of it
+}
 
 
 def given(name: str, parameter: inspect.Parameter) -> Any:
@@ -104,7 +110,8 @@ def calls_of(name: str) -> list[tuple[Call[Any], bool]]:
         positional = [given(name, one) for one in some if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         keywords = {one.name: given(name, one) for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
         built = build(None, *positional, **keywords)
-        calls.append((built.call if isinstance(built, Pages | Watch) else built, some is not needed))
+        first = built.call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Watch) else built
+        calls.append((first, some is not needed))
     return calls
 
 
@@ -133,12 +140,15 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
             assert not query
         else:
             msgspec.convert(query, route.query, strict=False)
+        if is_full:
+            sent.setdefault("query", set()).update(query)
+        if route.takes_bytes:
+            continue
         if route.body is None:
             assert not request.content
         else:
             msgspec.json.decode(request.content, type=route.body)
         if is_full:
-            sent.setdefault("query", set()).update(query)
             sent.setdefault("body", set()).update(msgspec.json.decode(request.content) if request.content else {})
     if route.query is not None:
         assert sent["query"] - {"cursor"} == encoded_names(route.query) - {"cursor"} - LEFT_OUT.get(name, set())
@@ -154,7 +164,22 @@ LEFT_OUT = {
     "queues.dead_letters.list": {"groupBy", "state"},
     "queues.dead_letters.list_page": {"groupBy", "state"},
     "queues.dead_letters.groups": {"state", "from", "to", "bodyMax", "limit"},
+    "streams.read": {"live"},
+    "streams.messages": {"live"},
+    "streams.follow": {"live"},  # the first call catches up
 }
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_all_that_a_streams_headers_can_say_can_be_said(method: str) -> None:
+    """What no method's argument says, a producer does."""
+    names = [name for name in METHODS if name.startswith("streams.")]
+    calls = [call for name in names for call, _ in calls_of(name) if call.method == method]
+    if method == "POST":
+        calls.append(next(Numbering("/v1/stream/acme", "p", 0, 0).appending(Entry(None, closes=True))))
+    assert {header for call in calls for header in call.headers} == {
+        header for route in {route_of(call).path: route_of(call) for call in calls}.values() for header, _ in route.headers
+    }
 
 
 @pytest.mark.parametrize("name", ["queues.dead_letters.redrive", "queues.dead_letters.purge"])
@@ -176,12 +201,13 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
             assert encoded_names(call.answer) <= {field for kind in kinds for field in encoded_names(kind)}
 
 
-ONCE = r"\.(create|rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
+# A stream's creation says all that it shall be, so twice is the same as once. So is closing, unless something is appended.
+ONCE = r"(?<!^streams)\.(create|rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$|^streams\.(append|append_many|close)$"
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if re.search(ONCE, name)])
 def test_what_begins_something_is_not_repeated_blindly(name: str) -> None:
-    assert not any(call.is_repeatable for call, _ in calls_of(name) if not is_dry(call))
+    assert not any(call.is_repeatable for call, _ in calls_of(name) if not is_dry(call) and not is_close_only(call))
 
 
 def test_everything_else_is_repeated_when_an_answer_is_lost() -> None:
@@ -191,6 +217,10 @@ def test_everything_else_is_repeated_when_an_answer_is_lost() -> None:
 
 def is_dry(call: Call[Any]) -> bool:
     return isinstance(call.body, dict) and call.body.get("dryRun") is True
+
+
+def is_close_only(call: Call[Any]) -> bool:
+    return "Stream-Closed" in call.headers and call.body is None
 
 
 def test_a_dry_run_begins_nothing_and_is_repeated() -> None:

@@ -1,6 +1,7 @@
 """The Python SDK: `Postroad` and `AsyncPostroad`, from one definition of every call."""
 
 from postroad.client.clients import AsyncPostroad, Postroad
+from postroad.client.producing import AsyncProducer, Producer
 from postroad.client.shapes.access import (
     Invite,
     JwtSecret,
@@ -27,14 +28,19 @@ from postroad.client.shapes.queues import (
     Queue,
     SeenMessage,
 )
+from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.shapes.tasks import Job, JobsProgress, Redriven, Task
 
 __all__ = [
     "Acked",
+    "Appended",
     "AsyncPostroad",
+    "AsyncProducer",
     "AuditEntry",
     "Batch",
     "BatchItem",
+    "Chunk",
+    "CreatedStream",
     "DeadGroup",
     "DeadMessage",
     "Extended",
@@ -51,11 +57,14 @@ __all__ = [
     "Message",
     "Postroad",
     "Preferences",
+    "Producer",
     "Published",
     "Purged",
     "Queue",
     "Redriven",
     "SeenMessage",
+    "StreamInfo",
+    "StreamMessage",
     "Task",
     "Tenant",
     "TenantSettings",

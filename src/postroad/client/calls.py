@@ -2,16 +2,19 @@
 
 A namespace's method builds a `Call`: what to send, and what comes back. `@operation` turns it into a method that carries the call
 out: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` does the same for lists, as an iterator,
-and `@watch` for what is asked again and again until it is over.
+`@watch` for what is asked again and again until it is over, and `@live` for what is followed as it comes.
 Types follow: a type checker sees `Published` on one and `Awaitable[Published]` on the other.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+import httpx
 import msgspec
 
 if TYPE_CHECKING:
+    from postroad.client.following import Follower
+    from postroad.client.shapes.streams import StreamMessage
     from postroad.client.transport import AsyncTransport, SyncTransport
 
 S = TypeVar("S")
@@ -19,12 +22,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Content(msgspec.Struct, frozen=True):
+    """A body that goes out as it is. Without a `media` type it is said to be nothing."""
+
+    data: bytes
+    media: str | None
+
+
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One request. `is_repeatable`: sending it twice is the same as once, so it may be tried again when no answer came."""
+    """One request. `is_repeatable`: sending it twice is the same as once, so it may be tried again when no answer came.
+
+    The result is the answer's JSON as the type `answer`, or what `read` makes of an answer whose headers count, too. A `body` is
+    sent as JSON, unless it is `Content`. `codes` says what a status means that comes without a body, as HEAD's do.
+    """
 
     method: str
     path: str
     answer: Any = None
+    read: Callable[[httpx.Response], T] | None = None
+    codes: Mapping[int, str] = {}
     body: object = None
     query: Mapping[str, object] = {}
     headers: Mapping[str, str] = {}
@@ -38,9 +54,10 @@ class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     call: Call[Any]
     items: Callable[[Any], list[T]]
     cursor: Callable[[Any], str | None]
+    cursor_name: str = "cursor"
 
     def following(self, cursor: str) -> "Call[Any]":
-        return msgspec.structs.replace(self.call, query={**self.call.query, "cursor": cursor})
+        return msgspec.structs.replace(self.call, query={**self.call.query, self.cursor_name: cursor})
 
 
 class Watch(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -126,3 +143,27 @@ class watch(Generic[S, P, T]):  # noqa: N801
 
         see_through.__doc__ = self.__doc__
         return see_through
+
+
+class live(Generic[S, P]):  # noqa: N801
+    """What comes is a generator, so that `contextlib.closing` and `aclosing` can end it where it stands."""
+
+    def __init__(self, build: "Callable[Concatenate[S, P], Follower]") -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: type) -> "live[S, P]": ...
+    @overload
+    def __get__(self, namespace: SyncNamespace, owner: type) -> "Callable[P, Generator[StreamMessage, None, None]]": ...
+    @overload
+    def __get__(self, namespace: AsyncNamespace, owner: type) -> "Callable[P, AsyncGenerator[StreamMessage, None]]": ...
+    def __get__(self, namespace: Any, owner: type) -> Any:
+        if namespace is None:
+            return self
+
+        def follow(*args: Any, **kwargs: Any) -> Any:
+            return namespace._transport.follow(self._build(namespace, *args, **kwargs))
+
+        follow.__doc__ = self.__doc__
+        return follow

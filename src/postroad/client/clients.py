@@ -12,6 +12,7 @@ from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
 from postroad.client.queues import AsyncQueues, Queues
 from postroad.client.settings import AsyncSettings, Settings
+from postroad.client.streams import AsyncStreams, Streams
 from postroad.client.tasks import AsyncTasks, Tasks
 from postroad.client.tenants import AsyncTenants, Tenants
 from postroad.client.tokens import AsyncTokens, Tokens
@@ -58,6 +59,7 @@ class Postroad:
     ) -> None:
         self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = Queues(self._transport)
+        self.streams = Streams(self._transport)
         self.jobs = Jobs(self._transport)
         self.tasks = Tasks(self._transport)
         self.tenants = Tenants(self._transport)
@@ -104,6 +106,7 @@ class AsyncPostroad:
     ) -> None:
         self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = AsyncQueues(self._transport)
+        self.streams = AsyncStreams(self._transport)
         self.jobs = AsyncJobs(self._transport)
         self.tasks = AsyncTasks(self._transport)
         self.tenants = AsyncTenants(self._transport)

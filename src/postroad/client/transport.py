@@ -8,7 +8,8 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.request import getproxies
@@ -17,7 +18,9 @@ import httpx
 import msgspec
 
 from postroad import __version__
-from postroad.client.calls import Call, Pages, Watch
+from postroad.client.calls import Call, Content, Pages, Watch
+from postroad.client.following import SILENCE_SECONDS, Follower
+from postroad.client.shapes.streams import StreamMessage
 from postroad.kernel.errors import ERRORS, PostroadError, Unreachable
 
 T = TypeVar("T")
@@ -42,7 +45,7 @@ class ClientSettings:
 @dataclass(frozen=True, slots=True)
 class Send:
     call: Call[Any]
-    timeout: float
+    timeout: float | httpx.Timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +66,13 @@ def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "C
     while True:
         outcome, now = yield Send(call, min(settings.try_timeout + call.wait_seconds, max(0.001, give_up_at - now)))
         if isinstance(outcome, httpx.Response):
-            problem = _problem(outcome)
+            problem = _problem(call, outcome)
             if problem is None:
                 return _result(call, outcome)
             # A refusal that says "later" was not carried out, except one that does not know.
             may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_DONE)
         else:
-            problem = Unreachable(f"{settings.url} did not answer: {type(outcome).__name__}")
+            problem = _unreachable(settings, outcome)
             may_repeat = call.is_repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
         wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients, guards nothing
         if not may_repeat or now + wait >= give_up_at:
@@ -100,23 +103,44 @@ def _watching(watch: Watch[T], started: float) -> "Generator[Call[T] | Pause, tu
         pause = min(pause * 1.5, pause_max)
 
 
-def _problem(response: httpx.Response) -> PostroadError | None:
+Script = Generator[Call[Any], Any, T]  # several calls in a row, each made with what came of those before
+
+
+_STATUS_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate-limited"}
+_TOLD_IN_HEADERS = {
+    "producer-epoch": "epoch",
+    "producer-expected-seq": "expected",
+    "producer-received-seq": "received",
+    "stream-next-offset": "offset",
+}
+
+
+def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
     if response.status_code < 400:
         return None
     try:
         body = msgspec.json.decode(response.content)
         kind = ERRORS.get(body["code"], PostroadError)
         detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
-    except (msgspec.DecodeError, KeyError, TypeError):  # a proxy answered, not Postroad
-        kind = Unreachable if response.status_code >= 500 else PostroadError
-        detail, extra = f"HTTP {response.status_code}", {}
+    except (msgspec.DecodeError, KeyError, TypeError):  # to HEAD, which has no body; or a proxy answered, not Postroad
+        code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
+        kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
+        detail, extra = "" if code else f"HTTP {response.status_code}", {}
+    told = {name: response.headers[header] for header, name in _TOLD_IN_HEADERS.items() if header in response.headers}
+    extra |= {name: int(value) if value.isdigit() else value for name, value in told.items()}
     after = response.headers.get("retry-after", "")
     problem = kind(detail, retry_after=float(after) if after.isdigit() else None, extra=extra)
     problem.request_id = response.headers.get("x-request-id", "")
     return problem
 
 
+def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
+    return Unreachable(f"{settings.url} did not answer: {type(failure).__name__}")
+
+
 def _result(call: Call[T], response: httpx.Response) -> T:
+    if call.read is not None:
+        return call.read(response)
     if call.answer is None:
         return None  # type: ignore[return-value]
     return msgspec.json.decode(response.content, type=call.answer)  # type: ignore[no-any-return]
@@ -124,10 +148,17 @@ def _result(call: Call[T], response: httpx.Response) -> T:
 
 def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Request:
     call = send.call
-    content = None if call.body is None else msgspec.json.encode(call.body)
-    headers = dict(call.headers) | ({"Content-Type": "application/json"} if content is not None else {})
+    content, media = None if call.body is None else msgspec.json.encode(call.body), "application/json"
+    if isinstance(call.body, Content):
+        content, media = call.body.data, call.body.media or ""
+    headers = dict(call.headers) | ({"Content-Type": media} if content is not None and media else {})
     query = {name: _text(value) for name, value in call.query.items() if value is not None}
     return client.build_request(call.method, call.path, params=query, content=content, headers=headers, timeout=send.timeout)
+
+
+def _line(client: httpx.Client | httpx.AsyncClient, call: Call[Any], settings: ClientSettings) -> httpx.Request:
+    """The request for a line of events: it may take as long as it likes, if only something is heard now and then."""
+    return _request(client, Send(call, httpx.Timeout(settings.try_timeout, read=SILENCE_SECONDS)))
 
 
 def _text(value: object) -> str:
@@ -193,6 +224,53 @@ class SyncTransport:
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
 
+    def play(self, script: Script[T]) -> T:
+        try:
+            call = next(script)
+            while True:
+                try:
+                    answer = self.carry_out(call)
+                except PostroadError as problem:
+                    call = script.throw(problem)
+                else:
+                    call = script.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def follow(self, follower: Follower) -> Generator[StreamMessage, None, None]:
+        while not follower.is_over():
+            try:
+                if follower.listens:
+                    with self._line(follower) as pieces:
+                        for piece in pieces:
+                            yield from follower.hear(piece)
+                            if follower.is_over():
+                                return
+                else:
+                    yield from follower.take(self.carry_out(follower.call()))
+                pause = follower.rest()
+            except PostroadError as problem:
+                pause = follower.rest_after(problem)
+            time.sleep(pause)
+
+    @contextmanager
+    def _line(self, follower: Follower) -> Iterator[Iterator[bytes]]:
+        call = follower.call()
+        try:
+            response = self._client.send(_line(self._client, call, self.settings), stream=True)
+            try:
+                if response.status_code >= 400:
+                    response.read()
+                problem = _problem(call, response)
+                if problem is not None:
+                    raise problem
+                follower.opened(response.headers)
+                yield response.iter_bytes()
+            finally:
+                response.close()
+        except httpx.HTTPError as exc:
+            raise _unreachable(self.settings, exc) from exc
+
     def close(self) -> None:
         self._client.close()
 
@@ -242,6 +320,55 @@ class AsyncTransport:
                 step = watching.send((answer, time.monotonic()))
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
+
+    async def play(self, script: Script[T]) -> T:
+        try:
+            call = next(script)
+            while True:
+                try:
+                    answer = await self.carry_out(call)
+                except PostroadError as problem:
+                    call = script.throw(problem)
+                else:
+                    call = script.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def follow(self, follower: Follower) -> AsyncGenerator[StreamMessage, None]:
+        while not follower.is_over():
+            try:
+                if follower.listens:
+                    async with self._line(follower) as pieces:
+                        async for piece in pieces:
+                            for message in follower.hear(piece):
+                                yield message
+                            if follower.is_over():
+                                return
+                else:
+                    for message in follower.take(await self.carry_out(follower.call())):
+                        yield message
+                pause = follower.rest()
+            except PostroadError as problem:
+                pause = follower.rest_after(problem)
+            await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def _line(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
+        call = follower.call()
+        try:
+            response = await self._client.send(_line(self._client, call, self.settings), stream=True)
+            try:
+                if response.status_code >= 400:
+                    await response.aread()
+                problem = _problem(call, response)
+                if problem is not None:
+                    raise problem
+                follower.opened(response.headers)
+                yield response.aiter_bytes()
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as exc:
+            raise _unreachable(self.settings, exc) from exc
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -1,0 +1,256 @@
+"""Following a stream without a network: nothing is lost or repeated, wherever lines are cut and chunks begin."""
+
+import logging
+from base64 import b64encode
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.client.calls import Call
+from postroad.client.errors import Overloaded, RateLimited, StreamNotFound, Unreachable
+from postroad.client.following import Event, EventParser, Follower, Live, Position
+from postroad.client.shapes.streams import Chunk, StreamMessage
+
+READ: Call[Chunk] = Call(method="GET", path="/v1/stream/s", query={"offset": None})
+JSON = "application/json"
+
+
+def offset(number: int) -> str:
+    return f"{number:04}"
+
+
+def chunk(
+    messages: list[Any], start: int, *, media: str = JSON, is_up_to_date: bool = True, is_closed: bool = False, data: bytes = b""
+) -> Chunk:
+    """Offsets count messages here."""
+    return Chunk(
+        content_type=media,
+        data=msgspec.json.encode(messages) if media == JSON else data,
+        next_offset=offset(start + len(messages)),
+        is_up_to_date=is_up_to_date,
+        is_closed=is_closed,
+    )
+
+
+def values(messages: list[StreamMessage]) -> list[Any]:
+    return [message.value for message in messages]
+
+
+# Events
+
+
+def cut(text: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place % (len(text) + 1) for place in places} | {0, len(text)})
+    return [text[begin:end] for begin, end in pairwise(ends)]
+
+
+def heard(pieces: list[bytes]) -> list[Event]:
+    parser = EventParser()
+    return [event for piece in pieces for event in parser.feed(piece)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["data", "control"]),
+            st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])), min_size=1),
+        )
+    ),
+    st.lists(st.integers(0, 10_000)),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_events_are_the_same_wherever_the_line_cuts_them(
+    events: list[tuple[str, list[str]]], places: list[int], end: str
+) -> None:
+    text = "".join(
+        f"event: {kind}{end}" + "".join(f"data: {line}{end}" for line in lines) + f": beat{end}{end}" for kind, lines in events
+    )
+    wanted = [Event(kind, "\n".join(lines).encode()) for kind, lines in events]
+    assert heard(cut(text.encode(), places)) == wanted
+
+
+def test_what_is_no_data_is_no_event() -> None:
+    assert heard([b"retry: 1000\n\n: beat\n\nid: 7\nevent: control\ndata:{}\n\nevent: data\n\n"]) == [Event("control", b"{}")]
+
+
+def test_an_event_is_told_as_soon_as_it_is_whole_even_after_a_lone_cr() -> None:
+    parser = EventParser()
+    assert list(parser.feed(b"event: data\rdata:1\r\r")) == [Event("data", b"1")]
+    assert list(parser.feed(b"\nevent: data\r\ndata:2\r\n\r\n")) == [Event("data", b"2")]
+
+
+# Positions
+
+
+@given(st.lists(st.integers(1, 4), max_size=8), st.integers(0, 40), st.lists(st.integers(1, 4), max_size=20))
+def test_who_saves_offset_and_skip_gets_the_rest_once(sizes: list[int], stop: int, later_sizes: list[int]) -> None:
+    """Also if what comes together differs the next time."""
+    total = sum(sizes)
+
+    def read(sizes: list[int], position: Position, start: int) -> Iterator[StreamMessage]:
+        at = start
+        for size in [*sizes, *[1] * total]:
+            if at >= total:
+                return
+            end = min(total, at + size)
+            yield from position.take(chunk(list(range(at, end)), at))
+            at = end
+
+    first = list(read(sizes, Position("-1"), 0))[:stop]
+    saved = first[-1] if first else None
+    place, skip = (saved.offset, saved.skip) if saved else ("-1", 0)
+    rest = list(read(later_sizes, Position(place, skip), 0 if place == "-1" else int(place)))
+    assert values(first) + values(rest) == list(range(total))
+
+
+def test_bytes_have_nothing_to_skip() -> None:
+    position = Position("0001", 3)
+    assert [message.data for message in position.take(chunk([], 9, media="text/plain", data=b"abc"))] == [b"abc"]
+    assert position.take(chunk([], 9, media="text/plain")) == []
+    with pytest.raises(ValueError, match="skip"):
+        Position("0001", -1)
+
+
+# Following
+
+
+def event(kind: str, data: bytes) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata:" + data + b"\n\n"
+
+
+def control(number: int, *, is_closed: bool = False) -> bytes:
+    fields: dict[str, Any] = {"streamNextOffset": offset(number), "upToDate": True}
+    fields |= {"streamClosed": True} if is_closed else {"streamCursor": str(number)}
+    return event("control", msgspec.json.encode(fields))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def follower(start: str = "-1", live: Live | None = None, clock: Clock | None = None, skip: int = 0) -> Follower:
+    return Follower(READ, Position(start, skip), live, clock or Clock())
+
+
+def live_follower(clock: Clock | None = None) -> Follower:
+    """At the start of an empty stream, listening."""
+    reader = follower(clock=clock)
+    reader.call()
+    reader.take(chunk([], 0))
+    assert reader.listens
+    reader.call()
+    reader.opened({})
+    return reader
+
+
+def test_it_catches_up_by_reads_and_then_listens() -> None:
+    reader = follower()
+    assert (reader.listens, reader.call().query) == (False, {"offset": "-1"})
+    assert values(reader.take(chunk([0, 1], 0, is_up_to_date=False))) == [0, 1]
+    assert (reader.listens, reader.call().query) == (False, {"offset": "0002"})
+    assert values(reader.take(chunk([2], 2))) == [2]
+    assert (reader.listens, reader.call().query) == (True, {"offset": "0003", "live": "sse", "cursor": None})
+
+
+@pytest.mark.parametrize(
+    ("media", "live", "wanted"),
+    [
+        (JSON, None, "sse"),
+        ("application/octet-stream", None, "sse"),
+        ("text/plain; charset=utf-8", None, "long-poll"),  # server-sent events would change its line ends
+        ("text/plain", "sse", "sse"),
+        (JSON, "long-poll", "long-poll"),
+    ],
+)
+def test_text_is_polled_for_unless_wanted_otherwise(media: str, live: Live | None, wanted: str) -> None:
+    reader = follower(live=live)
+    reader.call()
+    reader.take(chunk([], 0, media=media))
+    call = reader.call()
+    assert call.query["live"] == wanted
+    assert (call.wait_seconds > 0) is (wanted == "long-poll")
+
+
+def test_data_is_handed_out_once_its_offset_is_known() -> None:
+    reader = live_follower()
+    assert reader.hear(event("data", b"[1,2]")) == []
+    messages = reader.hear(control(2))
+    assert [(message.value, message.offset, message.skip) for message in messages] == [(1, "0000", 1), (2, "0002", 0)]
+    assert reader.hear(event("data", b"[3]") + event("data", b"[4]") + control(4) + event("data", b"[5]")) != []
+    # The line breaks: 5 had no offset, so it comes again.
+    assert reader.call().query == {"offset": "0004", "live": "sse", "cursor": "4"}
+    reader.opened({})
+    assert values(reader.hear(event("data", b"[5]") + control(5, is_closed=True) + event("data", b"[6]"))) == [5]
+    assert reader.is_over()
+
+
+def test_bytes_come_as_one_piece_each_time() -> None:
+    reader = follower()
+    reader.call()
+    reader.take(chunk([], 0, media="application/octet-stream"))
+    reader.call()
+    reader.opened({"stream-sse-data-encoding": "base64"})
+    sent = event("data", b64encode(b"\x00\xff")) + event("data", b64encode(b"\r\n")) + control(2)
+    assert [(message.data, message.offset) for message in reader.hear(sent)] == [(b"\x00\xff\r\n", "0002")]
+
+
+@pytest.mark.parametrize("sent", [event("data", b"no json"), event("control", b"{}"), event("control", b"oops")])
+def test_what_is_not_the_protocols_is_as_a_broken_line(sent: bytes) -> None:
+    with pytest.raises(Unreachable):
+        live_follower().hear(sent)
+
+
+def test_an_empty_poll_need_not_say_what_the_stream_is() -> None:
+    reader = follower(live="long-poll")
+    reader.call()
+    reader.take(chunk([0], 0))
+    reader.call()
+    assert reader.take(Chunk(content_type="", data=b"", next_offset="0001", is_up_to_date=True, is_closed=False)) == []
+    assert values(reader.take(chunk([1], 1, is_closed=True))) == [1]
+    assert reader.is_over()
+
+
+def test_pauses_grow_while_nothing_comes_and_start_again_when_something_did() -> None:
+    reader = live_follower()
+    pauses = [reader.rest_after(Unreachable("away")) for _ in range(9)]
+    assert 0.05 <= pauses[0] <= 0.1
+    assert 2.5 <= pauses[-1] <= 5
+    reader.call()
+    reader.opened({})
+    reader.hear(event("data", b"[1]") + control(1))
+    assert reader.rest_after(Unreachable("away")) <= 0.1
+    assert reader.rest_after(RateLimited(retry_after=70)) == 70
+
+
+def test_who_is_sent_away_at_once_with_nothing_does_not_come_back_at_once() -> None:
+    clock = Clock()
+    reader = live_follower(clock)
+    reader.hear(control(0))
+    assert reader.rest() > 0
+    reader.call()
+    clock.now += 60  # as a server does now and then
+    assert reader.rest() == 0
+    reader.call()
+    reader.hear(event("data", b"[1]") + control(1))
+    assert reader.rest() == 0
+
+
+def test_what_cannot_help_is_raised_and_what_can_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    reader = live_follower()
+    with pytest.raises(StreamNotFound):
+        reader.rest_after(StreamNotFound())
+    with caplog.at_level(logging.WARNING, "postroad.streams"):
+        reader.rest_after(Overloaded("busy"))
+        reader.rest_after(Overloaded("busy"))
+        reader.call()
+        reader.hear(control(0))
+    assert caplog.messages == ["the stream cannot be read just now: busy", "the stream can be read again"]

@@ -1,0 +1,177 @@
+"""Producers without a network: a number is never used for something else, so nothing is stored twice and nothing dropped."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.client.appending import content_of, content_of_messages, stream_path
+from postroad.client.calls import Call, Content
+from postroad.client.errors import (
+    EngineUnavailable,
+    Forbidden,
+    Overloaded,
+    PostroadError,
+    ProducerFenced,
+    StreamClosed,
+    TooLarge,
+    Unreachable,
+)
+from postroad.client.producing import Entry, Numbering
+from postroad.client.shapes.streams import Appended
+
+OK = Appended(offset="1", is_closed=False)
+
+
+def entry(data: str, *, closes: bool = False) -> Entry:
+    return Entry(Content(data.encode(), "text/plain"), closes)
+
+
+def play(numbering: Numbering, wanted: Entry, answer: Callable[[Call[Any]], Appended]) -> Appended:
+    """As the transports do."""
+    script = numbering.appending(wanted)
+    try:
+        call = next(script)
+        while True:
+            try:
+                appended = answer(call)
+            except PostroadError as problem:
+                call = script.throw(problem)
+            else:
+                call = script.send(appended)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class Server:
+    """Keeps what is new, as the protocol says. Loses answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.before: list[PostroadError] = []  # raised before anything is stored
+        self.after: list[PostroadError] = []  # raised although it was stored
+
+    def __call__(self, call: Call[Any]) -> Appended:
+        if self.before:
+            raise self.before.pop(0)
+        seq = int(call.headers["Producer-Seq"])
+        assert seq <= len(self.stored), "a gap"
+        assert isinstance(call.body, Content)
+        is_duplicate = seq < len(self.stored)
+        if not is_duplicate:
+            self.stored.append(call.body.data)
+        if self.after:
+            raise self.after.pop(0)
+        return Appended(offset="1", is_closed=False, is_duplicate=is_duplicate)
+
+
+def numbers_are_settled(producer: Numbering) -> bool:
+    return producer.in_doubt is None
+
+
+def numbering() -> Numbering:
+    return Numbering("/v1/stream/s", "p", 3, 0)
+
+
+def test_appends_are_numbered_and_may_be_repeated() -> None:
+    producer, calls = numbering(), list[Call[Any]]()
+
+    def answer(call: Call[Any]) -> Appended:
+        calls.append(call)
+        return OK
+
+    play(producer, entry("a"), answer)
+    play(producer, entry("b", closes=True), answer)
+    assert [(call.headers["Producer-Id"], call.headers["Producer-Epoch"], call.headers["Producer-Seq"]) for call in calls] == [
+        ("p", "3", "0"),
+        ("p", "3", "1"),
+    ]
+    assert all(call.is_repeatable for call in calls)
+    assert ["Stream-Closed" in call.headers for call in calls] == [False, True]
+
+
+@pytest.mark.parametrize("problem", [Unreachable(), EngineUnavailable(), Overloaded(), Forbidden()])
+def test_what_is_in_doubt_is_settled_by_trying_it_again(problem: PostroadError) -> None:
+    producer, server = numbering(), Server()
+    server.after = [problem]
+    with pytest.raises(type(problem)):
+        play(producer, entry("a"), server)
+    assert producer.in_doubt == entry("a")
+    assert play(producer, entry("a"), server).is_duplicate
+    assert (server.stored, producer.next_seq) == ([b"a"], 1)
+    assert numbers_are_settled(producer)
+
+
+def test_what_is_in_doubt_goes_before_anything_else() -> None:
+    producer, server = numbering(), Server()
+    server.before = [Unreachable()]
+    with pytest.raises(Unreachable):
+        play(producer, entry("a"), server)
+    server.before = [Unreachable()]
+    with pytest.raises(Unreachable):
+        play(producer, entry("b"), server)
+    assert producer.in_doubt == entry("a")
+    play(producer, entry("b"), server)
+    assert server.stored == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("problem", [TooLarge(), StreamClosed(), ProducerFenced()])
+def test_what_was_refused_gives_its_number_back(problem: PostroadError) -> None:
+    producer, server = numbering(), Server()
+    server.before = [problem]
+    with pytest.raises(type(problem)):
+        play(producer, entry("a"), server)
+    play(producer, entry("b"), server)
+    assert server.stored == [b"b"]
+
+
+def test_who_is_cancelled_leaves_it_in_doubt() -> None:
+    producer = numbering()
+    script = producer.appending(entry("a"))
+    next(script)
+    script.close()
+    assert producer.in_doubt == entry("a")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from(["before", "after"]), max_size=3))))
+def test_who_tries_until_it_is_answered_has_each_stored_once_and_in_order(wanted: list[tuple[str, list[str]]]) -> None:
+    producer, server = numbering(), Server()
+    for data, losses in wanted:
+        for loss in [*losses, None]:
+            server.before = [Unreachable()] if loss == "before" else []
+            server.after = [Unreachable()] if loss == "after" else []
+            try:
+                play(producer, entry(data), server)
+            except Unreachable:
+                continue
+            break
+    assert server.stored == [data.encode() for data, _ in wanted]
+
+
+def test_a_producer_has_an_id_and_numbers() -> None:
+    for wrong in (("", 0, 0), ("p", -1, 0), ("p", 0, -1)):
+        with pytest.raises(ValueError, match="a producer has an id"):
+            Numbering("/", *wrong)
+
+
+# What is sent
+
+
+def test_a_list_is_one_message_and_messages_are_many() -> None:
+    assert content_of([1, 2], None) == Content(b"[[1,2]]", "application/json")
+    assert content_of_messages([1, 2]) == Content(b"[1,2]", "application/json")
+    assert content_of(b"[1,2]", "application/json") == Content(b"[1,2]", "application/json")
+    assert content_of(bytearray(b"x"), None) == Content(b"x", "application/octet-stream")
+
+
+@pytest.mark.parametrize("wrong", ["", "a//b", "/a", "a/", ".", "a/../b", ".."])
+def test_an_id_that_would_become_another_in_a_url_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="segment"):
+        stream_path(wrong, None)
+
+
+def test_an_ids_slashes_stay_and_what_a_url_would_take_apart_does_not() -> None:
+    assert stream_path("a/b:c@d+e~f=g", None) == "/v1/stream/a/b:c@d+e~f=g"
+    assert stream_path("a?b#c d", "acme") == "/v1/acme/stream/a%3Fb%23c%20d"
