@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import typer
 
-from postroad.cli.output import to_json
+from postroad.cli.output import complaints_told, to_json
 from postroad.cli.profiles import environment_of_children
 from postroad.client import Message, Postroad
 from postroad.client.worker import DeadLetter, Ended, Retry, Worker, WorkerOptions
@@ -22,24 +21,8 @@ _LAST_WORDS_SECONDS = 1.0
 
 def work_off(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:
     """Until a signal comes or, with `once`, the queue is empty."""
-    with _complaints_told():
+    with complaints_told("postroad.worker"):
         asyncio.run(_work(client, queue, command, tell, options))
-
-
-@contextlib.contextmanager
-def _complaints_told() -> Iterator[None]:
-    """What the worker has to say of the server, such as that it does not answer."""
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            typer.echo(f"postroad: {record.getMessage()}", err=True)
-
-    log, told = logging.getLogger("postroad.worker"), Told(logging.WARNING)
-    log.addHandler(told)
-    try:
-        yield
-    finally:
-        log.removeHandler(told)
 
 
 async def _work(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:

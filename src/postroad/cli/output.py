@@ -3,6 +3,7 @@
 What costs time to import (the client, rich) is imported where it is used: a shell that completes a word needs neither.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,22 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
             opened = Postroad(found.url, found.key, tenant=found.tenant or "", deadline=_DEADLINE_SECONDS)
         with opened as client:
             yield client
+
+
+@contextmanager
+def complaints_told(logger: str) -> Iterator[None]:
+    """What the SDK has to say while it keeps trying, such as that the server does not answer."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            typer.echo(f"postroad: {record.getMessage()}", err=True)
+
+    log, told = logging.getLogger(logger), Told(logging.WARNING)
+    log.addHandler(told)
+    try:
+        yield
+    finally:
+        log.removeHandler(told)
 
 
 def show(things: Any, as_json: bool, head: Sequence[str], row: Callable[[Any], Sequence[object]]) -> None:
