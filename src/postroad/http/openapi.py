@@ -53,7 +53,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     by_kind = dict(zip([*map(id, kinds), id(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path.replace("*}", "}"), {})[route.method.lower()] = _operation(route, by_kind)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -82,7 +82,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
 
 def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": route.handler.__name__,
+        "operationId": route.handler.__name__ + ("_of_project" if "{project}" in route.path else ""),
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": [*map(_path_parameter, route.parameters), *_query_parameters(route), *_header_parameters(route)],

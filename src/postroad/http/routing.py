@@ -19,7 +19,8 @@ GUARDED = frozenset({"queue", "topic", "stream"})  # path parameters that a key'
 class Route:
     """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
 
-    `{name}` in the path takes one segment, `{name*}` at its end the rest. `takes_bytes`: the body is whatever comes, as bytes.
+    `{name}` in the path takes one segment; with `takes_rest` the last one takes the rest of the path, slashes included.
+    `takes_bytes`: the body is whatever comes, as bytes.
     `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
     tenant's own JWTs are let in. `takes_anyone`: who shows no credential is let in as nobody, with no scopes, and the handler
     decides.
@@ -44,6 +45,7 @@ class Route:
     takes_jwt: bool = False
     takes_anyone: bool = False
     takes_bytes: bool = False
+    takes_rest: bool = False
     guarded: tuple[str, ...] = field(init=False, default=())
     body_decoder: Any = field(init=False, default=None)
 
@@ -54,7 +56,7 @@ class Route:
 
     @property
     def parameters(self) -> list[str]:
-        return [segment.strip("{*}") for segment in self.path.split("/") if segment.startswith("{")]
+        return [segment.strip("{}") for segment in self.path.split("/") if segment.startswith("{")]
 
 
 _RECENT_MAX = 8192  # paths whose routes are remembered; a busy gateway sees the same few again and again
@@ -87,15 +89,16 @@ class Router:
 
     def _add(self, route: Route) -> None:
         node = self._root
-        for segment in route.path.split("/")[1:]:
-            if segment.endswith("*}"):
-                node.rest = node.rest or _Node()
-                node = node.rest
-            elif segment.startswith("{"):
+        *segments, last = route.path.split("/")[1:]
+        for segment in segments if route.takes_rest else (*segments, last):
+            if segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
                 node = node.literals.setdefault(segment, _Node())
+        if route.takes_rest:
+            node.rest = node.rest or _Node()
+            node = node.rest
         if route.method in node.routes:
             raise RouteClash(f"{route.method} {route.path} and {node.routes[route.method][0].path}")
         node.routes[route.method] = (route, tuple(route.parameters))

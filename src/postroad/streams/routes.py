@@ -55,17 +55,17 @@ class StreamRoutes:
         self._streams, self._live, self._clock, self._public_url = streams, live, clock, public_url
 
     def table(self) -> list[Route]:
-        return [route for root in ("/v1/stream/{stream*}", "/v1/{project}/stream/{stream*}") for route in self._at(root)]
+        return [route for root in ("/v1/stream/{stream}", "/v1/{project}/stream/{stream}") for route in self._at(root)]
 
     def _at(self, path: str) -> list[Route]:
         def route(method: str, handler: Handler, scope: Scope, summary: str, **more: object) -> Route:
-            return Route(method, path, handler, scope, summary, _TAG, takes_jwt=True, takes_anyone=True, **more)  # type: ignore[arg-type]
+            return Route(method, path, handler, scope, summary, _TAG, takes_jwt=True, takes_anyone=True, takes_rest=True, **more)  # type: ignore[arg-type]
 
         written = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, EngineUnavailable)
         return [
             route(
                 "PUT",
-                self.put,
+                self.create_stream,
                 Scope.WRITE,
                 "Create a stream, or make sure that it is there",
                 takes_bytes=True,
@@ -78,7 +78,7 @@ class StreamRoutes:
             ),
             route(
                 "POST",
-                self.post,
+                self.append_to_stream,
                 Scope.WRITE,
                 "Append to a stream, close it, or both",
                 takes_bytes=True,
@@ -98,7 +98,7 @@ class StreamRoutes:
             ),
             route(
                 "GET",
-                self.get,
+                self.read_stream,
                 Scope.READ,
                 "Read a stream from an offset on, once or live",
                 query=ReadQuery,
@@ -108,13 +108,15 @@ class StreamRoutes:
                 errors=(*_MISSING, InvalidParameter, EngineUnavailable),
                 resource="stream/{stream}",
             ),
-            route("HEAD", self.head, Scope.READ, "What a stream is, and where it ends", media="*/*", errors=_MISSING),
-            route("DELETE", self.delete, Scope.WRITE, "Delete a stream", status=204, errors=(*_MISSING, EngineUnavailable)),
+            route("HEAD", self.look_at_stream, Scope.READ, "What a stream is, and where it ends", media="*/*", errors=_MISSING),
+            route(
+                "DELETE", self.delete_stream, Scope.WRITE, "Delete a stream", status=204, errors=(*_MISSING, EngineUnavailable)
+            ),
         ]
 
     # Writing
 
-    async def put(self, request: Request) -> Reply:
+    async def create_stream(self, request: Request) -> Reply:
         name = _name(request)
         wanted = heads.blueprint_of(request, name.tenant)
         if wanted.fork is not None and not request.caller.may_use("stream", wanted.fork.source):
@@ -131,19 +133,19 @@ class StreamRoutes:
         base = self._public_url or f"http://{request.header(b'host') or 'localhost'}"
         return base.rstrip("/") + request.path
 
-    async def post(self, request: Request) -> Reply:
+    async def append_to_stream(self, request: Request) -> Reply:
         wish = _wish(request)
         outcome = await self._streams.append(_name(request), wish)
         is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
         return Reply(b"", 200 if is_new_data else 204, b"text/plain", heads.outcome_headers(outcome))
 
-    async def delete(self, request: Request) -> Reply:
+    async def delete_stream(self, request: Request) -> Reply:
         await self._streams.delete(_name(request))
         return Reply(status=204)
 
     # Reading
 
-    async def head(self, request: Request) -> Reply:
+    async def look_at_stream(self, request: Request) -> Reply:
         name = _name(request)
         await self._check_nobody(request, name)
         known = await self._streams.look(name)
@@ -159,7 +161,7 @@ class StreamRoutes:
             headers.append((b"stream-expires-at", record.expires_at.encode("latin-1")))
         return Reply(b"", 200, record.content_type.encode("latin-1"), headers)
 
-    async def get(self, request: Request) -> Reply:
+    async def read_stream(self, request: Request) -> Reply:
         query: ReadQuery = request.query
         name = _name(request)
         place = parse_place(query.offset)
