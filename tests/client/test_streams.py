@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, assert_type
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,6 +33,7 @@ from postroad.client.errors import (
 )
 from postroad.kernel.caller import Scope
 from tests.client.conftest import Sdk, opened
+from tests.client.lines import Line
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -316,42 +316,6 @@ async def test_a_deleted_stream_ends_with_an_error(sdk: Sdk, tenant: Tenant) -> 
         async with asyncio.timeout(10):
             with pytest.raises(StreamNotFound):
                 await coming
-
-
-class Line:
-    """A line to the server that breaks after so many bytes of an answer, or instead of so many answers."""
-
-    def __init__(self, url: str, *, lasts_bytes: float = float("inf")) -> None:
-        self._where, self._lasts_bytes = urlsplit(url), lasts_bytes
-        self.answers_lost = self.breaks = 0
-
-    @asynccontextmanager
-    async def laid(self) -> AsyncIterator[str]:
-        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        async with server:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(self._where.hostname, self._where.port)
-        sending = asyncio.create_task(self._pass_on(reader, there_writer))
-        left = self._lasts_bytes
-        try:
-            while left > 0 and (data := await there_reader.read(int(min(left, 65536)))):
-                if self.answers_lost > 0:
-                    self.answers_lost -= 1
-                    return
-                writer.write(data)
-                left -= len(data)
-            self.breaks += left == 0
-        finally:
-            sending.cancel()
-            there_writer.close()
-            writer.close()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
