@@ -18,28 +18,37 @@ def _chunk(data: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    readers: list[asyncio.WriteTransport] = []  # noqa: RUF012 - of all connections
+    readers: dict[asyncio.WriteTransport, None] = {}  # noqa: RUF012 - of all connections
+    bodies: list[bytes] = []  # noqa: RUF012
     _received = b""
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
         self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.readers.pop(self._transport, None)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
         if not found:
             return
-        if head.startswith(b"GET"):
-            self.readers.append(self._transport)
+        if head.startswith(b"GET") and b"live=sse" not in head:
+            body = b"[" + b",".join(self.bodies) + b"]"
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        elif head.startswith(b"GET"):
+            self.readers[self._transport] = None
             self._transport.write(_HEAD + _chunk(_CONTROL))
         elif head.startswith(b"POST"):
             if not body:
                 return
+            self.bodies.append(body)
             chunk = _chunk(b"event: data\ndata:[" + body + b"]\n\n" + _CONTROL)
             for reader in self.readers:
                 reader.write(chunk)
             self._transport.write(_DONE)
         else:
+            self.bodies.clear()
             self._transport.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
         self._received = b""
 

@@ -6,8 +6,8 @@ Needs `sh scripts/setup-node` once, and wrk. Postroad has one worker and its cal
 
 - appends: wrk, 64 connections, 100 bytes of JSON; the reference before and after, the ratio is to the mean of the two. In files
   it stands beside Postroad with an fsync before each answer, in memory beside `POSTROAD_SYNC=2s`.
-- live: 500 SSE readers and one writer of 200 messages, each sent when the one before was answered; then 20 messages a second,
-  with which all can keep up. The trivial server (sse_ceiling.py) shows what readers and writer could do at most.
+- live: 500 SSE readers of 200 messages, by one writer that waits for each answer and by eight of them; then 20 messages a second,
+  with which all can keep up. The trivial server (sse_ceiling.py) shows what readers and writers could do at most.
 - crowd: 5,000 readers, 20 messages; what a reader costs in memory.
 - tail: the last 10 messages of `--messages` beside the last 10 of 100. Filling takes a while: 200,000 appends are half a minute
   or more, 1,000,000 some minutes.
@@ -16,6 +16,7 @@ Needs `sh scripts/setup-node` once, and wrk. Postroad has one worker and its cal
 import argparse
 import contextlib
 import http.client
+import itertools
 import os
 import resource
 import statistics
@@ -24,7 +25,8 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -40,7 +42,7 @@ BODY = '{"order":"4711","customer":"c-0815","items":["a","b","c"],"total":"129.9
 BODY += "x" * (100 - len(BODY) - 2) + '"}'
 READERS, MESSAGES = 500, 200
 CROWD, CROWD_MESSAGES = 5000, 20
-PACED_PER_SECOND = 20
+PACED = 20  # messages a second
 LAST = 10
 
 
@@ -181,15 +183,12 @@ class Writer:
         self._connection = http.client.HTTPConnection(urlsplit(peer.url).netloc, timeout=30)
         self._path, self._headers = peer.path(name), peer.headers
 
-    def write(self, messages: int, per_second: float) -> list[float]:
+    def write(self, numbers: Iterable[int]) -> dict[int, float]:
         """When each was sent."""
-        sent: list[float] = []
-        started = time.monotonic()
-        for number in range(messages):
-            if per_second:
-                time.sleep(max(0.0, started + number / per_second - time.monotonic()))
-            sent.append(time.monotonic())
-            self._connection.request("POST", self._path, BODY, self._headers)
+        sent: dict[int, float] = {}
+        for number in numbers:
+            sent[number] = time.monotonic()
+            self._connection.request("POST", self._path, numbered(number), self._headers)
             answer = self._connection.getresponse()
             answer.read()
             if answer.status not in (200, 204):
@@ -197,7 +196,27 @@ class Writer:
         return sent
 
 
-def delivered(peer: Peer, name: str, readers: int, messages: int, per_second: float = 0) -> Delivery:
+def numbered(number: int) -> str:
+    return BODY[:-8] + f'{number:06}"}}'
+
+
+def paced(numbers: Iterable[int], per_second: float) -> Iterator[int]:
+    started = time.monotonic()
+    for number in numbers:
+        time.sleep(max(0.0, started + number / per_second - time.monotonic()))
+        yield number
+
+
+def write_together(peer: Peer, name: str, messages: int, writers: int) -> dict[int, float]:
+    numbers = iter(range(messages))
+    with ThreadPoolExecutor(writers) as pool:
+        sent: dict[int, float] = {}
+        for one in [pool.submit(Writer(peer, name).write, numbers) for _ in range(writers)]:
+            sent |= one.result()
+    return sent
+
+
+def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: int = 1, per_second: float = 0) -> Delivery:
     peer.create(name)
     before_kib = peer.memory_kib
     with tempfile.TemporaryDirectory() as folder:
@@ -212,44 +231,46 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, per_second: fl
                 raise SystemExit("the readers could not connect")
             connect_seconds = time.monotonic() - started
             reader_kib = (peer.memory_kib - before_kib) / readers
-            sent = Writer(peer, name).write(messages, per_second)
+            if per_second:
+                sent = Writer(peer, name).write(paced(range(messages), per_second))
+            else:
+                sent = write_together(peer, name, messages, writers)
         arrivals = array("d", file.read_bytes())
-    latencies = sorted(1000 * (at - sent[number % messages]) for number, at in enumerate(arrivals) if at)
-    if len(latencies) < 2:
-        raise SystemExit("nothing was delivered")
-    elapsed = max(arrivals) - sent[0]
+    order = [sent[number] for number in stored_order(peer, name)]
+    latencies = sorted(1000 * (at - order[position % messages]) for position, at in enumerate(arrivals) if at)
+    if len(order) != messages or len(latencies) < 2:
+        raise SystemExit(f"{len(order)} messages were stored, {len(latencies)} delivered")
+    elapsed = max(arrivals) - min(order)
     p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
     return Delivery(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
 
 
-def live_row(what: str, deliveries: list[Delivery], paced: list[Delivery], base: float) -> list[object]:
-    rate = statistics.mean(one.per_second for one in deliveries)
-    p99 = statistics.mean(one.p99_ms for one in deliveries)
-    missing = READERS * MESSAGES - min(one.delivered for one in deliveries)
-    calm = [f"{statistics.mean(one.p50_ms for one in paced):.1f}", f"{statistics.mean(one.p99_ms for one in paced):.1f}"]
-    return [what, f"{rate:,.0f}", f"{rate / (base or rate):.2f}", f"{p99:.1f}", missing, *calm]
+def stored_order(peer: Peer, name: str) -> list[int]:
+    """Which message is the n-th of the stream: with several writers only the stream knows."""
+    found = httpx.get(peer.url + peer.path(name), headers=peer.headers).raise_for_status().json()
+    return [int(message["note"][-6:]) for message in found]
 
 
 def live(_chosen: argparse.Namespace) -> str:
-    """Reference, Postroad, reference, Postroad: two of each, so that a busy moment of the machine shows in both."""
+    """Each server twice in turn, so that a busy moment of the machine does not meet one of them alone."""
+    fast: dict[tuple[str, int], list[Delivery]] = {}
     with ours() as fsynced, ours(POSTROAD_SYNC="2s") as postroad_peer, reference("memory") as peer, trivial() as least:
-        fast: dict[Peer | str, list[Delivery]] = {}
-        calm: dict[Peer | str, list[Delivery]] = {}
-        everyone = {"reference": peer, "sync 2s": postroad_peer, "sync always": fsynced, "trivial": least}
-        for turn in range(2):
-            for name, one in everyone.items():
-                fast.setdefault(name, []).append(delivered(one, f"fast-{turn}", READERS, MESSAGES))
-        for name, one in everyone.items():
-            calm[name] = [delivered(one, "calm", READERS, PACED_PER_SECOND * 5, PACED_PER_SECOND)]
-    base = statistics.mean(one.per_second for one in fast["reference"])
-    rows = [
-        live_row("Postroad, sync 2s", fast["sync 2s"], calm["sync 2s"], base),
-        live_row("Postroad, sync always", fast["sync always"], calm["sync always"], base),
-        live_row("reference, memory", fast["reference"], calm["reference"], base),
-        live_row("trivial server (the most that readers and writer can do)", fast["trivial"], calm["trivial"], base),
-    ]
-    head = [f"{READERS} SSE readers x {MESSAGES}", "delivered/s", "ratio", "p99 ms", "missing"]
-    return table([*head, f"p50 ms at {PACED_PER_SECOND}/s", f"p99 ms at {PACED_PER_SECOND}/s"], rows)
+        everyone = {"Postroad, sync always": fsynced, "Postroad, sync 2s": postroad_peer, "reference, memory": peer}
+        everyone |= {"trivial server (the most that can be measured)": least}
+        for turn, writers, (name, one) in itertools.product((1, 2), (1, 8), everyone.items()):
+            fast.setdefault((name, writers), []).append(
+                delivered(one, f"fast-{writers}-{turn}", READERS, MESSAGES, writers=writers)
+            )
+        calm = {name: delivered(one, "calm", READERS, 5 * PACED, per_second=PACED) for name, one in everyone.items()}
+    rows = []
+    for (name, writers), both in sorted(fast.items(), key=lambda item: item[0][1]):
+        rate = statistics.mean(one.per_second for one in both)
+        base = statistics.mean(one.per_second for one in fast["reference, memory", writers])
+        missing = READERS * MESSAGES - min(one.delivered for one in both)
+        p99 = statistics.mean(one.p99_ms for one in both)
+        rows.append([name, writers, f"{rate:,.0f}", f"{rate / base:.2f}", f"{p99:.1f}", missing])
+    rows += [[name, f"{PACED}/s", f"{one.per_second:,.0f}", "", f"{one.p99_ms:.1f}", ""] for name, one in calm.items()]
+    return table([f"{READERS} SSE readers x {MESSAGES}", "writers", "delivered/s", "ratio", "p99 ms", "missing"], rows)
 
 
 def crowd(_chosen: argparse.Namespace) -> str:
@@ -285,7 +306,7 @@ def fill(peer: Peer, name: str, count: int) -> int:
 def last_ten(peer: Peer, name: str) -> str:
     """The path that reads exactly the last ten messages, which this appends."""
     offset = peer.tail(name)
-    Writer(peer, name).write(LAST, 0)
+    Writer(peer, name).write(range(LAST))
     path = f"{peer.path(name)}?offset={offset}"
     found = httpx.get(peer.url + path, headers=peer.headers).raise_for_status().json()
     if len(found) != LAST:
@@ -296,7 +317,7 @@ def last_ten(peer: Peer, name: str) -> str:
 def tail(chosen: argparse.Namespace) -> str:
     with ours(POSTROAD_SYNC="2s") as peer:
         peer.create("short")
-        Writer(peer, "short").write(90, 0)
+        Writer(peer, "short").write(range(90))
         filled = fill(peer, "long", chosen.messages)
         paths = {"short": last_ten(peer, "short"), "long": last_ten(peer, "long")}
         lua = f'wrk.headers["Authorization"] = "{peer.headers["Authorization"]}"'
