@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -175,6 +176,24 @@ async def test_now_begins_with_what_is_to_come(postroad: AsyncPostroad, page: Pa
     await postroad.streams.close(stream_of(page), "after")
     await page.load(offset="now")
     assert page.record == ["after"]
+
+
+async def test_the_lines_of_the_docs_do_what_they_say(running: Installation) -> None:
+    text = (EXAMPLE.parent.parent / "docs" / "streams.md").read_text()
+    block = re.search(r"## In a few lines.*?```bash\n(.*?)```", text, re.DOTALL)
+    told = re.search(r"The last but one prints `(.*?)`", text)
+    assert block is not None and told is not None
+    process = await asyncio.create_subprocess_exec(
+        *["bash", "-eu", "-c", block[1]],
+        cwd=running.home,
+        env={"PATH": "/usr/bin:/bin", "API": running.url},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(20):
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert output.decode().startswith(told[1])
+    assert f"event: data\ndata:{told[1]}\n\n" in output.decode()
 
 
 def test_the_helper_is_small() -> None:
