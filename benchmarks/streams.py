@@ -50,6 +50,7 @@ LAST = 10
 class Peer:
     """A server of streams, and the process of it that answers."""
 
+    name: str
     url: str
     headers: dict[str, str]
     pid: int
@@ -75,7 +76,7 @@ JSON = {"Content-Type": "application/json"}
 @contextlib.contextmanager
 def ours(**environment: str) -> Iterator[Peer]:
     with postroad(**environment) as server:
-        yield Peer(server.url, {**JSON, "Authorization": f"Bearer {server.key}"}, worker_of(server))
+        yield Peer("Postroad", server.url, {**JSON, "Authorization": f"Bearer {server.key}"}, worker_of(server))
 
 
 def worker_of(server: Server) -> int:
@@ -97,7 +98,7 @@ def reference(kind: str) -> Iterator[Peer]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reference-"))
         url, pid = stack.enter_context(reference_server(Path(folder) if kind == "files" else None))
-        yield Peer(url, JSON, pid)
+        yield Peer(f"the reference in {kind}", url, JSON, pid)
 
 
 @contextlib.contextmanager
@@ -106,7 +107,7 @@ def trivial() -> Iterator[Peer]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Peer(process.stdout.readline().strip(), JSON, process.pid)
+            yield Peer("the trivial server", process.stdout.readline().strip(), JSON, process.pid)
         finally:
             process.terminate()
 
@@ -127,9 +128,11 @@ function request() turn = turn % #requests + 1; return requests[turn] end
 """
 
 
-def checked(load: Load) -> Load:
+def loaded(peer: Peer, path: str, connections: int, seconds: float, lua: str) -> Load:
+    """A run of wrk in which every request succeeded."""
+    load = wrk(peer.url + path, connections, seconds, lua)
     if load.failed:
-        raise SystemExit(f"{load.failed} requests failed")
+        raise SystemExit(f"{load.failed} requests to {peer.name} failed")
     return load
 
 
@@ -138,8 +141,8 @@ def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
     for name in names:
         peer.create(name)
     lua = append_script(peer, names)
-    checked(wrk(peer.url, CONNECTIONS, 1, lua))
-    return checked(wrk(peer.url, CONNECTIONS, seconds, lua))
+    loaded(peer, "", CONNECTIONS, 1, lua)
+    return loaded(peer, "", CONNECTIONS, seconds, lua)
 
 
 def appends_row(kind: str, sync: str, streams: int, seconds: float) -> list[object]:
@@ -299,7 +302,7 @@ def fill(peer: Peer, name: str, count: int) -> int:
     lua, done = append_script(peer, [name]), 0
     while done < count:
         seconds = 1 if not done else max(1, min(10, (count - done) // 5000))
-        done += int(checked(wrk(peer.url, CONNECTIONS, seconds, lua)).per_second * seconds)
+        done += int(loaded(peer, "", CONNECTIONS, seconds, lua).per_second * seconds)
     return done
 
 
@@ -323,9 +326,9 @@ def tail(chosen: argparse.Namespace) -> str:
         lua = f'wrk.headers["Authorization"] = "{peer.headers["Authorization"]}"'
         half = max(1, chosen.seconds // 2)
         loads: dict[str, list[Load]] = {"short": [], "long": []}
-        wrk(peer.url + paths["short"], 1, 1, lua)
+        loaded(peer, paths["short"], 1, 1, lua)
         for name in ("short", "long") * 3:
-            loads[name].append(checked(wrk(peer.url + paths[name], 1, half, lua)))
+            loads[name].append(loaded(peer, paths[name], 1, half, lua))
     rate = {name: statistics.median(load.per_second for load in found) for name, found in loads.items()}
     p50 = {name: statistics.median(load.p50_ms for load in found) for name, found in loads.items()}
     rows = [
