@@ -54,6 +54,10 @@ class Outbound:
         self._allowed, self._lookup, self._tls = tuple(allowed), lookup or system_lookup, tls
         self._session: aiohttp.ClientSession | None = None
 
+    def check(self, url: str, *, allow_loopback: bool = False) -> None:
+        """Raises OutboundRefused if the URL alone forbids a call; where its name leads is seen when it is called."""
+        check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
+
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float, allow_loopback: bool = False
     ) -> Answer:

@@ -1,0 +1,239 @@
+"""Streams and their subscriptions behind a real server, on the real engine, with webhooks that really are called."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from postroad.access.audit import Audit, audit_stream
+from postroad.engine.bucket import Bucket
+from postroad.engine.commit import Committers
+from postroad.engine.layout import ensure_stream
+from postroad.engine.link import Link
+from postroad.http.app import App, AppSettings
+from postroad.http.messages import Request, Watching
+from postroad.http.routing import Route, Router
+from postroad.kernel.caller import ALL_SCOPES, Caller, narrowed
+from postroad.outbound.client import Outbound
+from postroad.streams.live import LiveOptions
+from postroad.streams.parts import StreamOptions, StreamParts
+from postroad.streams.subscriptions.parts import StreamSubscriptions
+from postroad.streams.subscriptions.records import Wake, record_key
+from tests.gateway import Answer, Client, ShiftedClock, served, session
+from tests.waiting import eventually
+
+KEYS = ("the platform key of the tests, long enough",)
+ROOT = "/v1/stream/__ds/subscriptions"
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        pass
+
+
+class WhoeverTheySay:
+    """Everybody is who the header says, and may do everything but for the streams that another header keeps them to."""
+
+    async def admit(self, request: Request, _route: Route) -> Caller:
+        tenant = request.parameters.get("project") or request.header(b"x-tenant") or "default"
+        only = request.header(b"x-streams")
+        return Caller(tenant, "k", frozenset(ALL_SCOPES), allowed=narrowed(stream=[only]) if only else None)
+
+    def watch(self, _caller: Caller) -> Watching:
+        return _Watch()
+
+
+@dataclass
+class Node:
+    """One worker: its own tables, routes and outbound client. `lead` makes it deliver."""
+
+    url: str
+    clock: ShiftedClock
+    parts: StreamSubscriptions
+    client: Client
+    tenant: str
+    disabled: set[str]
+    following: list[asyncio.Task[None]]
+    leading: asyncio.Task[None] | None = None
+
+    def lead(self) -> None:
+        self.leading = asyncio.create_task(self.parts.deliver())
+
+    async def step_down(self) -> None:
+        if self.leading is not None:
+            self.leading.cancel()
+            await asyncio.gather(self.leading, return_exceptions=True)
+            self.leading = None
+
+    async def go_deaf(self) -> None:
+        """It no longer hears what others change in the registry."""
+        for task in self.following:
+            task.cancel()
+        await asyncio.gather(*self.following, return_exceptions=True)
+
+    async def leased(self, subscription: str = "sub", tenant: str | None = None) -> Wake:
+        """The wake, once it is leased."""
+
+        def found() -> Wake | None:
+            record = self.parts.table.get(record_key(tenant or self.tenant, subscription))
+            wake = record.wake if record else None
+            return wake if wake and wake.lease_until_ms is not None else None
+
+        wake = await eventually(found)
+        assert wake is not None
+        return wake
+
+    async def subscribe(self, subscription: str = "sub", **wanted: Any) -> Answer:
+        return await self.client.put(f"{ROOT}/{subscription}", wanted)
+
+    async def show(self, subscription: str = "sub") -> dict[str, Any]:
+        shown: dict[str, Any] = (await self.client.get(f"{ROOT}/{subscription}")).ok()
+        return shown
+
+    async def acked(self, path: str, subscription: str = "sub") -> str | None:
+        streams = (await self.show(subscription))["streams"]
+        return next((one["acked_offset"] for one in streams if one["path"] == path), None)
+
+    async def reaches(self, status: str) -> None:
+        async def is_there() -> bool:
+            return str((await self.show())["status"]) == status
+
+        await eventually(is_there)
+
+    async def create(self, path: str, *values: object) -> str:
+        """A JSON stream that begins with these; where it ends."""
+        answer = await self.client.put(f"/v1/stream/{path}", list(values))
+        assert answer.status in (200, 201), answer
+        return answer.headers["stream-next-offset"]
+
+    async def append(self, path: str, value: object) -> str:
+        answer = await self.client.post(f"/v1/stream/{path}", value)
+        assert answer.status in (200, 204), answer
+        return answer.headers["stream-next-offset"]
+
+    async def read(self, path: str) -> list[Any]:
+        found: list[Any] = (await self.client.get(f"/v1/stream/{path}")).ok()
+        return found
+
+    async def act(self, action: str, body: object, token: str | None = None, subscription: str = "sub") -> Answer:
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        return await self.client.post(f"{ROOT}/{subscription}/{action}", body, headers=headers)
+
+
+@dataclass
+class Hook:
+    """A webhook's receiver. It answers `status` and `answer`; `before` runs first."""
+
+    url: str = ""
+    status: int = 200
+    answer: object = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    raw: list[tuple[str, bytes]] = field(default_factory=list)
+    before: Callable[[dict[str, Any]], Any] | None = None
+
+    async def heard(self, count: int = 1, seconds: float = 5) -> list[dict[str, Any]]:
+        await eventually(lambda: len(self.calls) >= count, seconds)
+        return self.calls
+
+
+@pytest.fixture
+async def hook() -> AsyncIterator[Hook]:
+    made = Hook()
+
+    async def receive(request: web.Request) -> web.Response:
+        body = await request.read()
+        made.raw.append((request.headers["Webhook-Signature"], body))
+        made.calls.append(msgspec.json.decode(body))
+        if made.before is not None:
+            await made.before(made.calls[-1])
+        return web.Response(status=made.status, body=msgspec.json.encode(made.answer))
+
+    app = web.Application()
+    app.router.add_post("/hook", receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    yield made
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    link: Link, committers: Committers, name: str, clock: ShiftedClock, http: aiohttp.ClientSession
+) -> AsyncIterator[Node]:
+    outbound = Outbound()
+    disabled: set[str] = set()
+
+    async def is_served(tenant: str) -> bool:
+        return tenant not in disabled
+
+    options = StreamOptions(replicas=1, live=LiveOptions(2.0, 10.0, 1.0))
+    real = StreamParts(link, committers, clock, options)
+    parts = StreamSubscriptions(
+        link,
+        committers,
+        real.service,
+        outbound,
+        Audit(link, committers, clock),
+        KEYS,
+        clock,
+        lambda request: f"http://{request.header(b'host')}",
+        is_served=is_served,
+        bucket=f"{name}_subscriptions",
+    )
+    following = [asyncio.create_task(table.run()) for table in parts.tables]
+    app = App(
+        Router([*parts.routes(), *real.routes()]), WhoeverTheySay(), AppSettings(body_bytes_max=1_000_000, requests_max=1000)
+    )
+    async with served(app) as url:
+        tenant = name
+        node = Node(url, clock, parts, Client(url, http, {"X-Tenant": tenant}), tenant, disabled, following)
+        for table in parts.tables:
+            await table.wait_loaded()
+        try:
+            yield node
+        finally:
+            await node.step_down()
+            await node.go_deaf()
+            await outbound.close()
+
+
+@pytest.fixture
+def clock() -> ShiftedClock:
+    return ShiftedClock()
+
+
+MakeNode = Callable[[], Awaitable[Node]]
+
+
+@pytest.fixture
+async def make_node(link: Link, committers: Committers, name: str, clock: ShiftedClock) -> AsyncIterator[MakeNode]:
+    """Starts workers on one registry."""
+    await ensure_stream(link, audit_stream(1))
+    await Bucket(link, f"{name}_subscriptions", committers).ensure()
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(session())
+
+        async def make() -> Node:
+            return await stack.enter_async_context(running(link, committers, name, clock, http))
+
+        yield make
+
+
+@pytest.fixture
+async def node(make_node: MakeNode) -> Node:
+    """A worker that delivers too."""
+    made = await make_node()
+    made.lead()
+    return made

@@ -1,0 +1,454 @@
+"""Webhook subscriptions, from the PUT to the ack."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.access.audit import audit_stream
+from postroad.engine.bucket import Bucket
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.layout import ensure_stream
+from postroad.streams.subscriptions.keys import Jwk
+from tests.gateway import ShiftedClock, session
+from tests.servers import OpenLink, Server, restart
+from tests.streams.subscriptions.conftest import ROOT, Hook, MakeNode, Node, running
+from tests.streams.subscriptions.test_keys import verify
+from tests.waiting import eventually
+
+
+def webhook(hook: Hook, **more: Any) -> dict[str, Any]:
+    return {"type": "webhook", "pattern": "events/*", "webhook": {"url": hook.url}, **more}
+
+
+async def test_a_subscription_is_made_once_and_confirmed_after_that(node: Node, hook: Hook) -> None:
+    wanted = webhook(hook, lease_ttl_ms=1000, description="a test's")
+    made = (await node.subscribe(**wanted)).ok(201)
+    assert made["id"] == made["subscription_id"] == "sub"
+    assert (made["type"], made["pattern"], made["status"], made["description"]) == ("webhook", "events/*", "active", "a test's")
+    assert made["webhook"]["url"] == hook.url
+    assert made["webhook"]["signing"]["jwks_url"] == f"{node.url}/v1/stream/__ds/jwks.json"
+    assert (await node.subscribe(**wanted)).ok(200) == made
+    assert await node.show() == made
+    other = await node.subscribe(**{**wanted, "lease_ttl_ms": 2000})
+    assert other.json["error"]["code"] == "SUBSCRIPTION_ALREADY_EXISTS"
+    assert (other.status, other.json["code"]) == (409, "already-exists")
+
+
+async def test_the_keys_are_published(node: Node, hook: Hook) -> None:
+    made = (await node.subscribe(**webhook(hook))).ok(201)
+    published = await node.client.get("/v1/stream/__ds/jwks.json")
+    assert published.headers["content-type"] == "application/jwk-set+json"
+    assert [key["kid"] for key in published.json["keys"]] == [made["webhook"]["signing"]["kid"]]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.0.0.1/hook",
+        "https://169.254.169.254/",
+        "ftp://example.com/",
+        "https://u:p@example.com/",
+        "http://example.com/",
+        "x",
+    ],
+)
+async def test_a_webhook_that_leads_inside_is_refused(node: Node, url: str) -> None:
+    refused = await node.subscribe(type="webhook", pattern="events/*", webhook={"url": url})
+    assert (refused.status, refused.json["error"]["code"], refused.json["code"]) == (
+        400,
+        "WEBHOOK_URL_REJECTED",
+        "webhook-refused",
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"type": "webhook", "pattern": "a/*"},
+        {"type": "webhook", "webhook": {"url": "https://example.com/"}},
+        {"type": "pull-wake", "pattern": "a/*"},
+        {"type": "pull-wake", "pattern": "a/*", "wake_stream": "w", "lease_ttl_ms": 1},
+    ],
+)
+async def test_what_makes_no_sense_is_refused_in_the_protocols_words(node: Node, wanted: dict[str, Any]) -> None:
+    refused = await node.subscribe(**wanted)
+    assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+async def test_a_new_stream_wakes_and_done_acknowledges_it(node: Node, hook: Hook) -> None:
+    hook.answer = {"done": True}
+    made = (await node.subscribe(**webhook(hook))).ok(201)
+    tail = await node.create("events/a", {"n": 1})
+    (call,) = await hook.heard()
+    assert call["subscription_id"] == "sub"
+    assert call["generation"] == 1
+    assert call["callback_url"] == f"{node.url}{ROOT}/sub/callback"
+    assert call["streams"] == [
+        {"path": "events/a", "link_type": "glob", "acked_offset": "-1", "tail_offset": tail, "has_pending": True}
+    ]
+    signature, body = hook.raw[0]
+    keys = (await node.client.get("/v1/stream/__ds/jwks.json")).json["keys"]
+    assert made["webhook"]["signing"]["kid"] in signature
+    verify(msgspec.convert(keys[0], Jwk), signature, body)
+
+    async def is_acked() -> bool:
+        return await node.acked("events/a") == tail
+
+    await eventually(is_acked)
+    second = await node.append("events/a", {"n": 2})
+    await hook.heard(2)
+    assert hook.calls[1]["generation"] == 2
+    assert hook.calls[1]["streams"][0]["acked_offset"] == tail
+    assert hook.calls[1]["streams"][0]["tail_offset"] == second
+
+
+async def test_streams_that_exist_are_followed_from_their_ends_on(node: Node, hook: Hook) -> None:
+    tail = await node.create("events/old", 1, 2)
+    await node.create("other/old", 1)
+    hook.answer = {"done": True}
+    made = (await node.subscribe(**webhook(hook))).ok(201)
+    assert made["streams"] == [{"path": "events/old", "link_type": "glob", "acked_offset": tail}]
+    await node.append("other/old", 2)
+    await node.append("events/old", 3)
+    (call,) = await hook.heard()
+    assert [one["path"] for one in call["streams"]] == ["events/old"]
+    assert call["streams"][0]["acked_offset"] == tail
+
+
+async def test_an_empty_stream_wakes_nobody(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    await node.create("events/empty")
+    tail = await node.create("events/full", 1)
+    (call,) = await hook.heard()
+    pending = {one["path"]: one["has_pending"] for one in call["streams"]}
+    assert pending["events/full"] is True
+    assert pending.get("events/empty", False) is False
+    assert tail
+
+
+async def test_a_callback_acknowledges_and_then_is_fenced(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    tail = await node.create("events/a", 1)
+    (call,) = await hook.heard()
+    ack = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": "events/a", "offset": tail}], "done": True}
+    done = await node.act("callback", ack, call["callback_token"])
+    assert done.ok() == {"ok": True, "next_wake": False}
+    assert await node.acked("events/a") == tail
+    stale = await node.act("callback", ack, call["callback_token"])
+    assert (stale.status, stale.json["error"]["code"]) == (409, "FENCED")
+
+
+async def test_what_came_meanwhile_is_the_next_wake(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    first = await node.create("events/a", 1)
+    (call,) = await hook.heard()
+    second = await node.append("events/a", 2)
+    ack = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": "events/a", "offset": first}], "done": True}
+    assert (await node.act("callback", ack, call["callback_token"])).ok() == {"ok": True, "next_wake": True}
+    await hook.heard(2)
+    assert (hook.calls[1]["generation"], hook.calls[1]["streams"][0]["tail_offset"]) == (2, second)
+
+
+async def test_no_second_wake_while_one_is_under_way(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard()
+    for number in range(5):
+        await node.append("events/a", number)
+    await node.create("events/b", 1)
+
+    async def is_linked() -> bool:
+        return await node.acked("events/b") == "-1"
+
+    await eventually(is_linked)  # so it was seen to, and woke nobody
+    assert len(hook.calls) == 1
+
+
+async def test_a_lease_that_ends_wakes_again(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook, lease_ttl_ms=600_000))
+    await node.create("events/a", 1)
+    (call,) = await hook.heard()
+    await node.leased()
+    node.clock.ahead_ms += 600_001
+    await hook.heard(2)
+    assert hook.calls[1]["generation"] == 2
+    for other in hook.calls:  # the old token is of no use, not even for the new wake
+        beat = {"wake_id": other["wake_id"], "generation": other["generation"]}
+        assert (await node.act("callback", beat, call["callback_token"])).json["error"]["code"] == "FENCED"
+
+
+async def test_a_heartbeat_keeps_the_lease(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook, lease_ttl_ms=60_000))
+    await node.create("events/a", 1)
+    (call,) = await hook.heard()
+    beat = {"wake_id": call["wake_id"], "generation": 1}
+
+    async def is_leased() -> bool:
+        return (await node.act("callback", beat, call["callback_token"])).status == 200
+
+    for _ in range(3):
+        assert await is_leased()
+        node.clock.ahead_ms += 40_000
+    assert await is_leased()
+    assert len(hook.calls) == 1
+
+
+async def test_a_webhook_that_fails_is_called_again_with_the_same_wake(node: Node, hook: Hook) -> None:
+    hook.status = 500
+    await node.subscribe(**webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard()
+
+    await node.reaches("failed")
+    hook.status, hook.answer = 200, {"done": True}
+    node.clock.ahead_ms += 2_000
+    await hook.heard(2)
+    assert hook.calls[0]["wake_id"] == hook.calls[1]["wake_id"]
+    assert hook.calls[0]["callback_token"] == hook.calls[1]["callback_token"]
+
+    await node.reaches("active")
+
+
+async def test_a_callback_before_the_answer_counts(node: Node, hook: Hook) -> None:
+    """A worker that does its work within the call, and says so on the way."""
+    tails: list[str] = []
+
+    async def call_back(call: dict[str, Any]) -> None:
+        tails.append(call["streams"][0]["tail_offset"])
+        acks = [{"stream": "events/a", "offset": tails[-1]}]
+        body = {"wake_id": call["wake_id"], "generation": call["generation"], "acks": acks, "done": True}
+        (await node.act("callback", body, call["callback_token"])).ok()
+
+    hook.before = call_back
+    hook.status = 500  # after the fact
+    await node.subscribe(**webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard()
+
+    async def is_acked() -> bool:
+        return bool(tails) and await node.acked("events/a") == tails[0]
+
+    await eventually(is_acked)
+    await node.append("events/a", 2)
+    await hook.heard(2)
+    assert hook.calls[1]["generation"] == 2
+
+
+async def test_streams_are_named_and_unnamed(node: Node, hook: Hook) -> None:
+    await node.subscribe(type="webhook", streams=["manual/a"], webhook={"url": hook.url})
+    assert (await node.client.post(f"{ROOT}/sub/streams", {"streams": ["manual/b"]})).status == 204
+    assert [one["path"] for one in (await node.show())["streams"]] == ["manual/a", "manual/b"]
+    assert (await node.client.delete(f"{ROOT}/sub/streams/manual%2Fb")).status == 204
+    assert (await node.show())["streams"] == [
+        {"path": "manual/a", "link_type": "explicit", "acked_offset": "0000000000000000_0000000000000000"}
+    ]
+    await node.create("manual/a", 1)
+    (call,) = await hook.heard()
+    assert call["streams"][0]["link_type"] == "explicit"
+
+
+async def test_a_stream_that_was_deleted_is_no_longer_followed(node: Node, hook: Hook) -> None:
+    hook.answer = {"done": True}
+    await node.subscribe(**webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard()
+    assert (await node.client.delete("/v1/stream/events/a")).status == 204
+
+    async def is_unlinked() -> bool:
+        return await node.acked("events/a") is None
+
+    await eventually(is_unlinked)
+    await node.create("events/a", 1)
+    await hook.heard(2)
+
+
+async def test_closing_a_stream_brings_nothing_to_read(node: Node, hook: Hook) -> None:
+    hook.answer = {"done": True}
+    await node.subscribe(**webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard()
+    closed = await node.client.post("/v1/stream/events/a", headers={"Stream-Closed": "true"})
+    assert closed.status == 204
+    await node.create("events/b", 1)
+    await hook.heard(2)
+    assert {one["path"]: one["has_pending"] for one in hook.calls[1]["streams"]} == {"events/a": False, "events/b": True}
+
+
+async def test_a_deleted_subscription_is_silent(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    await node.subscribe("other", **webhook(hook))
+    for _ in range(2):
+        assert (await node.client.delete(f"{ROOT}/sub")).status == 204
+    gone = await node.client.get(f"{ROOT}/sub")
+    assert (gone.status, gone.json["error"]["code"], gone.json["code"]) == (
+        404,
+        "SUBSCRIPTION_NOT_FOUND",
+        "subscription-not-found",
+    )
+    await node.create("events/a", 1)
+    assert [call["subscription_id"] for call in await hook.heard()] == ["other"]
+
+
+async def test_tokens_are_for_one_subscription_and_cannot_be_made_up(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    await node.subscribe("other", **webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard(2)
+    call = next(one for one in hook.calls if one["subscription_id"] == "sub")
+    beat = {"wake_id": call["wake_id"], "generation": call["generation"]}
+    for token, subscription in [
+        (None, "sub"),
+        ("made-up", "sub"),
+        (call["callback_token"], "other"),
+        (call["callback_token"][:-2], "sub"),
+    ]:
+        refused = await node.act("callback", beat, token, subscription)
+        assert (refused.status, refused.json["error"]["code"]) == (401, "TOKEN_INVALID"), token
+    elsewhere = await node.client.post(
+        "/v1/another/stream/__ds/subscriptions/sub/callback", beat, headers={"Authorization": f"Bearer {call['callback_token']}"}
+    )
+    assert elsewhere.status == 401
+    (await node.act("callback", beat, call["callback_token"])).ok()
+
+
+async def test_an_ack_beyond_the_end_or_backwards_is_refused(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    tail = await node.create("events/a", 1)
+    (call,) = await hook.heard()
+    for stream, offset in [("events/a", "0000000000000000_9999999999999999"), ("events/a", "-1"), ("events/x", tail)]:
+        body = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": stream, "offset": offset}]}
+        refused = await node.act("callback", body, call["callback_token"])
+        assert (refused.status, refused.json["error"]["code"]) == (409, "INVALID_OFFSET")
+    assert await node.acked("events/a") == "-1"
+
+
+async def test_the_next_leader_goes_on(make_node: MakeNode, hook: Hook) -> None:
+    """A wake that could not be told, a stream that nobody was there to see, and a lease: all is found again."""
+    first, second = await make_node(), await make_node()
+    first.lead()
+    hook.status = 503
+    await first.subscribe(**webhook(hook))
+    await first.create("events/a", 1)
+    await hook.heard()
+    await first.step_down()
+    tail = await first.create("events/b", 1)
+    hook.status, hook.answer = 200, {"done": True}
+    first.clock.ahead_ms += 2_000
+    second.lead()
+    await hook.heard(2)
+    assert hook.calls[1]["wake_id"] == hook.calls[0]["wake_id"]
+
+    async def is_acked() -> bool:
+        return await second.acked("events/b") == tail
+
+    await eventually(is_acked)
+    assert await first.acked("events/b") == tail
+
+
+async def test_any_worker_serves_any_call(make_node: MakeNode, hook: Hook) -> None:
+    one, other = await make_node(), await make_node()
+    one.lead()
+    (await other.subscribe(**webhook(hook))).ok(201)
+    (await one.subscribe(**webhook(hook))).ok(200)
+    tail = await one.create("events/a", 1)
+    (call,) = await hook.heard()
+    acks = [{"stream": "events/a", "offset": tail}]
+    body = {"wake_id": call["wake_id"], "generation": 1, "acks": acks, "done": True}
+    answers = await asyncio.gather(*(node.act("callback", body, call["callback_token"]) for node in (one, other, one, other)))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409]
+
+
+async def test_a_worker_that_is_behind_asks_before_it_refuses(make_node: MakeNode, hook: Hook) -> None:
+    one, deaf = await make_node(), await make_node()
+    one.lead()
+    await one.subscribe(**webhook(hook))
+    await eventually(lambda: deaf.parts.table.get(f"{deaf.tenant}.sub") is not None)
+    await deaf.go_deaf()
+    await one.create("events/a", 1)
+    (call,) = await hook.heard()
+    beat = {"wake_id": call["wake_id"], "generation": 1}
+    (await deaf.act("callback", beat, call["callback_token"])).ok()
+    await one.client.delete(f"{ROOT}/sub")
+    (await deaf.subscribe(**webhook(hook))).ok(201)
+
+
+async def test_a_subscription_that_was_deleted_can_be_made_again(node: Node, hook: Hook) -> None:
+    for number in range(3):
+        (await node.subscribe(**webhook(hook))).ok(201)
+        await node.create(f"events/{number}", 1)
+        await hook.heard(number + 1)
+        await node.client.delete(f"{ROOT}/sub")
+    assert [call["generation"] for call in hook.calls] == [1, 1, 1]
+
+
+async def test_each_project_has_its_own(node: Node, hook: Hook) -> None:
+    path = f"/v1/{node.tenant}-b/stream/__ds/subscriptions/sub"
+    made = (await node.client.put(path, webhook(hook))).ok(201)
+    assert made["webhook"]["signing"]["jwks_url"] == f"{node.url}/v1/{node.tenant}-b/stream/__ds/jwks.json"
+    await node.create("events/a", 1)
+    (await node.client.put(f"/v1/{node.tenant}-b/stream/events/b", [1])).ok(201)
+    (call,) = await hook.heard()
+    assert call["callback_url"] == f"{node.url}{path}/callback"
+    assert [one["path"] for one in call["streams"]] == ["events/b"]
+    assert (await node.client.get(f"{ROOT}/sub")).status == 404
+
+
+async def test_who_is_kept_to_some_streams_subscribes_to_those(node: Node, hook: Hook) -> None:
+    narrow = node.client.with_headers(**{"X-Streams": "mine/*"})
+    assert (await narrow.put(f"{ROOT}/a", webhook(hook, pattern="mine/*"))).status == 403
+    assert (await narrow.put(f"{ROOT}/a", webhook(hook, pattern=None, streams=["mine/x", "theirs/x"]))).status == 403
+    (await narrow.put(f"{ROOT}/a", webhook(hook, pattern=None, streams=["mine/x"]))).ok(201)
+    assert (await narrow.post(f"{ROOT}/a/streams", {"streams": ["theirs/x"]})).status == 403
+    await node.subscribe("all", **webhook(hook))
+    assert (await narrow.get(f"{ROOT}/all")).status == 404
+    (await narrow.get(f"{ROOT}/a")).ok()
+
+
+async def test_a_disabled_tenants_webhooks_wait(node: Node, hook: Hook) -> None:
+    await node.subscribe(**webhook(hook))
+    await node.subscribe("other", **webhook(hook))
+    await node.create("events/a", 1)
+    await hook.heard(2)
+    await node.leased("sub")
+    await node.leased("other")
+    call = hook.calls[0]
+    node.disabled.add(node.tenant)
+    beat = {"wake_id": call["wake_id"], "generation": 1}
+    refused = await node.act("callback", beat, call["callback_token"], call["subscription_id"])
+    assert (refused.status, refused.json["code"]) == (403, "tenant-disabled")
+    node.clock.ahead_ms += 60_000
+    another = f"/v1/{node.tenant}-b/stream"
+    (await node.client.put(f"{another}/__ds/subscriptions/theirs", webhook(hook))).ok(201)
+    (await node.client.put(f"{another}/events/a", [1])).ok(201)
+    await hook.heard(3)
+    assert [one["subscription_id"] for one in hook.calls[2:]] == ["theirs"]
+    node.disabled.clear()
+    node.clock.ahead_ms += 6_000
+    await hook.heard(5)
+
+
+async def test_webhooks_go_on_after_the_engine_was_away(
+    own_server: Server, open_link: OpenLink, name: str, clock: ShiftedClock, hook: Hook
+) -> None:
+    link = await open_link(own_server.url)
+    committers = Committers(link, CommitPolicy(), Backlog(1_000_000))
+    await ensure_stream(link, audit_stream(1))
+    await Bucket(link, f"{name}_subscriptions", committers).ensure()
+    async with session() as http, running(link, committers, name, clock, http) as node:
+        node.lead()
+        hook.answer = {"done": True}
+        await node.subscribe(**webhook(hook))
+        await node.create("events/a", 1)
+        await hook.heard()
+        await restart(own_server, link)
+        await node.append("events/a", 2)
+        await node.create("events/b", 1)
+
+        async def is_all_heard() -> bool:
+            seen = {one["path"]: one["tail_offset"] for call in hook.calls for one in call["streams"]}
+            return "events/b" in seen and any(call["generation"] > 1 for call in hook.calls)
+
+        await eventually(is_all_heard, 15)
