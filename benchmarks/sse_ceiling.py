@@ -47,6 +47,8 @@ class Connection(asyncio.Protocol):
             for reader in self.readers:
                 reader.write(chunk)
             self._transport.write(_DONE)
+        elif head.startswith(b"HEAD"):
+            self._transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
         else:
             self.bodies.clear()
             self._transport.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")

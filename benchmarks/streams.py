@@ -27,7 +27,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,8 +58,14 @@ class Peer:
     def path(self, name: str) -> str:
         return f"/v1/stream/{name}"
 
-    def create(self, name: str) -> None:
-        httpx.put(self.url + self.path(name), headers=self.headers).raise_for_status()
+    def create(self, *names: str) -> None:
+        """Return once they are there: the reference in files may answer 404 for a while after it answered 201."""
+        with httpx.Client(base_url=self.url, headers=self.headers, timeout=30) as client:
+            for name in names:
+                client.put(self.path(name)).raise_for_status()
+            for name in names:
+                while client.head(self.path(name)).status_code == 404:
+                    time.sleep(0.05)
 
     def tail(self, name: str) -> str:
         answer = httpx.head(self.url + self.path(name), headers=self.headers).raise_for_status()
@@ -129,17 +135,16 @@ function request() turn = turn % #requests + 1; return requests[turn] end
 
 
 def loaded(peer: Peer, path: str, connections: int, seconds: float, lua: str) -> Load:
-    """A run of wrk in which every request succeeded."""
+    """A run of wrk in which every request to Postroad succeeded. What another fails to do does not count as done."""
     load = wrk(peer.url + path, connections, seconds, lua)
-    if load.failed:
+    if load.failed and peer.name == "Postroad":
         raise SystemExit(f"{load.failed} requests to {peer.name} failed")
-    return load
+    return replace(load, per_second=load.per_second - load.failed / seconds)
 
 
 def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
     names = [f"{label}-{number}" for number in range(streams)]
-    for name in names:
-        peer.create(name)
+    peer.create(*names)
     lua = append_script(peer, names)
     loaded(peer, "", CONNECTIONS, 1, lua)
     return loaded(peer, "", CONNECTIONS, seconds, lua)
@@ -154,7 +159,8 @@ def appends_row(kind: str, sync: str, streams: int, seconds: float) -> list[obje
     other = (before.per_second + after.per_second) / 2
     what = f"{streams} stream{'s' if streams > 1 else ''}, sync {sync} (beside: {kind})"
     p99 = f"{load.p99_ms:.1f}", f"{(before.p99_ms + after.p99_ms) / 2:.1f}"
-    return [what, f"{load.per_second:,.0f}", f"{other:,.0f}", f"{load.per_second / other:.2f}", *p99]
+    failed = before.failed + after.failed
+    return [what, f"{load.per_second:,.0f}", f"{other:,.0f}", f"{load.per_second / other:.2f}", *p99, failed]
 
 
 def appends(chosen: argparse.Namespace) -> str:
@@ -163,7 +169,9 @@ def appends(chosen: argparse.Namespace) -> str:
         for kind, sync in (("files", "always"), ("memory", "2s"))
         for streams in (1, 64)
     ]
-    return table(["appends", "Postroad/s", "reference/s", "ratio", "Postroad p99 ms", "reference p99 ms"], rows)
+    return table(
+        ["appends", "Postroad/s", "reference/s", "ratio", "Postroad p99 ms", "reference p99 ms", "reference failed"], rows
+    )
 
 
 # Live readers
