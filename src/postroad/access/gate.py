@@ -14,7 +14,7 @@ from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.http.messages import Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Actor, Caller, Credential, Need, Scope
+from postroad.kernel.caller import SEND_A_KEY, Actor, Caller, Credential, Need, Scope
 from postroad.kernel.errors import Forbidden, Unauthenticated
 
 
@@ -56,19 +56,19 @@ class Gate:
     async def _nobody(self, request: Request, route: Route) -> Caller:
         """Who shows nothing. Where the installation is open it may use the first tenant's; elsewhere it has no scope at all, and
         may only read what the route's handler finds to be public."""
-        tenant = request.parameters.get("project", FIRST_TENANT)
+        tenant = _named(request) or FIRST_TENANT
         may_ask = not self._guard.is_braked(request.client)
         record = await self._directory.tenant(tenant) if may_ask else None
         if record is None or record.state is not TenantState.READY:
-            raise self._guard.fail(request.client, _SEND_A_KEY)
+            raise self._guard.fail(request.client, SEND_A_KEY)
         scopes = _OPEN_SCOPES if self._is_open and tenant == FIRST_TENANT else frozenset[Scope]()
         if route.scope not in scopes and route.scope is not Scope.READ:
-            raise Unauthenticated(_SEND_A_KEY)
+            raise Unauthenticated(SEND_A_KEY)
         return Caller(tenant, "", scopes, credential=Credential.NONE)
 
     async def _identified(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
         """By which kind of credential it is: the first characters tell."""
-        named = request.parameters.get("project") or request.header(b"x-postroad-tenant")
+        named = _named(request)
         if text.startswith(KEY_PREFIXES):
             if is_in_url and not self._keys_in_urls:
                 raise Unauthenticated("a key does not belong in a URL, where it is logged: get a stream token by POST /v1/tokens")
@@ -76,7 +76,7 @@ class Gate:
             return await self._directory.caller_by_key(text, named, may_ask=may_ask)
         if text.startswith(TOKEN_PREFIX):
             resource = None if route.resource is None else route.resource.format(**request.parameters)
-            return None if resource is None else await self._tokens.caller(text, resource)
+            return None if resource is None else await self._tokens.caller(text, resource, request.parameters.get("project"))
         if route.takes_jwt and text.count(".") == 2:
             return await self._jwts.caller(text, named or FIRST_TENANT)
         return None
@@ -85,8 +85,12 @@ class Gate:
         return self._directory.watch(caller)
 
 
-_SEND_A_KEY = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
 _OPEN_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.CONSUME})
+
+
+def _named(request: Request) -> str | None:
+    """The tenant that the request is about, if it says so."""
+    return request.parameters.get("project") or request.header(b"x-postroad-tenant")
 
 
 def _shows_any(request: Request) -> bool:
@@ -103,7 +107,7 @@ def _credential(request: Request, route: Route) -> tuple[str, bool]:
                 return found[0], True
     scheme, _, text = (header or "").partition(" ")
     if scheme.lower() not in ("bearer", "apikey"):
-        raise Unauthenticated(_SEND_A_KEY)
+        raise Unauthenticated(SEND_A_KEY)
     return text.strip(), False
 
 

@@ -67,14 +67,14 @@ class Tokens:
         token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, new_id() if wanted.once else None)
         return TOKEN_PREFIX + self._sealer.seal(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
 
-    async def caller(self, text: str, resource: str) -> Caller | None:
-        """The caller of a token, None if it is not good, or not good for this."""
+    async def caller(self, text: str, resource: str, project: str | None = None) -> Caller | None:
+        """The caller of a token, None if it is not good, or not good for this. `project`: the tenant that the path names."""
         try:
             token = _decode(self._sealer.open(_OWNER, text.removeprefix(TOKEN_PREFIX)))
         except (SealBroken, msgspec.DecodeError):
             return None
         now = self._clock()
-        if token.expires_at_ms <= now or token.resource != resource:
+        if token.expires_at_ms <= now or token.resource != resource or project not in (None, token.tenant):
             return None
         key, tenant = await self._directory.key(token.key_id), await self._directory.tenant(token.tenant)
         if key is None or not key.is_good(now) or Scope.READ not in key.scopes or (key.tenant or token.tenant) != token.tenant:

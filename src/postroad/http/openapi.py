@@ -45,6 +45,13 @@ _HEADERS: dict[str, dict[str, Any]] = {
 _HEADERS_BY_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "503": ("Retry-After",)}
 _TENANT = Annotated[str, Meta(pattern=f"^{TENANT.pattern}$", description="The tenant that a platform key acts for.")]
 _PROBLEM = {PROBLEM_MEDIA.decode(): {"schema": {"$ref": _REF.format(name="Problem")}}}
+_EMPTY_STATUSES = (204, 304)
+_ANYTHING: dict[str, Any] = {  # the common ones by name, so that the docs page and generated clients have a type to send
+    "application/json": {"schema": {}},
+    "text/plain": {"schema": {"type": "string"}},
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    "*/*": {},
+}
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
@@ -93,7 +100,7 @@ def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.scope:
         operation["x-postroad-scope"] = str(route.scope)
     if route.takes_bytes:
-        operation["requestBody"] = {"content": {"*/*": {"schema": {"type": "string"}}}}
+        operation["requestBody"] = {"content": _ANYTHING}
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
     return operation
@@ -150,12 +157,10 @@ def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
-    unknown = {"type": "object" if route.media == "application/json" else "string"}
-    content = {route.media: {"schema": by_kind[id(route.answer)] if route.answer is not None else unknown}}
-    good: dict[str, Any] = {"description": route.summary}
-    if route.status != 204:
-        good["content"] = content
-    responses = {str(status): good for status in (route.status, *route.more_statuses)}
+    responses: dict[str, Any] = {}
+    for status in (route.status, *route.more_statuses):
+        has_content = route.media and status not in _EMPTY_STATUSES
+        responses[str(status)] = {"description": route.summary, "content": _content(route, by_kind) if has_content else {}}
     by_status: dict[int, list[type[PostroadError]]] = {}
     for error in possible_errors(route):
         by_status.setdefault(error.status, []).append(error)
@@ -163,7 +168,20 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
         known = responses.get(str(status), {"description": "", "content": {}})
         described = "; ".join(filter(None, [known["description"], *(f"`{error.code}`: {error.title}" for error in errors)]))
         responses[str(status)] = {"description": described, "content": {**known["content"], **_PROBLEM}}
-    return {status: {**response, "headers": _response_headers(status)} for status, response in responses.items()}
+    return {status: _response(route, status, **response) for status, response in responses.items()}
+
+
+def _content(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
+    if route.media == "*/*":
+        return {"*/*": {}}  # bytes of any kind: no schema could say more
+    unknown = {"type": "object" if route.media == "application/json" else "string"}
+    return {route.media: {"schema": by_kind[id(route.answer)] if route.answer is not None else unknown}}
+
+
+def _response(route: Route, status: str, description: str, content: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a HEAD has no body, a refusal neither."""
+    response = {"description": description, "headers": _response_headers(status)}
+    return response if route.method == "HEAD" or not content else {**response, "content": content}
 
 
 def _response_headers(status: str) -> dict[str, Any]:
@@ -179,4 +197,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, OutOfTouch]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
+    if route.takes_bytes:
+        errors += [TooLarge, BodyTooSlow]
     return list(dict.fromkeys([*errors, Overloaded, PostroadError]))

@@ -20,7 +20,7 @@ class Route:
     """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
 
     `{name}` in the path takes one segment; with `takes_rest` the last one takes the rest of the path, slashes included.
-    `takes_bytes`: the body is whatever comes, as bytes.
+    `takes_bytes`: the body is whatever comes, as bytes. `media` empty: a good answer has no body.
     `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
     tenant's own JWTs are let in. `takes_anyone`: who shows no credential is let in as nobody, with no scopes, and the handler
     decides.

@@ -34,6 +34,8 @@ class Credential(StrEnum):
 
 ALL_SCOPES = tuple(Scope)
 EVERYTHING = ("*",)
+# All that nobody in particular is told, wherever it is refused: two answers that differ would tell what is there.
+SEND_A_KEY = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
 
 
 @dataclass(frozen=True, slots=True)

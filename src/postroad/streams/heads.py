@@ -17,7 +17,7 @@ Headers = list[tuple[bytes, bytes]]
 _TTL = re.compile(r"0|[1-9][0-9]{0,15}")
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+\s*(;[\x20-\x7e]*)?")
 _CONTENT_TYPE_CHARS_MAX = 256
-_TTL_MAX = 100 * 366 * 86_400
+TTL_SECONDS_MAX = 100 * 366 * 86_400
 
 UP_TO_DATE = (b"stream-up-to-date", b"true")
 CLOSED = (b"stream-closed", b"true")
@@ -55,8 +55,8 @@ def blueprint_of(request: Request, tenant: str) -> Blueprint:
     ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
     if ttl is not None and expires is not None:
         raise InvalidParameter("a stream has either Stream-TTL or Stream-Expires-At")
-    if ttl is not None and (not _TTL.fullmatch(ttl) or int(ttl) > _TTL_MAX):
-        raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {_TTL_MAX}, without sign or leading zeros")
+    if ttl is not None and (not _TTL.fullmatch(ttl) or int(ttl) > TTL_SECONDS_MAX):
+        raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {TTL_SECONDS_MAX}, without sign or leading zeros")
     return Blueprint(
         content_type=content_type_of(request),
         ttl_seconds=None if ttl is None else int(ttl),

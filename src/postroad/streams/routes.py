@@ -1,5 +1,6 @@
 """The Durable Streams protocol over HTTP."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -7,7 +8,7 @@ from msgspec import Meta
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Handler, Route
-from postroad.kernel.caller import Scope
+from postroad.kernel.caller import SEND_A_KEY, Caller, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     ContentTypeMismatch,
@@ -36,18 +37,37 @@ from postroad.streams.live import Live
 from postroad.streams.offsets import NOW, Place, parse_place
 from postroad.streams.reading import Chunk
 from postroad.streams.records import media_type
-from postroad.streams.rules import Wish, check_seq
+from postroad.streams.rules import PRODUCER_CHARS_MAX, SAFE_INTEGER, SEQ_CHARS_MAX, Wish, check_seq
 from postroad.streams.service import Streams
 from postroad.streams.store import Name
 
 _TAG = "streams"
 _MISSING = (StreamNotFound, StreamGone)
+_PUBLIC = "Anyone may read a public one."
+_OFFSET = r"^[0-9]{1,20}_[0-9]{1,20}$"
+_WORD = r"^[!-~]([ -~]*[!-~])?$"  # what is left of a header's value, blanks at its ends being no part of it
 
 
 class ReadQuery(msgspec.Struct, frozen=True):
-    offset: Annotated[str, Meta(description="Where to begin: an offset, `-1` for the start, `now` for the end.")] | None = None
+    """The patterns are for readers of the description; `offsets` and `cursors` check."""
+
+    offset: (
+        Annotated[
+            str,
+            Meta(
+                description="Where to begin: an offset, `-1` for the start, `now` for the end.",
+                extra_json_schema={"pattern": f"^-1$|^now$|{_OFFSET}"},
+            ),
+        ]
+        | None
+    ) = None
     live: Annotated[Literal["long-poll", "sse"], Meta(description="Wait for what comes.")] | None = None
-    cursor: Annotated[str, Meta(description="The `Stream-Cursor` of the last answer.")] | None = None
+    cursor: (
+        Annotated[
+            str, Meta(description="The `Stream-Cursor` of the last answer.", extra_json_schema={"pattern": "^[0-9]{1,18}$"})
+        ]
+        | None
+    ) = None
 
 
 class StreamRoutes:
@@ -71,7 +91,7 @@ class StreamRoutes:
                 takes_bytes=True,
                 status=201,
                 more_statuses=(200,),
-                media="*/*",
+                media="",
                 headers=_CREATE_HEADERS,
                 errors=(*written, StreamExists, ContentTypeMismatch, NotNow),
                 description="The body is what it begins with. The same call again answers 200, another configuration 409.",
@@ -84,7 +104,7 @@ class StreamRoutes:
                 takes_bytes=True,
                 status=204,
                 more_statuses=(200,),
-                media="*/*",
+                media="",
                 headers=_APPEND_HEADERS,
                 errors=(
                     *written,
@@ -107,8 +127,17 @@ class StreamRoutes:
                 headers=(("If-None-Match", str), ("Last-Event-ID", str)),
                 errors=(*_MISSING, InvalidParameter, EngineUnavailable),
                 resource="stream/{stream}",
+                description=_PUBLIC,
             ),
-            route("HEAD", self.look_at_stream, Scope.READ, "What a stream is, and where it ends", media="*/*", errors=_MISSING),
+            route(
+                "HEAD",
+                self.look_at_stream,
+                Scope.READ,
+                "What a stream is, and where it ends",
+                media="",
+                errors=(*_MISSING, EngineUnavailable),
+                description=_PUBLIC,
+            ),
             route(
                 "DELETE", self.delete_stream, Scope.WRITE, "Delete a stream", status=204, errors=(*_MISSING, EngineUnavailable)
             ),
@@ -119,8 +148,8 @@ class StreamRoutes:
     async def create_stream(self, request: Request) -> Reply:
         name = _name(request)
         wanted = heads.blueprint_of(request, name.tenant)
-        if wanted.fork is not None and not request.caller.may_use("stream", wanted.fork.source):
-            raise Forbidden(f"the key may not use the stream {wanted.fork.source[:100]!r}")
+        if wanted.fork is not None:
+            _check_may_fork(request.caller, wanted.fork.source)
         made = await self._streams.create(name, wanted, request.body)
         headers = [heads.next_offset(made.tail)]
         if made.record.is_closed:
@@ -222,9 +251,9 @@ class StreamRoutes:
         try:
             known = await self._streams.look(name)
         except (StreamNotFound, StreamGone) as missing:
-            raise _unknown_caller() from missing
+            raise Unauthenticated(SEND_A_KEY) from missing
         if known.record is None or not known.record.is_public:
-            raise _unknown_caller()
+            raise Unauthenticated(SEND_A_KEY)
 
     def _caching(self, chunk: Chunk) -> bytes:
         """What lies before the end never changes. At the end, a cache must ask: 304 is cheap."""
@@ -243,6 +272,14 @@ def _name(request: Request) -> Name:
     return Name(request.caller.tenant, stream_id(request.parameters["stream"]))
 
 
+def _check_may_fork(caller: Caller, source: str) -> None:
+    """Who may write only must not read either, and a fork that is public would let it. Raises Forbidden."""
+    if Scope.READ not in caller.scopes:
+        raise Forbidden(f"the key lacks the scope {str(Scope.READ)!r}, which a fork needs")
+    if not caller.may_use("stream", source):
+        raise Forbidden(f"the key may not use the stream {source[:100]!r}")
+
+
 def _wish(request: Request) -> Wish:
     body: bytes = request.body
     claim, seq = heads.claim_of(request), check_seq(request.header(b"stream-seq"))
@@ -259,24 +296,40 @@ def _wish(request: Request) -> Wish:
     return Wish(body, content_type, claim, seq, closes, fault)
 
 
-def _unknown_caller() -> Unauthenticated:
-    return Unauthenticated("send a key, a JWT or a stream token as 'Authorization: Bearer ...'")
-
-
 _LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), heads.RESOURCE_POLICY]
+_TIMES_MAX = 9_999_999_999_999_999  # as many digits as are read
 _CREATE_HEADERS = (
-    ("Stream-TTL", Annotated[str, Meta(description="Seconds that it lives without being used.")]),
-    ("Stream-Expires-At", Annotated[str, Meta(description="When it ends, RFC 3339.")]),
+    ("Stream-TTL", Annotated[int, Meta(ge=0, le=heads.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")]),
+    ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="When it ends, RFC 3339.")]),
     ("Stream-Closed", Annotated[str, Meta(description="`true`: it is complete with this body.")]),
     ("Stream-Public", Annotated[str, Meta(description="`true`: anyone may read it.")]),
-    ("Stream-Forked-From", Annotated[str, Meta(description="The path of the stream that it continues.")]),
-    ("Stream-Fork-Offset", Annotated[str, Meta(description="From where on; the source's end if left out.")]),
-    ("Stream-Fork-Sub-Offset", Annotated[str, Meta(description="How much of the next append to take along.")]),
+    (
+        "Stream-Forked-From",
+        Annotated[str, Meta(description="The path of the stream that it continues; needs the scope `read` too.")],
+    ),
+    ("Stream-Fork-Offset", Annotated[str, Meta(pattern=_OFFSET, description="From where on; the source's end if left out.")]),
+    (
+        "Stream-Fork-Sub-Offset",
+        Annotated[int, Meta(ge=0, le=_TIMES_MAX, description="How much of the next append to take along.")],
+    ),
 )
 _APPEND_HEADERS = (
     ("Stream-Closed", Annotated[str, Meta(description="`true`: nothing comes after this.")]),
-    ("Stream-Seq", Annotated[str, Meta(description="Must be greater than the last one, byte by byte.")]),
-    ("Producer-Id", Annotated[str, Meta(description="With the next two: this append is made once, however often it is sent.")]),
-    ("Producer-Epoch", Annotated[str, Meta(description="Rises when the producer starts anew.")]),
-    ("Producer-Seq", Annotated[str, Meta(description="Counts the producer's appends from 0.")]),
+    (
+        "Stream-Seq",
+        Annotated[str, Meta(pattern=_WORD, max_length=SEQ_CHARS_MAX, description="Must be greater than the last, byte by byte.")],
+    ),
+    (
+        "Producer-Id",
+        Annotated[
+            str,
+            Meta(
+                pattern=_WORD,
+                max_length=PRODUCER_CHARS_MAX,
+                description="With the next two: this append is made once, however often it is sent.",
+            ),
+        ],
+    ),
+    ("Producer-Epoch", Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Rises when the producer starts anew.")]),
+    ("Producer-Seq", Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Counts the producer's appends from 0.")]),
 )
