@@ -32,13 +32,20 @@ from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
+from postroad.outbound.client import Outbound
 from postroad.queues.dead import FAILURES_BUCKET
 from postroad.queues.definitions import QUEUES_BUCKET, Definitions
 from postroad.queues.parts import QueueOptions, QueueParts
+from postroad.queues.rates import Rates
 from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.sessions.parts import SessionParts, SessionSettings
+from postroad.sessions.queue import queue_stream
+from postroad.sessions.rules import FanLimits
 from postroad.settings import Secret, Settings
 from postroad.streams.live import LiveOptions
 from postroad.streams.parts import StreamOptions, StreamParts
+from postroad.streams.subscriptions.parts import StreamSubscriptions
+from postroad.streams.subscriptions.service import SUBSCRIPTIONS_BUCKET
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks
@@ -108,9 +115,10 @@ async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
 
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
-    for spec in (*frame_streams(settings.replica_count), audit_stream(settings.replica_count, settings.audit_keep_days)):
+    specs = (audit_stream(settings.replica_count, settings.audit_keep_days), queue_stream(settings.replica_count))
+    for spec in (*frame_streams(settings.replica_count), *specs):
         await ensure_stream(engine.link, spec)
-    for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET):
+    for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
         await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
 
 
@@ -163,16 +171,14 @@ class _Parts:
 
     engine: Engine
     access: Access
-    queues: QueueParts
-    tasks: Table[TaskRecord]
+    tables: tuple[Table[Any], ...]  # what every process follows
+    rates: Rates
     outbox: Outbox
+    outbound: Outbound
     routes: tuple[Route, ...]
     chores: Callable[[], Coroutine[None, None, None]]
-
-    @property
-    def tables(self) -> tuple[Table[Any], ...]:
-        """What every process follows."""
-        return *self.access.tables, self.queues.table, self.tasks
+    deliver: Callable[[], Coroutine[None, None, None]]
+    wake: Callable[[], Coroutine[None, None, None]]
 
 
 def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
@@ -190,18 +196,47 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
     )
     queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
     streams = StreamParts(link, engine.committers, clock, _stream_options(settings))
+    outbound = Outbound(networks(settings.outbound_allow))
+    subscriptions = StreamSubscriptions(
+        link,
+        engine.committers,
+        streams.service,
+        outbound,
+        access.audit,
+        platform_keys(settings),
+        clock,
+        lambda request: request.base_url(settings.public_url),
+        is_served=access.directory.is_served,
+        has_localhost=settings.open,
+    )
+    sessions = SessionParts(
+        link, engine.committers, streams.service, access.directory.tenant_ids, clock, _session_settings(settings)
+    )
     jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
-    access.tenants.clean_with(queues.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all)
+    access.tenants.clean_with(
+        queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all
+    )
     runner = Runner(task_table, clock, queues.task_handlers)
     operations = Operations(__version__, _readiness(settings, engine, access, queues.table), access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
-        routes += [*access.routes(), *queues.routes(), *streams.routes(), *jobs.table()]
-        routes += [*TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
+        routes += [*access.routes(), *queues.routes(), *streams.routes(), *subscriptions.routes(), *sessions.routes()]
+        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
     operations.describe(routes)
     access.tokens.offer(routes)
     chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, _sweeping(queues.definitions, streams, access))
-    return _Parts(engine, access, queues, task_table, outbox, tuple(routes), chores)
+    return _Parts(
+        engine,
+        access,
+        (*access.tables, queues.table, task_table, *subscriptions.tables),
+        queues.rates,
+        outbox,
+        outbound,
+        tuple(routes),
+        chores,
+        sessions.deliver,
+        subscriptions.deliver,
+    )
 
 
 def described_routes() -> tuple[Route, ...]:
@@ -216,19 +251,25 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
     worker = f"{socket.gethostname()}-{os.getpid()}"
     link = Link(link_settings(settings, f"postroad-{role}-{os.getpid()}"))
     parts = _put_together(settings, role, link, clock)
+
+    def leading(what: str) -> Leadership:
+        return Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), what, worker)
+
     await link.open()
     try:
         async with asyncio.TaskGroup() as background:
             tasks = [background.create_task(table.run()) for table in parts.tables]
             tasks.append(background.create_task(link.fail_when_ended()))
             tasks.append(background.create_task(parts.access.uses.run()))
-            tasks.append(background.create_task(parts.queues.rates.run()))
+            tasks.append(background.create_task(parts.rates.run()))
             async with asyncio.timeout(30):
                 for table in parts.tables:
                     await table.wait_loaded()
             if role.includes(Role.CONTROL):
-                leadership = Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), "control", worker)
-                tasks.append(background.create_task(leadership.run(parts.chores)))
+                tasks.append(background.create_task(leading("control").run(parts.chores)))
+            if role.includes(Role.DELIVERY):
+                tasks.append(background.create_task(leading("delivery").run(parts.wake)))
+                tasks.append(background.create_task(parts.deliver()))
             parts.outbox.emit([_started(worker, role, clock)])
             try:
                 yield Node(
@@ -245,6 +286,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                         await parts.outbox.drain()
                         await parts.access.uses.write()
     finally:
+        await parts.outbound.close()
         await link.close()
 
 
@@ -292,6 +334,15 @@ def _chores(*works: Callable[[], Coroutine[None, None, None]]) -> Callable[[], C
                 all_of_it.create_task(work())
 
     return chores
+
+
+def _session_settings(settings: Settings) -> SessionSettings:
+    return SessionSettings(
+        ttl_seconds=settings.session_ttl_seconds,
+        limits=FanLimits(settings.fanout_queue_threshold, settings.fanout_inline_max, settings.fanout_queue),
+        complete_seconds=settings.fanout_complete_seconds,
+        clean_seconds=settings.session_clean_seconds,
+    )
 
 
 def _stream_options(settings: Settings) -> StreamOptions:

@@ -163,6 +163,12 @@ class Settings:
     stream_sse_seconds: float = _setting(
         300.0, "After how long a live reader of a stream is let go, to come back where it was.", _positive
     )
+    session_ttl_seconds: int = _setting(1800, "How long a session lives after it was last touched.", _positive)
+    fanout_queue: bool = _setting(True, "Give large fan-outs to the delivery role; off, they are skipped and completed later.")
+    fanout_queue_threshold: int = _setting(200, "Subscribers above which a fan-out goes to the queue.", lambda value: value >= 0)
+    fanout_inline_max: int = _setting(1000, "Subscribers above which a fan-out without a queue is skipped.", _positive)
+    fanout_complete_seconds: float = _setting(15.0, "How often the delivery role looks for unfinished fan-outs.", _positive)
+    session_clean_seconds: float = _setting(300.0, "How often sessions whose time is over are cleaned up.", _positive)
     idempotency_ttl_ms: int = _setting(86_400_000, "How long an idempotency key is remembered.", lambda value: value >= 1000)
     jobs_keep_days: int = _setting(14, "How long finished jobs can be asked for.", _positive)
     requests_max: int = _setting(

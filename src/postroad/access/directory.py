@@ -138,6 +138,11 @@ class Directory:
             return None
         return None if record is not None and record.state is TenantState.DELETED else record
 
+    async def is_served(self, name: str) -> bool:
+        """Whether the tenant is there and not disabled."""
+        record = await self.tenant(name)
+        return record is not None and record.state is TenantState.READY
+
     def tenant_ids(self) -> list[str]:
         """Of the tenants that are not deleted."""
         found = [(name, self._tenants.get(name)) for name in self._tenants.keys_under()]

@@ -115,7 +115,7 @@ def _check(caller: Caller, request: Request, route: Route) -> None:
     if route.scope is Need.PLATFORM:
         if not caller.is_platform:
             raise Forbidden("this needs a platform key")
-    elif route.scope is not Need.IDENTITY and route.scope not in caller.scopes:
+    elif route.scope is not Need.IDENTITY and route.scope not in caller.scopes and route.or_scope not in caller.scopes:
         raise Forbidden(f"the key lacks the scope {str(route.scope)!r}")
     if caller.allowed is not None or caller.only_stream is not None:
         for kind in route.guarded:

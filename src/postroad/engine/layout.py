@@ -160,3 +160,26 @@ async def purge_stream(link: Link, name: str, subject: str | None = None, *, bef
             return 0
         raise translate(failure.error) from failure
     return int(msgspec.json.decode(answer)["purged"])
+
+
+class _SubjectsState(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _SubjectsAnswer(msgspec.Struct):
+    state: _SubjectsState
+    total: int = 0
+
+
+_decode_subjects = msgspec.json.Decoder(_SubjectsAnswer).decode
+
+
+async def subjects_of(link: Link, name: str, pattern: str) -> list[str]:
+    """The subjects of a stream that fit a pattern and have messages."""
+    found: list[str] = []
+    while True:
+        answer = _decode_subjects(await link.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": len(found)}))
+        page = list(answer.state.subjects or ())
+        found += page
+        if not page or len(found) >= answer.total:
+            return found

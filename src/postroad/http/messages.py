@@ -66,6 +66,10 @@ class Request:
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
 
+    def base_url(self, public_url: str | None) -> str:
+        """How the client reaches this installation: as the operator says, or else by the host that it named."""
+        return (public_url or f"http://{self.header(b'host') or 'localhost'}").rstrip("/")
+
     @property
     def traceparent(self) -> str | None:
         """The W3C trace that the request belongs to, if it names one in the right form."""

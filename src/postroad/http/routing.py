@@ -23,7 +23,7 @@ class Route:
     `takes_bytes`: the body is whatever comes, as bytes. `media` empty: a good answer has no body.
     `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
     tenant's own JWTs are let in. `takes_anyone`: who shows no credential is let in as nobody, with no scopes, and the handler
-    decides.
+    decides. `or_scope`: a scope that does instead.
     """
 
     method: str
@@ -46,6 +46,7 @@ class Route:
     takes_anyone: bool = False
     takes_bytes: bool = False
     takes_rest: bool = False
+    or_scope: Scope | None = None
     guarded: tuple[str, ...] = field(init=False, default=())
     body_decoder: Any = field(init=False, default=None)
 

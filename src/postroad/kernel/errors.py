@@ -149,6 +149,10 @@ class StreamNotFound(Missing, code="stream-not-found", status=404, title="No suc
     """There is no stream of this name, or it has expired."""
 
 
+class SessionNotFound(Missing, code="session-not-found", status=404, title="No such session"):
+    """There is no session of this id, or it has expired."""
+
+
 class StreamGone(Missing, code="stream-gone", status=410, title="The stream was deleted"):
     """It was deleted, and only the streams that were forked from it still read what it had."""
 

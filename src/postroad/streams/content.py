@@ -44,10 +44,15 @@ def is_text(media: str) -> bool:
 
 
 def data_event(body: bytes, media: str) -> bytes:
-    """One event with these data. A line break of any kind begins a new `data:` line, so that no payload can forge an event."""
+    """One event with these data. A line break of any kind begins a new `data:` line, so that no payload can forge an event; a
+    reader takes one space off each line, so a line that begins with one gets another."""
     if not is_text(media):
         return b"event: data\ndata:" + b64encode(body) + b"\n\n"
     if b"\n" not in body and b"\r" not in body:
-        return b"event: data\ndata:" + body + b"\n\n"
+        return b"event: data\n" + _data_line(body) + b"\n"
     lines = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    return b"event: data\n" + b"".join([b"data:" + line + b"\n" for line in lines]) + b"\n"
+    return b"event: data\n" + b"".join([_data_line(line) for line in lines]) + b"\n"
+
+
+def _data_line(line: bytes) -> bytes:
+    return (b"data: " if line[:1] == b" " else b"data:") + line + b"\n"

@@ -206,11 +206,12 @@ class Lives:
             known = await self._store.known(name)
             record = found(known, self._clock())
             try:
+                condition = fence(name.record, known.record_at)  # whatever is appended meanwhile goes too
                 if record.forks:
                     hidden = msgspec.structs.replace(record, state=State.HIDDEN)
-                    await self._store.committer(name).append(record_draft(name, hidden, fence(name.record, known.record_at)))
+                    await self._store.committer(name).append(record_draft(name, hidden, condition))
                 else:
-                    await self._end(name, known, record)
+                    await self._end(name, record, condition)
             except Conflict:
                 continue
             metrics.deleted.add(name.tenant)
@@ -226,17 +227,17 @@ class Lives:
         if not is_expired(record, known.touched_at_ms, self._clock()):
             return False
         try:
-            await self._end(name, known, record)
+            await self._end(name, record, fence(name.everything, known.last))  # unless somebody uses it meanwhile
         except Conflict:
             return False
         metrics.deleted.add(name.tenant)
         return True
 
-    async def _end(self, name: Name, known: Known, record: StreamRecord) -> None:
+    async def _end(self, name: Name, record: StreamRecord, condition: str) -> None:
         """First a record that says so is durable, then everything goes: a crash between the two leaves nothing that is seen."""
         ended = msgspec.structs.replace(record, state=State.DELETED)
         releases, gone = await self._releases(name.tenant, record.origin)
-        drafts = [record_draft(name, ended, fence(name.everything, known.last)), *releases]
+        drafts = [record_draft(name, ended, condition), *releases]
         stored = await self._store.committer(name).append_together(drafts)
         for one in (name, *gone):
             await self._store.purge(one, stored[-1].sequence + 1)
@@ -251,8 +252,10 @@ class Lives:
             parent = known.record
             if parent is None or parent.state is State.DELETED or parent.born != origin.source_born:
                 break
-            is_last = parent.state is State.HIDDEN and parent.forks <= 1
-            state = State.DELETED if is_last else parent.state
+            # To write the record of one that has expired would be to use it: it must not come back by that.
+            is_over = parent.state is State.HIDDEN or is_expired(parent, known.touched_at_ms, self._clock())
+            is_last = is_over and parent.forks <= 1
+            state = State.DELETED if is_last else State.HIDDEN if is_over else parent.state
             changed = msgspec.structs.replace(parent, forks=max(0, parent.forks - 1), state=state)
             drafts.append(record_draft(source, changed, fence(source.record, known.record_at)))
             if not is_last:

@@ -69,6 +69,8 @@ class Reading:
         entries, is_end = await self.entries(name, record, place, CHUNK_MESSAGES_MAX, CHUNK_BYTES_MAX)
         payloads = [entry.payload for entry in entries]
         next_offset = entries[-1].sequence if entries else place
+        if is_end:  # what a fork has from its source may end between two messages
+            next_offset = max(next_offset, record.base)
         metrics.read_bytes.add(name.tenant, sum(map(len, payloads)))
         if not entries or (is_end and record.is_closed):
             # Where it ends must come from the stream itself: the reader may have asked from beyond it, and the record may be

@@ -105,7 +105,7 @@ class StreamRoutes:
                 status=204,
                 more_statuses=(200,),
                 media="",
-                headers=_APPEND_HEADERS,
+                headers=APPEND_HEADERS,
                 errors=(
                     *written,
                     StreamClosed,
@@ -155,15 +155,11 @@ class StreamRoutes:
         if made.record.is_closed:
             headers.append(heads.CLOSED)
         if made.is_new:
-            headers.append((b"location", self._location(request).encode("latin-1", "replace")))
+            headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
         return Reply(b"", 201 if made.is_new else 200, made.record.content_type.encode("latin-1"), headers)
 
-    def _location(self, request: Request) -> str:
-        base = self._public_url or f"http://{request.header(b'host') or 'localhost'}"
-        return base.rstrip("/") + request.path
-
     async def append_to_stream(self, request: Request) -> Reply:
-        wish = _wish(request)
+        wish = wish_of(request)
         outcome = await self._streams.append(_name(request), wish)
         is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
         return Reply(b"", 200 if is_new_data else 204, b"text/plain", heads.outcome_headers(outcome))
@@ -280,7 +276,7 @@ def _check_may_fork(caller: Caller, source: str) -> None:
         raise Forbidden(f"the key may not use the stream {source[:100]!r}")
 
 
-def _wish(request: Request) -> Wish:
+def wish_of(request: Request) -> Wish:
     body: bytes = request.body
     claim, seq = heads.claim_of(request), check_seq(request.header(b"stream-seq"))
     closes = heads.is_true(request, b"stream-closed")
@@ -313,7 +309,7 @@ _CREATE_HEADERS = (
         Annotated[int, Meta(ge=0, le=_TIMES_MAX, description="How much of the next append to take along.")],
     ),
 )
-_APPEND_HEADERS = (
+APPEND_HEADERS = (
     ("Stream-Closed", Annotated[str, Meta(description="`true`: nothing comes after this.")]),
     (
         "Stream-Seq",

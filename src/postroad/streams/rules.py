@@ -9,6 +9,7 @@ import msgspec
 from postroad.kernel.errors import (
     ContentTypeMismatch,
     InvalidParameter,
+    NotNow,
     PostroadError,
     ProducerFenced,
     ProducerGap,
@@ -134,6 +135,8 @@ def decide(known: Known, wish: Wish, now_ms: int) -> Change | Outcome:
         raise wish.fault or InvalidParameter("the body is empty: there is nothing to append")
     if wish.data is not None and wish.content_type is None:
         raise InvalidParameter("say what the body is: Content-Type is missing")
+    if wish.closes and record.is_fed:
+        raise NotNow("a session's stream is not closed: the session is deleted")
     if record.is_closed:
         return _of_a_closed_one(known, record, wish)
     if wish.data is not None and media_type(wish.content_type or "") != media_type(record.content_type):

@@ -42,8 +42,12 @@ class Streams:
         return await self._reading.read(name, place)
 
     async def read_on(self, name: Name, record: StreamRecord, place: int) -> Chunk:
-        """As `read`, of a stream that was found and whose reading was counted when it began."""
-        return await self._reading.chunk(name, record, place)
+        """As `read`, of a stream that was found and whose reading was counted when it began. Nothing, if it is no more."""
+        chunk = await self._reading.chunk(name, record, place)
+        now = await self.store.record(name)
+        if now is None or now.born != record.born:  # what was read may be of another stream of this name
+            return Chunk(record, (), place, place, is_end=False, is_closed=False)
+        return chunk
 
     async def delete(self, name: Name) -> None:
         """Raises StreamNotFound, StreamGone."""

@@ -79,7 +79,8 @@ class Name:
 
 
 def store_spec(tenant: str, replicas: int) -> StreamSpec:
-    subjects = (f"s.{tenant}.>", f"a.{tenant}.>", f"p.{tenant}.>")
+    kinds = ("s", "a", "p", "f", "g", "x")  # the last three are what sessions add (`sessions/records.py`)
+    subjects = tuple(f"{kind}.{tenant}.>" for kind in kinds)
     options = {
         "allow_atomic": True,
         "allow_rollup_hdrs": True,
@@ -120,6 +121,9 @@ class Store:
         if tenant not in self._ensured:
             await ensure_stream(self.link, store_spec(tenant, self._replicas))
             self._ensured.add(tenant)
+
+    async def purge_subject(self, tenant: str, subject: str, before: int) -> None:
+        await purge_stream(self.link, streams_store(tenant), subject, before=before)
 
     async def exists(self, tenant: str) -> bool:
         """Whether the tenant ever had streams."""

@@ -6,6 +6,7 @@ offset where it was. Nothing waits for a reader without bound.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -64,12 +65,13 @@ class Follower:
         stop = await self._store.link.listen(LIVE + self._name.record, self._record_changed)
         forget = self._store.link.on_reconnect(self._has_news.set)
         tailing = asyncio.create_task(self._tail.run())
+        tailing.add_done_callback(lambda _: self._has_news.set())
         try:
             self._has_news.set()  # something may have changed before anyone listened
             while not tailing.done():
-                asking = asyncio.ensure_future(self._has_news.wait())
-                await asyncio.wait({asking, tailing}, timeout=_LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
-                asking.cancel()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY):
+                        await self._has_news.wait()
                 self._has_news.clear()
                 await self._look()
         finally:

@@ -1,0 +1,1 @@
+"""Sessions: publish once to a stream, and every subscriber has a durable stream of its own to read."""

@@ -1,0 +1,229 @@
+"""Fan-out: from a source stream into the streams of all sessions that subscribe to it. Exactly once, in the source's order.
+
+Nobody owns a source. How far its fan-out has come is a record; each batch of copies goes to the engine together with the record's
+next version, and only if neither that record nor the list of subscribers has changed since they were read. Whoever loses that
+race reads again and goes on from where the other is. So gateways and the delivery role may all work on one source, any of
+them may die at any moment, and what is left undone is what the record says.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from postroad.engine import log as stored_log
+from postroad.engine.commit import Committers, Draft
+from postroad.engine.layout import purge_stream
+from postroad.engine.link import Link
+from postroad.kernel.errors import Conflict, Overloaded
+from postroad.kernel.ids import new_id
+from postroad.kernel.names import streams_store
+from postroad.sessions import metrics
+from postroad.sessions.members import Members
+from postroad.sessions.records import (
+    STREAM_PREFIX,
+    FanState,
+    carrier_subject,
+    decode_pattern,
+    decode_state,
+    encode,
+    members_subject,
+    patterns_subject,
+    state_subject,
+)
+from postroad.sessions.rules import Roster, SourceMessage, Step, Write, enveloped, next_step, pattern_matches
+from postroad.streams.offsets import offset_text
+from postroad.streams.records import StreamRecord, media_type
+from postroad.streams.store import Name, fence
+
+_BATCH = 900  # the engine takes 1,000 messages; the record and conditions are among them
+_READ = 256
+_READ_BYTES = 1024 * 1024
+_TRIES = 50
+_LATEST = "Nats-Rollup: sub\r\n"  # it takes the place of what was there
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How many sessions got one message, of how many that were to."""
+
+    count: int
+    successes: int
+
+
+class Patterns:
+    """The patterns of one tenant that somebody subscribed to, as this process knows them."""
+
+    def __init__(self, link: Link, tenant: str) -> None:
+        self._link, self._store, self.subject = link, streams_store(tenant), patterns_subject(tenant)
+        self.position = 0
+        self.names: set[str] = set()
+
+    async def refresh(self) -> None:
+        while True:
+            page = await stored_log.read(self._link, self._store, self.subject, self.position + 1)
+            for entry in page.entries:
+                self.position = entry.sequence
+                self.names.add(decode_pattern(entry.payload).pattern)
+            if page.is_end:
+                return
+
+    def matching(self, stream: str) -> list[str]:
+        return sorted(pattern for pattern in self.names if pattern_matches(pattern, stream))
+
+
+class Fan:
+    """The fan-out of one source stream, as one process sees it."""
+
+    def __init__(self, link: Link, committers: Committers, name: Name, patterns: Patterns) -> None:
+        self._link, self._name, self._patterns = link, name, patterns
+        self._committer = committers.of(name.store)
+        self._own = Members(link, name.tenant, name.id)
+        self._groups: dict[str, Members] = {}
+        self._state = FanState()
+        self._state_at = 0
+        self._roster: Roster | None = None
+        self._lock = asyncio.Lock()
+
+    # What is known
+
+    async def roster(self) -> Roster:
+        """Who subscribes, as of now or a moment ago: enough to choose the way by."""
+        if not self._roster:  # none known: there may be some by now, and no batch would fail to tell
+            async with self._lock:
+                return await self._learn()
+        return self._roster
+
+    async def _learn(self) -> Roster:
+        """Read everything that has changed. Each part has a condition of its own, so they need not be of one moment."""
+        await self._patterns.refresh()
+        matching = self._patterns.matching(self._name.id)
+        self._groups = {name: self._groups.get(name) or Members(self._link, self._name.tenant, name) for name in matching}
+        entry = await stored_log.last(self._link, self._name.store, state_subject(self._name.tenant, self._name.id))
+        if entry is not None:
+            self._state, self._state_at = decode_state(entry.payload), entry.sequence
+        for group in (self._own, *self._groups.values()):
+            await group.refresh()
+        self._roster = Roster(group.by_session.values() for group in (self._own, *self._groups.values()))
+        return self._roster
+
+    @property
+    def state(self) -> FanState:
+        return self._state
+
+    async def refreshed(self) -> tuple[FanState, Roster]:
+        async with self._lock:
+            roster = await self._learn()
+            return self._state, roster
+
+    # Working
+
+    async def run(self, record: StreamRecord, until: int) -> Reached:
+        """Give everyone what they lack, at least up to the sequence `until`. Returns how that one message fared."""
+        async with self._lock:
+            roster = self._roster or await self._learn()
+            successes = tries = 0
+            media = media_type(record.content_type)
+            while self._state.done < until and len(roster):
+                messages = await self._pending(record, roster)
+                if not messages:
+                    break
+                step = next_step(self._state, messages, roster, media, _BATCH)
+                try:
+                    await self._make(step, media)
+                except Conflict:
+                    metrics.fanout_conflicts.inc()
+                    tries += 1
+                    if tries > _TRIES:
+                        raise Overloaded("too many fan out this stream at once", retry_after=1) from None
+                    roster = await self._learn()
+                    continue
+                tries = 0
+                successes += sum(write.message.sequence == until for write in step.writes)
+            count = sum(member.joined_at < until for member in roster.members)
+            # Whoever else was at work may have served some of them.
+            return Reached(count, max(successes, count if self._state.done >= until else 0))
+
+    async def _pending(self, record: StreamRecord, roster: Roster) -> Sequence[SourceMessage]:
+        after = max(self._state.done, record.born, roster.first_joined())
+        page = await stored_log.read(self._link, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
+        return [SourceMessage(entry.sequence, entry.payload) for entry in page.entries]
+
+    async def _make(self, step: Step, media: str) -> None:
+        """The copies and the state that says so, all or nothing, and only if nothing has changed that they rest on."""
+        tenant, name = self._name.tenant, self._name.id
+        subject = state_subject(tenant, name)
+        identity = f"{name}:{step.state.done}:{step.state.at}:{step.state.upto}:fan"
+        conditions = self._conditions()
+        drafts = [
+            Draft(subject, encode(step.state), identity, _LATEST + fence(subject, self._state_at), is_conditional=True),
+            *self._copies(step.writes, media, conditions),
+        ]
+        for number in range(len(step.writes), len(conditions)):  # a message has room for one condition
+            lines = _LATEST + conditions[number]
+            drafts.append(Draft(carrier_subject(tenant, name, number), b"", new_id(), lines, is_conditional=True))
+        stored = await self._committer.append_together(drafts)
+        self._state, self._state_at = step.state, stored[0].sequence
+        metrics.fanned_out.add(tenant, len(step.writes))
+
+    def _conditions(self) -> list[str]:
+        """Nobody has come or gone, and there is no new pattern."""
+        found = [fence(members_subject(self._name.tenant, self._name.id), self._own.position)]
+        found.append(fence(self._patterns.subject, self._patterns.position))
+        found += [fence(members_subject(self._name.tenant, name), group.position) for name, group in self._groups.items()]
+        return found
+
+    def _copies(self, writes: Sequence[Write], media: str, conditions: list[str]) -> list[Draft]:
+        wrapped: dict[int, bytes] = {}
+        drafts: list[Draft] = []
+        for number, write in enumerate(writes):
+            message = write.message
+            payload = message.payload
+            if write.member.envelope:
+                if message.sequence not in wrapped:
+                    wrapped[message.sequence] = enveloped(self._name.id, offset_text(message.sequence), payload, media)
+                payload = wrapped[message.sequence]
+            target = Name(self._name.tenant, STREAM_PREFIX + write.member.session)
+            condition = conditions[number] if number < len(conditions) else ""
+            identity = f"{write.member.session}:{self._name.id}:{message.sequence}"
+            drafts.append(Draft(target.data, payload, identity, condition, is_conditional=bool(condition)))
+        return drafts
+
+    async def tidy(self) -> None:
+        """Write the list of subscribers anew when its log has become long."""
+        async with self._lock:
+            await self._learn()
+            if not self._own.is_long:
+                return
+            tenant, name = self._name.tenant, self._name.id
+            drafts = self._own.anew()
+            condition = fence(members_subject(tenant, name), self._own.position)
+            drafts[0] = Draft(drafts[0].subject, drafts[0].payload, drafts[0].id, condition, is_conditional=True)
+            try:
+                stored = await self._committer.append_together(drafts)
+            except Conflict:
+                return  # somebody came or went; another time
+            await purge_stream(self._link, self._name.store, members_subject(tenant, name), before=stored[0].sequence)
+
+
+class Fans:
+    """The process's fans, those used last."""
+
+    def __init__(self, link: Link, committers: Committers, *, kept_max: int = 2000) -> None:
+        self._link, self._committers, self._kept_max = link, committers, kept_max
+        self._fans: dict[Name, Fan] = {}
+        self._patterns: dict[str, Patterns] = {}
+
+    def of(self, name: Name) -> Fan:
+        fan = self._fans.pop(name, None)
+        if fan is None:
+            fan = Fan(self._link, self._committers, name, self.patterns(name.tenant))
+            if len(self._fans) >= self._kept_max:
+                self._fans.pop(next(iter(self._fans)))
+        self._fans[name] = fan  # last in line to be let go
+        return fan
+
+    def patterns(self, tenant: str) -> Patterns:
+        found = self._patterns.get(tenant)
+        if found is None:
+            found = self._patterns[tenant] = Patterns(self._link, tenant)
+        return found

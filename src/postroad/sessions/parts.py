@@ -1,0 +1,47 @@
+"""Puts the sessions of one process together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from postroad.engine.commit import Committers
+from postroad.engine.link import Link
+from postroad.http.routing import Route
+from postroad.kernel.clock import Clock
+from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.routes import SessionRoutes
+from postroad.sessions.rules import FanLimits
+from postroad.sessions.service import SessionOptions, Sessions
+from postroad.sessions.sweep import Sweep
+from postroad.streams.service import Streams
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    ttl_seconds: int
+    limits: FanLimits
+    complete_seconds: float
+    clean_seconds: float
+
+
+class SessionParts:
+    def __init__(
+        self,
+        link: Link,
+        committers: Committers,
+        streams: Streams,
+        tenants: Callable[[], list[str]],
+        clock: Clock,
+        settings: SessionSettings,
+    ) -> None:
+        queue = FanoutQueue(link, committers)
+        options = SessionOptions(settings.ttl_seconds, settings.limits)
+        self.service = Sessions(link, committers, streams, queue, clock, options)
+        self.sweep = Sweep(link, self.service, streams, queue, tenants, clock)
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        return SessionRoutes(self.service).table()
+
+    async def deliver(self) -> None:
+        """What the delivery role does, until cancelled."""
+        await self.sweep.deliver(complete_seconds=self._settings.complete_seconds, clean_seconds=self._settings.clean_seconds)

@@ -1,0 +1,198 @@
+"""Who gets what, in which order, and how much at a time. Pure."""
+
+import base64
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
+from postroad.sessions.records import FanState, Member
+
+SESSION = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=/*-]+")
+
+# The seed's names and values.
+DEFAULT_SESSION_TTL_SECONDS = 1800
+FANOUT_QUEUE_THRESHOLD = 200
+MAX_INLINE_FANOUT = 1000
+FANOUT_RPC_TIMEOUT_MS = 10_000
+CIRCUIT_BREAKER_FAILURE_THRESHOLD = 5
+CIRCUIT_BREAKER_RECOVERY_MS = 60_000
+
+
+class Mode(StrEnum):
+    """How a publish reaches the sessions; `skipped` and `circuit-open` are made good later."""
+
+    INLINE = "inline"
+    QUEUED = "queued"
+    CIRCUIT_OPEN = "circuit-open"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class FanLimits:
+    queue_threshold: int = FANOUT_QUEUE_THRESHOLD
+    inline_max: int = MAX_INLINE_FANOUT
+    has_queue: bool = True
+
+
+def session_id(text: str) -> str:
+    if not SESSION.fullmatch(text):
+        raise InvalidParameter(f"a session's id is 1 to 128 of letters, digits and '_ . : -': {text[:64]!r}")
+    return text
+
+
+def source_name(text: str) -> str:
+    """A stream's id, or a pattern of ids in which `*` stands for any characters but `/`. Raises InvalidParameter."""
+    if "*" not in text:
+        return stream_id(text)
+    if len(text) > STREAM_CHARS_MAX or not _PATTERN.fullmatch(text) or text.count("*") > 8:
+        raise InvalidParameter(f"not a pattern of stream ids: {text[:100]!r}")
+    return text
+
+
+def is_pattern(name: str) -> bool:
+    return "*" in name
+
+
+def pattern_matches(pattern: str, stream: str) -> bool:
+    return _compiled(pattern).fullmatch(stream) is not None
+
+
+_patterns: dict[str, re.Pattern[str]] = {}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    found = _patterns.get(pattern)
+    if found is None:
+        if len(_patterns) > 10_000:
+            _patterns.clear()
+        found = _patterns[pattern] = re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
+    return found
+
+
+def mode_for(count: int, limits: FanLimits, *, is_open: bool) -> Mode:
+    if count > limits.queue_threshold and limits.has_queue:
+        return Mode.QUEUED
+    if count > limits.inline_max:
+        return Mode.SKIPPED
+    return Mode.CIRCUIT_OPEN if is_open else Mode.INLINE
+
+
+# What to write next
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMessage:
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    member: Member
+    message: SourceMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Some writes, and the state that is true once they are made."""
+
+    writes: Sequence[Write]
+    state: FanState
+
+
+class Roster:
+    """The members of a stream in the order of their ids, with those that patterns bring. Who came twice counts from the first."""
+
+    def __init__(self, groups: Iterable[Iterable[Member]]) -> None:
+        by_session: dict[str, Member] = {}
+        for group in groups:
+            for member in group:
+                known = by_session.get(member.session)
+                if known is None or member.joined_at < known.joined_at:
+                    by_session[member.session] = member
+        self.sessions = sorted(by_session)
+        self.members = [by_session[session] for session in self.sessions]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def first_joined(self) -> int:
+        return min((member.joined_at for member in self.members), default=0)
+
+    def after(self, session: str) -> Sequence[Member]:
+        return self.members[bisect_right(self.sessions, session) :] if session else self.members
+
+
+def takes(member: Member, message: SourceMessage, media: str) -> bool:
+    return member.joined_at < message.sequence and (member.envelope or member.media == media)
+
+
+def next_step(state: FanState, messages: Sequence[SourceMessage], roster: Roster, media: str, limit: int) -> Step:
+    """Up to `limit` writes, message by message, each to all who were there before it."""
+    writes: list[Write] = []
+    for message in messages:
+        if message.sequence <= state.done:
+            continue
+        upto = state.upto if state.at == message.sequence else ""
+        for member in roster.after(upto):
+            if len(writes) >= limit:
+                last = writes[-1]
+                is_same = last.message.sequence == message.sequence
+                return Step(writes, FanState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto))
+            if takes(member, message, media):
+                writes.append(Write(member, message))
+        state = FanState(done=message.sequence)
+    return Step(writes, state)
+
+
+def eligible(roster: Roster, sequence: int) -> int:
+    return sum(member.joined_at < sequence for member in roster.members)
+
+
+def enveloped(stream: str, offset: str, payload: bytes, media: str) -> bytes:
+    """A message with where it comes from. JSON stays JSON, text a string, and other bytes are base64."""
+    head = msgspec.json.encode({"stream": stream, "offset": offset})[:-1]
+    if media == "application/json":
+        return head + b',"messages":[' + payload + b"]}"
+    if media.startswith("text/"):
+        return head + b',"text":' + msgspec.json.encode(payload.decode("utf-8", "replace")) + b"}"
+    return head + b',"base64":"' + base64.b64encode(payload) + b'"}'
+
+
+# The breaker
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Breaker:
+    """Keeps the publish path from waiting for a fan-out that fails: after five in a row it is left to the later completion, and a
+    minute after the last failure one publish tries again. In memory, as the seed has it."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._failed_at_ms: int | None = None
+
+    def state(self, now_ms: int) -> BreakerState:
+        if self._failures < CIRCUIT_BREAKER_FAILURE_THRESHOLD or self._failed_at_ms is None:
+            return BreakerState.CLOSED
+        is_over = now_ms - self._failed_at_ms >= CIRCUIT_BREAKER_RECOVERY_MS
+        return BreakerState.HALF_OPEN if is_over else BreakerState.OPEN
+
+    def note(self, successes: int, failures: int, now_ms: int) -> None:
+        was = self.state(now_ms)
+        if failures == 0 or (was is BreakerState.HALF_OPEN and successes):
+            self._failures, self._failed_at_ms = 0, None
+            return
+        self._failures += 1
+        self._failed_at_ms = now_ms

@@ -1,0 +1,390 @@
+"""What a user can do with sessions: subscribe, publish, look, touch, delete."""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from postroad.engine import log as stored_log
+from postroad.engine.commit import Committer, Committers, Draft
+from postroad.engine.link import Link
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import (
+    Conflict,
+    ContentTypeMismatch,
+    NotNow,
+    Overloaded,
+    PostroadError,
+    SessionNotFound,
+    StreamGone,
+    StreamNotFound,
+)
+from postroad.kernel.ids import new_id
+from postroad.kernel.names import streams_store
+from postroad.sessions import metrics
+from postroad.sessions.fanout import Fans, Reached
+from postroad.sessions.members import join_draft, leave_draft
+from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.records import (
+    STREAM_PREFIX,
+    Member,
+    PatternAdded,
+    SessionRecord,
+    Subscription,
+    decode_session,
+    encode,
+    patterns_subject,
+    session_subject,
+)
+from postroad.sessions.rules import (
+    FANOUT_RPC_TIMEOUT_MS,
+    Breaker,
+    BreakerState,
+    FanLimits,
+    Mode,
+    is_pattern,
+    mode_for,
+)
+from postroad.streams.records import State, StreamRecord, media_type
+from postroad.streams.rules import Known, Outcome, Wish, found
+from postroad.streams.service import Streams
+from postroad.streams.store import Name, fence, record_draft
+
+SUBSCRIPTIONS_MAX = 1000
+PATTERNS_MAX = 1000
+_TRIES = 20
+
+log = structlog.get_logger("postroad.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    ttl_seconds: int
+    limits: FanLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    session: str
+    source: str
+    expires_at_ms: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The source's write, and what the fan-out did within the request."""
+
+    outcome: Outcome
+    mode: Mode
+    reached: Reached
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    record: SessionRecord
+    stream: StreamRecord
+    tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class FanView:
+    subscribers: int
+    done: int
+    outstanding: int
+    breaker: BreakerState
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A session as it is stored: its own record, and what is known of its stream."""
+
+    record: SessionRecord | None
+    record_at: int
+    known: Known
+
+
+class Sessions:
+    def __init__(
+        self, link: Link, committers: Committers, streams: Streams, queue: FanoutQueue, clock: Clock, options: SessionOptions
+    ) -> None:
+        self._link, self._committers, self._streams, self._queue = link, committers, streams, queue
+        self._clock, self._options = clock, options
+        self.fans = Fans(link, committers)
+        self._breakers: dict[Name, Breaker] = {}
+
+    # Subscribing
+
+    async def subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
+        """From now on the session gets what is written to the source. One atomic batch: a subscribe that fails leaves nothing.
+
+        Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter.
+        """
+        for _ in range(_TRIES):
+            try:
+                return await self._subscribe(tenant, session, source, envelope=envelope)
+            except Conflict:
+                continue
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    async def _subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
+        content_type = await self._content_type(tenant, source, envelope=envelope)
+        there = await self._find(tenant, session)
+        now = self._clock()
+        expires = now + self._options.ttl_seconds * 1000
+        is_new = there.record is None or not self._lives(there.known)
+        record = there.record if there.record is not None and not is_new else None
+        if record is None:
+            record = SessionRecord(
+                id=session, content_type=content_type, created_at_ms=now, expires_at_ms=expires, subscriptions={}
+            )
+        if media_type(content_type if not envelope else "application/json") != media_type(record.content_type):
+            raise ContentTypeMismatch(
+                f"the session's stream is of {record.content_type!r}: subscribe with `envelope`, or another session"
+            )
+        if source not in record.subscriptions and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise NotNow(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
+        drafts = [self._stream_draft(Name(tenant, STREAM_PREFIX + session), there.known, record, expires, is_new=is_new)]
+        if is_new:  # what an ended session of this id subscribed to is not this one's
+            drafts += [leave_draft(tenant, name, (session,)) for name in (there.record.subscriptions if there.record else ())]
+        if source not in record.subscriptions:
+            drafts.append(join_draft(tenant, source, Member(session, 0, media_type(record.content_type), envelope)))
+            drafts += await self._pattern_drafts(tenant, source)
+        wanted = record.subscriptions.get(source) or Subscription(now, envelope)
+        changed = msgspec.structs.replace(record, expires_at_ms=expires, subscriptions={**record.subscriptions, source: wanted})
+        drafts.append(self._session_draft(tenant, changed, there.record_at))
+        await self._committer(tenant).append_together(drafts)
+        metrics.count("subscription", "subscribe")
+        if is_new:
+            metrics.count("session", "session_create")
+        return Subscribed(session, source, expires, is_new)
+
+    async def _content_type(self, tenant: str, source: str, *, envelope: bool) -> str:
+        """What the session's stream must be of. A pattern's streams may be of any type; those of another are not for it."""
+        if is_pattern(source):
+            return "application/json"
+        record = found(await self._streams.store.known(Name(tenant, source)), self._clock())
+        return "application/json" if envelope else record.content_type
+
+    def _stream_draft(self, name: Name, known: Known, record: SessionRecord, expires: int, *, is_new: bool) -> Draft:
+        """The session's stream: made, or kept for longer."""
+        if is_new or known.record is None:
+            stream = StreamRecord(
+                id=name.id,
+                content_type=record.content_type,
+                created_at_ms=record.created_at_ms,
+                expires_at_ms=expires,
+                is_fed=True,
+            )
+            return record_draft(name, stream, fence(name.everything, known.last))
+        longer = msgspec.structs.replace(known.record, expires_at_ms=expires)
+        return record_draft(name, longer, "Nats-Rollup: sub\r\n" + fence(name.record, known.record_at))
+
+    def _session_draft(self, tenant: str, record: SessionRecord, last: int) -> Draft:
+        subject = session_subject(tenant, record.id)
+        return Draft(subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + fence(subject, last), is_conditional=True)
+
+    async def _pattern_drafts(self, tenant: str, source: str) -> list[Draft]:
+        if not is_pattern(source):
+            return []
+        patterns = self.fans.patterns(tenant)
+        await patterns.refresh()
+        if source in patterns.names:
+            return []
+        if len(patterns.names) >= PATTERNS_MAX:
+            raise NotNow(f"a tenant has at most {PATTERNS_MAX} patterns")
+        return [Draft(patterns_subject(tenant), encode(PatternAdded(pattern=source)), new_id())]
+
+    async def unsubscribe(self, tenant: str, session: str, source: str) -> None:
+        """Doing it twice is the same as once. Raises SessionNotFound."""
+        for _ in range(_TRIES):
+            there = await self._found(tenant, session)
+            record = there.record
+            if record is None or source not in record.subscriptions:
+                return
+            left = {name: one for name, one in record.subscriptions.items() if name != source}
+            changed = msgspec.structs.replace(record, subscriptions=left)
+            drafts = [self._session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
+            try:
+                await self._committer(tenant).append_together(drafts)
+            except Conflict:
+                continue
+            metrics.count("subscription", "unsubscribe")
+            return
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    # Publishing
+
+    async def publish(self, name: Name, wish: Wish) -> Published:
+        """Append to the source; then give it to the sessions, or see to it that somebody will. Only the append can fail."""
+        try:
+            outcome = await self._streams.append(name, wish)
+        except PostroadError:
+            metrics.count("publish_error", "publish_error")
+            raise
+        metrics.count("publish", "publish")
+        try:
+            mode, reached = await self._fan_out(name, outcome)
+        except PostroadError as problem:
+            log.warning("fanout_put_off", stream=name.id, code=problem.code)
+            mode, reached = Mode.SKIPPED, Reached(0, 0)
+        return Published(outcome, mode, reached)
+
+    async def _fan_out(self, name: Name, outcome: Outcome) -> tuple[Mode, Reached]:
+        fan = self.fans.of(name)
+        count = len(await fan.roster())
+        breaker = self._breakers.get(name)
+        is_open = breaker is not None and breaker.state(self._clock()) is BreakerState.OPEN
+        mode = mode_for(count, self._options.limits, is_open=is_open)
+        if mode is Mode.INLINE:
+            reached = await self._inline(name, outcome.next_offset)
+            metrics.count("fanout", "fanout")
+            return mode, reached
+        metrics.count("fanout", "fanout_queued" if mode is Mode.QUEUED else f"fanout_{mode.replace('-', '_')}")
+        if mode is Mode.QUEUED:
+            await self._queue.put(name, outcome.next_offset)
+        return mode, Reached(count, 0)
+
+    async def _inline(self, name: Name, until: int) -> Reached:
+        """Within the request, and not for long: what is not done by then is done later."""
+        breaker = self._breakers.setdefault(name, Breaker())
+        fan = self.fans.of(name)
+        try:
+            async with asyncio.timeout(FANOUT_RPC_TIMEOUT_MS / 1000):
+                with metrics.fanout_seconds.time():
+                    reached = await self._serve(name, until)
+        except (PostroadError, TimeoutError) as problem:
+            log.warning("fanout_failed", stream=name.id, error=type(problem).__name__)
+            reached = Reached(len(await fan.roster()), 0)
+        breaker.note(reached.successes, reached.count - reached.successes, self._clock())
+        if breaker.state(self._clock()) is BreakerState.CLOSED:
+            self._breakers.pop(name, None)
+        metrics.breakers_open.set(len(self._breakers))
+        return reached
+
+    async def _serve(self, name: Name, until: int) -> Reached:
+        record = await self._streams.store.record(name)
+        if record is None:
+            return Reached(0, 0)
+        return await self.fans.of(name).run(record, until)
+
+    async def complete(self, name: Name) -> int:
+        """Give everyone what they lack of this stream. Returns how many messages some had lacked."""
+        try:
+            known = await self._streams.look(name)
+        except (StreamNotFound, StreamGone):
+            return 0
+        fan = self.fans.of(name)
+        state, roster = await fan.refreshed()
+        if not len(roster) or known.record is None or state.done >= known.tail:
+            return 0
+        before = await self._lacking(name, max(state.done, roster.first_joined()))
+        await fan.run(known.record, known.tail)
+        await fan.tidy()
+        return before
+
+    async def lacking(self, name: Name) -> int:
+        """How many messages of a stream somebody still lacks."""
+        if not await self._streams.store.record(name):
+            return 0
+        state, roster = await self.fans.of(name).refreshed()
+        return await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
+
+    async def _lacking(self, name: Name, after: int) -> int:
+        page = await stored_log.read(self._link, name.store, name.data, after + 1, 1)
+        return len(page.entries) + page.left
+
+    async def fan(self, name: Name) -> FanView:
+        """How the fan-out of a stream stands. Raises StreamNotFound, StreamGone."""
+        await self._streams.look(name)
+        state, roster = await self.fans.of(name).refreshed()
+        breaker = self._breakers.get(name)
+        outstanding = await self.lacking(name)
+        standing = BreakerState.CLOSED if breaker is None else breaker.state(self._clock())
+        return FanView(len(roster), state.done, outstanding, standing)
+
+    # Sessions
+
+    async def look(self, tenant: str, session: str) -> SessionView:
+        """Raises SessionNotFound."""
+        there = await self._found(tenant, session)
+        if there.record is None or there.known.record is None:
+            raise SessionNotFound("there is no such session")
+        return SessionView(there.record, there.known.record, there.known.tail)
+
+    async def touch(self, tenant: str, session: str) -> int:
+        """Let it live on from now. Returns until when. Raises SessionNotFound."""
+        name = Name(tenant, STREAM_PREFIX + session)
+        for _ in range(_TRIES):
+            there = await self._found(tenant, session)
+            if there.record is None:
+                break
+            expires = self._clock() + self._options.ttl_seconds * 1000
+            try:
+                await self._committer(tenant).append(self._stream_draft(name, there.known, there.record, expires, is_new=False))
+            except Conflict:
+                continue
+            metrics.count("session", "session_touch")
+            return expires
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    async def delete(self, tenant: str, session: str) -> None:
+        """Raises SessionNotFound."""
+        for _ in range(_TRIES):
+            there = await self._found(tenant, session)
+            if await self._end(tenant, session, there):
+                metrics.count("session", "session_delete")
+                return
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    async def end_if_over(self, tenant: str, session: str) -> int | None:
+        """If the session has expired, or its stream was deleted by itself, end it: how many subscriptions it had, else None."""
+        there = await self._find(tenant, session)
+        if there.record is None or self._lives(there.known):
+            return None
+        if not await self._end(tenant, session, there):
+            return None
+        metrics.count("session", "session_expire")
+        return len(there.record.subscriptions)
+
+    async def _end(self, tenant: str, session: str, there: _Found) -> bool:
+        """In one batch it leaves every list it is on and its stream ends, so that no copy can come after. False: try again."""
+        name = Name(tenant, STREAM_PREFIX + session)
+        drafts = [leave_draft(tenant, source, (session,)) for source in (there.record.subscriptions if there.record else ())]
+        stream = there.known.record
+        if stream is not None and stream.state is not State.DELETED:
+            ended = msgspec.structs.replace(stream, state=State.DELETED)
+            drafts.append(record_draft(name, ended, fence(name.record, there.known.record_at)))
+        if drafts:
+            try:
+                stored = await self._committer(tenant).append_together(drafts)
+            except Conflict:
+                return False
+            await self._streams.store.purge(name, stored[-1].sequence + 1)
+        await self._streams.store.purge_subject(tenant, session_subject(tenant, session), there.record_at + 1)
+        return True
+
+    async def _find(self, tenant: str, session: str) -> _Found:
+        name, subject = Name(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
+        known = await self._streams.store.known(name)
+        entry = await stored_log.last(self._link, name.store, subject)
+        if entry is None:
+            return _Found(None, 0, known)
+        return _Found(decode_session(entry.payload), entry.sequence, known)
+
+    async def _found(self, tenant: str, session: str) -> _Found:
+        there = await self._find(tenant, session)
+        if there.record is None or not self._lives(there.known):
+            raise SessionNotFound("there is no such session, or it has expired")
+        return there
+
+    def _lives(self, known: Known) -> bool:
+        try:
+            found(known, self._clock())
+        except PostroadError:
+            return False
+        return True
+
+    def _committer(self, tenant: str) -> Committer:
+        return self._committers.of(streams_store(tenant))

@@ -1,0 +1,103 @@
+"""What the delivery role does by itself: finish fan-outs that were left undone, and end sessions whose time is over."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import structlog
+
+from postroad.engine import log as stored_log
+from postroad.engine.layout import subjects_of
+from postroad.engine.link import Link
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import PostroadError
+from postroad.kernel.names import streams_store, unescape
+from postroad.sessions import metrics
+from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.records import decode_session
+from postroad.sessions.rules import is_pattern, pattern_matches
+from postroad.sessions.service import Sessions
+from postroad.streams.service import Streams
+from postroad.streams.store import Name
+
+_PAGE = 500
+_AT_ONCE = 10
+
+log = structlog.get_logger("postroad.sessions")
+
+
+class Sweep:
+    def __init__(
+        self, link: Link, sessions: Sessions, streams: Streams, queue: FanoutQueue, tenants: Callable[[], list[str]], clock: Clock
+    ) -> None:
+        self._link, self._sessions, self._streams, self._queue = link, sessions, streams, queue
+        self._tenants, self._clock = tenants, clock
+
+    async def deliver(self, *, complete_seconds: float, clean_seconds: float) -> None:
+        """All of it, until cancelled."""
+        async with asyncio.TaskGroup() as together:
+            together.create_task(self._queue.consume(self._sessions.complete))
+            together.create_task(self._every(complete_seconds, self.complete_all))
+            together.create_task(self._every(clean_seconds, self.clean_all))
+
+    async def _every(self, seconds: float, work: Callable[[str], Coroutine[None, None, int]]) -> None:
+        while True:
+            done = 0
+            for tenant in self._tenants():
+                try:
+                    done += await work(tenant)
+                except PostroadError as problem:
+                    log.warning("sweep_failed", tenant=tenant, code=problem.code)
+            if work == self.complete_all:
+                metrics.outstanding.set(done)
+            await asyncio.sleep(seconds)
+
+    # Fan-outs
+
+    async def complete_all(self, tenant: str) -> int:
+        """How many messages somebody lacked."""
+        if not await self._streams.store.exists(tenant):
+            return 0
+        found = 0
+        for stream in await self._sources(tenant):
+            found += await self._sessions.complete(Name(tenant, stream))
+        return found
+
+    async def _sources(self, tenant: str) -> list[str]:
+        """The streams that somebody subscribes to, by name or by a pattern."""
+        names = {
+            unescape(subject.split(".")[2]) for subject in await subjects_of(self._link, streams_store(tenant), f"f.{tenant}.*.u")
+        }
+        patterns = [name for name in names if is_pattern(name)]
+        found = names - set(patterns)
+        if patterns:
+            for stream in await self._streams.paths(tenant):
+                if any(pattern_matches(pattern, stream) for pattern in patterns):
+                    found.add(stream)
+        return sorted(found)
+
+    # Sessions
+
+    async def clean_all(self, tenant: str) -> int:
+        """How many sessions were over, and are gone now."""
+        if not await self._streams.store.exists(tenant):
+            return 0
+        ended = left = 0
+        now = self._clock()
+        position = 1
+        while True:
+            page = await stored_log.read(self._link, streams_store(tenant), f"x.{tenant}.>", position, _PAGE)
+            due = [decode_session(entry.payload) for entry in page.entries]
+            due = [record for record in due if record.expires_at_ms <= now or not record.subscriptions]
+            for begin in range(0, len(due), _AT_ONCE):
+                outcomes = await asyncio.gather(
+                    *(self._sessions.end_if_over(tenant, record.id) for record in due[begin : begin + _AT_ONCE])
+                )
+                ended += sum(outcome is not None for outcome in outcomes)
+                left += sum(outcome or 0 for outcome in outcomes)
+            position = page.next_sequence
+            if page.is_end:
+                break
+        if ended:
+            metrics.count("cleanup", "cleanup_batch")
+            log.info("sessions_ended", tenant=tenant, sessions=ended, subscriptions=left)
+        return ended
