@@ -39,8 +39,9 @@ def run_on_postroad(arguments: list[str]) -> int:
         try:
             asyncio.run(running.start().ready(60))
             code = run_suite(running.url, arguments)
-            if code:
-                print("\n".join(["The end of Postroad's log:", *running.log().splitlines()[-_LOG_LINES:]]))
+            log = running.log()
+            if code or "ERROR" in log or "Traceback" in log:
+                print("\n".join(["The end of Postroad's log:", *log.splitlines()[-_LOG_LINES:]]))
             return code
         finally:
             running.end()
