@@ -111,11 +111,11 @@ class Committer:
         Overloaded when too much is waiting already, and EngineUnavailable when no leader answered before the deadline: then
         the message may or may not be stored, and the same `draft.id` can be sent again.
         """
-        return (await self._submit((draft,)))[0]
+        return (await self.submit((draft,)))[0]
 
     async def append_together(self, drafts: Sequence[Draft]) -> Sequence[Stored]:
         """As `append`, for messages of which either all are stored or none."""
-        return await self._submit(drafts)
+        return await self.submit(drafts)
 
     async def append_each(self, drafts: Sequence[Sequence[Draft]]) -> list[Sequence[Stored] | PostroadError]:
         """As `append_together` for each of many, which share their batches; an outcome for each, in order."""
@@ -123,7 +123,7 @@ class Committer:
         waiting: list[asyncio.Future[Sequence[Stored]] | PostroadError] = []
         for together in drafts:
             try:
-                waiting.append(self._submit(together))
+                waiting.append(self.submit(together))
             except PostroadError as refused:
                 waiting.append(refused)
         for one in waiting:
@@ -137,7 +137,8 @@ class Committer:
         """The stream is gone for good: what nobody answered is not sent again, but fails with this problem."""
         self._ended_by = problem
 
-    def _submit(self, drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+    def submit(self, drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+        """As `append_together`, for who has something better to do than to wait."""
         size = 0
         for draft in drafts:
             if draft.size > self._link.max_payload:

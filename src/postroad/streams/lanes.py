@@ -9,12 +9,14 @@ import random
 from collections import ChainMap, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
 from postroad.engine.commit import Draft, Stored
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
+from postroad.kernel.ids import new_id
 from postroad.streams import metrics
 from postroad.streams.records import Producer, StreamRecord, resolved
 from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide
@@ -63,6 +65,8 @@ class Lane:
         self._producers: dict[str, Producer] | None = None
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
+        self._data_subject = name.data
+        self._fenced_at, self._record_fence = -1, ""
         self._since_checkpoint = 0
         self._saving: asyncio.Task[None] | None = None
 
@@ -72,10 +76,52 @@ class Lane:
 
     def submit(self, wish: Wish) -> "asyncio.Future[Outcome]":
         waiting = _Waiting(wish)
+        if not self._is_sent(waiting):
+            self._queue(waiting)
+        return waiting.future
+
+    def _queue(self, waiting: _Waiting) -> None:
         self._waiting.append(waiting)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return waiting.future
+
+    # The short way, which nearly all go: plain appends depend on the record alone and need no rounds
+
+    def _is_sent(self, waiting: _Waiting) -> bool:
+        """Hand a plain append to the committer at once, if nothing is to be decided by what others append."""
+        known, wish = self._known, waiting.wish
+        if known is None or wish.data is None or wish.is_guarded or self._producers is not None or self._running is not None:
+            return False
+        try:
+            if not isinstance(decide(known, wish, self._clock()), Change):
+                return False
+        except PostroadError:
+            return False  # a no needs a closer look
+        if self._fenced_at != known.record_at:
+            self._fenced_at, self._record_fence = known.record_at, fence(self._name.record, known.record_at)
+        draft = Draft(self._data_subject, wish.data, new_id(), self._record_fence, is_conditional=True)
+        stored = self._store.committer(self._name).submit((draft,))
+        stored.add_done_callback(partial(self._stored, waiting))
+        return True
+
+    def _stored(self, waiting: _Waiting, stored: "asyncio.Future[Sequence[Stored]]") -> None:
+        if stored.cancelled():
+            waiting.future.cancel()
+            return
+        problem = stored.exception()
+        if isinstance(problem, Conflict):
+            self._known = None
+            self._queue(waiting)
+        elif problem is not None:
+            _tell([waiting], problem)
+        else:
+            metrics.appended.add(self._name.tenant)
+            if self._known is not None and self._known.record is not None and self._known.record.ttl_seconds is not None:
+                self._known = replace(self._known, touched_at_ms=self._clock())
+            if not waiting.future.done():
+                waiting.future.set_result(Outcome(stored.result()[0].sequence, is_closed=False))
+
+    # Rounds
 
     async def _run(self) -> None:
         try:
@@ -235,7 +281,7 @@ class Lane:
             self._saving = None
 
 
-def _tell(waiting: Sequence[_Waiting], problem: Exception) -> None:
+def _tell(waiting: Sequence[_Waiting], problem: BaseException) -> None:
     for one in waiting:
         if not one.future.done():
             one.future.set_exception(problem)

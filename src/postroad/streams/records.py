@@ -5,6 +5,7 @@ fills that in (`resolved`). The same holds for `guarded_from`.
 """
 
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -86,6 +87,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: str | None
 
 
+@lru_cache(maxsize=1024)
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
