@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroad.assembly import described_routes
-from postroad.client import AsyncPostroad, Postroad
+from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
 from postroad.client.following import Follower
 from postroad.client.producing import Entry, Numbering
@@ -23,9 +23,14 @@ from postroad.queues.filters import MessageFilter
 ROUTES = described_routes()
 ROUTER = Router(ROUTES)
 
-# Live readers come with their own kind of call; the rest is for browsers and machines that watch.
-WITHOUT_A_METHOD = {"/v1/telemetry/stream"}
-WITHOUT_A_SCOPE = {"/api/control/claim", "/readyz"}
+STREAM_ROOTS = ("/v1/stream", "/v1/{project}/stream")
+WAKES = {f"{root}/__ds/subscriptions/{{subscription}}/{word}" for root in STREAM_ROOTS for word in ("ack", "release")}
+WITHOUT_A_SCOPE = {"/api/control/claim", "/readyz", *WAKES}  # who holds a wake shows its token
+
+# A webhook calls back with what it was sent, in whatever language it is; and verifies its calls with a JWT library.
+FOR_MACHINES = {f"{root}/__ds/{path}" for root in STREAM_ROOTS for path in ("subscriptions/{subscription}/callback", "jwks.json")}
+# Live readers of events come with their own kind of call: for browsers and machines that watch.
+WITHOUT_A_METHOD = {"/v1/telemetry/stream", *FOR_MACHINES}
 
 
 def methods() -> Iterator[tuple[str, Any]]:
@@ -70,12 +75,14 @@ FITTING = {
     "status": "done",
     "action": "dlq",
     "on_progress": None,
+    "claim": Claim(wake_id="w", generation=1, token="t", streams=[], lease_ttl_ms=1000),
 }
 
 FITTING_HERE = {
     ("queues.peek", "state"): "delayed",
     ("queues.peek_page", "state"): "delayed",
     ("streams.create", "body"): None,  # `messages` are instead of it
+    ("stream_subscriptions.create", "wake_stream"): None,  # the webhook is instead of it
 }
 
 
@@ -159,7 +166,13 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
 
 
 # What these leave out is another method's.
-ONE_OF_SEVERAL = {"keys.enable", "keys.disable", "settings.reset"}
+ONE_OF_SEVERAL = {
+    "keys.enable",
+    "keys.disable",
+    "settings.reset",
+    "stream_subscriptions.create",
+    "stream_subscriptions.release",
+}
 LEFT_OUT = {
     "queues.dead_letters.list": {"groupBy", "state"},
     "queues.dead_letters.list_page": {"groupBy", "state"},
@@ -167,6 +180,7 @@ LEFT_OUT = {
     "streams.read": {"live"},
     "streams.messages": {"live"},
     "streams.follow": {"live"},  # the first call catches up
+    "sessions.follow": {"live"},
 }
 
 
@@ -201,13 +215,21 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
             assert encoded_names(call.answer) <= {field for kind in kinds for field in encoded_names(kind)}
 
 
-# A stream's creation says all that it shall be, so twice is the same as once. So is closing, unless something is appended.
-ONCE = r"(?<!^streams)\.(create|rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$|^streams\.(append|append_many|close)$"
+# A stream's creation says all that it shall be, so twice is the same as once; a subscription's, too. So is closing, unless
+# something is appended, and a publish that a producer has numbered.
+ONCE = (
+    r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
+    r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$"
+)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if re.search(ONCE, name)])
 def test_what_begins_something_is_not_repeated_blindly(name: str) -> None:
-    assert not any(call.is_repeatable for call, _ in calls_of(name) if not is_dry(call) and not is_close_only(call))
+    assert not any(
+        call.is_repeatable
+        for call, _ in calls_of(name)
+        if not is_dry(call) and not is_close_only(call) and "Producer-Seq" not in call.headers
+    )
 
 
 def test_everything_else_is_repeated_when_an_answer_is_lost() -> None:

@@ -28,6 +28,8 @@ from postroad.client.shapes.queues import (
     Queue,
     SeenMessage,
 )
+from postroad.client.shapes.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
+from postroad.client.shapes.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
 from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.shapes.tasks import Job, JobsProgress, Redriven, Task
 
@@ -40,10 +42,13 @@ __all__ = [
     "Batch",
     "BatchItem",
     "Chunk",
+    "Claim",
     "CreatedStream",
     "DeadGroup",
     "DeadMessage",
     "Extended",
+    "FannedOut",
+    "Fanout",
     "Fault",
     "Invite",
     "Job",
@@ -55,6 +60,7 @@ __all__ = [
     "MadeKey",
     "MadeToken",
     "Message",
+    "PendingStream",
     "Postroad",
     "Preferences",
     "Producer",
@@ -63,10 +69,18 @@ __all__ = [
     "Queue",
     "Redriven",
     "SeenMessage",
+    "Session",
+    "SessionSubscription",
     "StreamInfo",
+    "StreamLink",
     "StreamMessage",
+    "StreamSubscription",
+    "Subscribed",
     "Task",
     "Tenant",
     "TenantSettings",
+    "Touched",
+    "Unsubscribed",
+    "WakeAcked",
     "WhoAmI",
 ]

@@ -15,12 +15,20 @@ JSON = "application/json"
 BYTES = "application/octet-stream"
 
 
+def streams_root(project: str | None) -> str:
+    return "/v1/stream" if project is None else f"/v1/{segment(project)}/stream"
+
+
 def stream_path(stream: str, project: str | None) -> str:
+    """Raises ValueError as `stream_id_in_url`."""
+    return f"{streams_root(project)}/{stream_id_in_url(stream)}"
+
+
+def stream_id_in_url(stream: str) -> str:
     """Raises ValueError for an id that would name something else once it is in a URL."""
     if any(part in ("", ".", "..") for part in stream.split("/")):
         raise ValueError(f"a stream's id has no empty segment, and none that is '.' or '..': {stream!r}")
-    tenant = "" if project is None else f"{segment(project)}/"
-    return f"/v1/{tenant}stream/{quote(stream, safe='/:@+~=')}"
+    return quote(stream, safe="/:@+~=")
 
 
 def content_of(data: Any, content_type: str | None) -> Content:
@@ -43,12 +51,12 @@ def append_call(
         path=path,
         body=content,
         headers={**headers, **({"Stream-Closed": "true"} if closes else {})},
-        read=_closed if content is None else _appended,
+        read=_closed if content is None else appended,
         is_repeatable=is_repeatable,
     )
 
 
-def _appended(response: httpx.Response) -> Appended:
+def appended(response: httpx.Response) -> Appended:
     # A producer's append is 200 when it is new; only the answer to one has Producer-Seq.
     is_duplicate = response.status_code == 204 and "producer-seq" in response.headers
     offset = response.headers.get("stream-next-offset")

@@ -22,6 +22,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+OWN_TENANT = "{tenant}"  # in a call's path: the tenant that the client acts for, which the transport knows or asks for
+
+
 class Content(msgspec.Struct, frozen=True):
     """A body that goes out as it is. Without a `media` type it is said to be nothing."""
 

@@ -11,7 +11,9 @@ from postroad.client.jobs import AsyncJobs, Jobs
 from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
 from postroad.client.queues import AsyncQueues, Queues
+from postroad.client.sessions import AsyncSessions, Sessions
 from postroad.client.settings import AsyncSettings, Settings
+from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
 from postroad.client.streams import AsyncStreams, Streams
 from postroad.client.tasks import AsyncTasks, Tasks
 from postroad.client.tenants import AsyncTenants, Tenants
@@ -60,6 +62,8 @@ class Postroad:
         self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = Queues(self._transport)
         self.streams = Streams(self._transport)
+        self.stream_subscriptions = StreamSubscriptions(self._transport)
+        self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
         self.tasks = Tasks(self._transport)
         self.tenants = Tenants(self._transport)
@@ -107,6 +111,8 @@ class AsyncPostroad:
         self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         self.queues = AsyncQueues(self._transport)
         self.streams = AsyncStreams(self._transport)
+        self.stream_subscriptions = AsyncStreamSubscriptions(self._transport)
+        self.sessions = AsyncSessions(self._transport)
         self.jobs = AsyncJobs(self._transport)
         self.tasks = AsyncTasks(self._transport)
         self.tenants = AsyncTenants(self._transport)

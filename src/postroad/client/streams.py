@@ -124,7 +124,7 @@ class StreamCalls:
 
         Go on from `next_offset` until it `is_up_to_date`. Raises StreamNotFound, StreamGone.
         """
-        return Call(method="GET", path=stream_path(stream, project), query={"offset": offset}, read=_chunk)
+        return _read(stream, offset, project)
 
     @pages
     def messages(
@@ -133,7 +133,7 @@ class StreamCalls:
         """All that the stream has now after the offset: a JSON stream's messages, another one's bytes as they come."""
         position = Position(offset or "-1", skip)
         return Pages(
-            call=StreamCalls.read._build(self, stream, offset, project=project),
+            call=_read(stream, offset, project),
             items=position.take,
             cursor=lambda chunk: None if chunk.is_up_to_date else chunk.next_offset,
             cursor_name="offset",
@@ -155,12 +155,20 @@ class StreamCalls:
         message's `offset` and `skip` when it is done with, and pass both. `live` None is by server-sent events, except for
         text, whose line ends only `"long-poll"` keeps. Raises StreamNotFound, StreamGone, and what else asking again cannot help.
         """
-        return Follower(StreamCalls.read._build(self, stream, project=project), Position(offset or "-1", skip), live)
+        return follower(stream, offset, skip, live, project)
 
     @operation
     def delete(self, stream: str, *, project: str | None = None) -> Call[None]:
         """Forks keep what they have of it. Raises StreamNotFound, also when a repeated try finds it gone already, StreamGone."""
         return Call(method="DELETE", path=stream_path(stream, project))
+
+
+def follower(stream: str, offset: str | None, skip: int, live: Live | None, project: str | None) -> Follower:
+    return Follower(_read(stream, None, project), Position(offset or "-1", skip), live)
+
+
+def _read(stream: str, offset: str | None, project: str | None) -> Call[Chunk]:
+    return Call(method="GET", path=stream_path(stream, project), query={"offset": offset}, read=_chunk)
 
 
 def _lifetime(ttl_seconds: int | None, expires_at: Moment | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ the two transports below it only do the sending and the pausing.
 """
 
 import asyncio
+import functools
 import random
 import ssl
 import time
@@ -18,10 +19,12 @@ import httpx
 import msgspec
 
 from postroad import __version__
-from postroad.client.calls import Call, Content, Pages, Watch
+from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Watch
 from postroad.client.following import SILENCE_SECONDS, Follower
+from postroad.client.parts import segment
+from postroad.client.shapes.access import WhoAmI
 from postroad.client.shapes.streams import StreamMessage
-from postroad.kernel.errors import ERRORS, PostroadError, Unreachable
+from postroad.kernel.errors import ERRORS, Conflicting, InvalidRequest, Missing, PostroadError, Refused, Unavailable, Unreachable
 
 T = TypeVar("T")
 
@@ -106,6 +109,21 @@ def _watching(watch: Watch[T], started: float) -> "Generator[Call[T] | Pause, tu
 Script = Generator[Call[Any], Any, T]  # several calls in a row, each made with what came of those before
 
 
+class _OwnTenant:
+    """The tenant that the client acts for: the one it was told, else its credential's own, which does not change."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._tenant = settings.tenant
+
+    def placing(self, call: Call[T]) -> "Script[T]":
+        """The call, with the tenant in its path; before that, if it is not known, the question who is calling."""
+        if self._tenant is None:
+            me: WhoAmI = yield Call(method="GET", path="/v1/whoami", answer=WhoAmI)
+            self._tenant = me.tenant
+        path = call.path.replace(OWN_TENANT, segment(self._tenant))
+        return (yield msgspec.structs.replace(call, path=path))  # type: ignore[no-any-return]
+
+
 _STATUS_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate-limited"}
 _TOLD_IN_HEADERS = {
     "producer-epoch": "epoch",
@@ -120,7 +138,9 @@ def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
         return None
     try:
         body = msgspec.json.decode(response.content)
-        kind = ERRORS.get(body["code"], PostroadError)
+        kind = ERRORS.get(body["code"]) or _unknown_kind(
+            body["code"], response.status_code, body.get("title", ""), body.get("retryable")
+        )
         detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
     except (msgspec.DecodeError, KeyError, TypeError):  # to HEAD, which has no body; or a proxy answered, not Postroad
         code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
@@ -132,6 +152,25 @@ def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
     problem = kind(detail, retry_after=float(after) if after.isdigit() else None, extra=extra)
     problem.request_id = response.headers.get("x-request-id", "")
     return problem
+
+
+_FAMILIES: dict[int, type[PostroadError]] = {
+    **dict.fromkeys((400, 413, 415, 422), InvalidRequest),
+    **dict.fromkeys((401, 403), Refused),
+    **dict.fromkeys((404, 410), Missing),
+    409: Conflicting,
+    **dict.fromkeys((502, 503, 504, 507), Unavailable),
+}
+
+
+@functools.lru_cache(maxsize=100)
+def _unknown_kind(code: str, status: int, title: str, is_retryable: bool | None) -> type[PostroadError]:
+    """An error that this client does not know, as a newer server may have: of the family that its status tells."""
+    family = _FAMILIES.get(status)
+    if family is None:
+        return PostroadError
+    said = {"code": code, "status": status, "title": title or code, "retryable": bool(is_retryable)}
+    return type(family.__name__, (family,), said)
 
 
 def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
@@ -182,9 +221,12 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
 class SyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
+        self._own_tenant = _OwnTenant(settings)
         self._client = httpx.Client(**_client_arguments(settings))
 
     def carry_out(self, call: Call[T]) -> T:
+        if OWN_TENANT in call.path:
+            return self.play(self._own_tenant.placing(call))
         conversation = _conversation(call, self.settings, time.monotonic())
         step = next(conversation)
         while True:
@@ -278,9 +320,12 @@ class SyncTransport:
 class AsyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
+        self._own_tenant = _OwnTenant(settings)
         self._client = httpx.AsyncClient(**_client_arguments(settings))
 
     async def carry_out(self, call: Call[T]) -> T:
+        if OWN_TENANT in call.path:
+            return await self.play(self._own_tenant.placing(call))
         conversation = _conversation(call, self.settings, time.monotonic())
         step = next(conversation)
         while True:
