@@ -29,6 +29,8 @@ _RING_BYTES_MAX = 1024 * 1024
 _LOOK_EVERY = 20.0
 _LINGER_SECONDS = 5.0
 _JOINED_MAX = 64
+_SECONDS_PER_READER = 40e-6  # twice what it costs to send to one
+_GATHER_SECONDS_MAX = 0.1
 
 log = structlog.get_logger("postroad.streams")
 
@@ -58,6 +60,8 @@ class Follower:
         self._joined: dict[int, bytes] = {}
         self._changed = asyncio.Event()
         self._has_news = asyncio.Event()
+        self._waking: asyncio.TimerHandle | None = None
+        self._woken_at = 0.0
         self._tail = Tail(store.link, Source(name.store, name.data), tail, self._deliver, look_every=_LOOK_EVERY)
 
     async def run(self) -> None:
@@ -124,9 +128,25 @@ class Follower:
             self.ring_start = oldest.sequence
         self.tail = entry.sequence
         self._joined.clear()
-        self._wake()
+        self._wake_in_time()
+
+    def _wake_in_time(self) -> None:
+        """At once, unless readers were woken a moment ago: to wake them all costs so much each, and what comes meanwhile can go
+        along. So no more than half of the time goes into waking, and a message that comes alone does not wait."""
+        if self._waking is not None:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._woken_at + min(self.readers * _SECONDS_PER_READER, _GATHER_SECONDS_MAX)
+        if due <= loop.time():
+            self._wake()
+        else:
+            self._waking = loop.call_at(due, self._wake)
 
     def _wake(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._woken_at = asyncio.get_running_loop().time()
         self._changed.set()
         self._changed = asyncio.Event()
 
