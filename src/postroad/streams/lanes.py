@@ -41,8 +41,9 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a round comes to: an answer for each wish, and the drafts that make the changes true."""
+    """What a round comes to: from what was known, an answer for each wish, and the drafts that make the changes true."""
 
+    known: Known
     answers: Sequence[tuple[_Waiting, Change | Outcome | PostroadError]]
     drafts: Sequence[Draft]
     producers: dict[str, Producer]
@@ -110,7 +111,8 @@ class Lane:
             return
         problem = stored.exception()
         if isinstance(problem, Conflict):
-            self._known = None
+            if self._running is None:  # a round has read for itself
+                self._known = None
             self._queue(waiting)
         elif problem is not None:
             _tell([waiting], problem)
@@ -173,11 +175,11 @@ class Lane:
         self._producers = None if known.producers is None else dict(known.producers)
 
     def _plan(self, taken: list[_Waiting], *, is_fresh: bool) -> _Plan:
-        known = self._known
-        if known is None:
+        begin = self._known
+        if begin is None:
             raise _Stale
         noted: ChainMap[str, Producer] = ChainMap({}, self._producers or {})
-        known = replace(known, producers=noted)
+        known = replace(begin, producers=noted)
         now = self._clock()
         answers: list[tuple[_Waiting, Change | Outcome | PostroadError]] = []
         drafts: list[Draft] = []
@@ -197,7 +199,7 @@ class Lane:
                 known = after(known, answer, now)
                 if answer.wish.closes:  # where the stream ends is known once this is stored; what follows must say it
                     break
-        return _Plan(answers, drafts, dict(noted.maps[0]), known.last_seq)
+        return _Plan(begin, answers, drafts, dict(noted.maps[0]), known.last_seq)
 
     def _fence(self, known: Known) -> str:
         """Who knows the producers must hear of every append, also of those that others make, or it no longer knows them."""
@@ -221,9 +223,7 @@ class Lane:
         return drafts
 
     def _answer(self, plan: _Plan, stored: Sequence[Stored]) -> None:
-        known = self._known
-        if known is None:
-            return
+        known = plan.known
         places = iter(stored)
         seen: _Seen = (known.tail, known.record, known.record_at)
         for waiting, answer in plan.answers:
