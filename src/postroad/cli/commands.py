@@ -15,6 +15,7 @@ from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
 from postroad.cli.server import openapi_command, serve_command, up_command
+from postroad.cli.sessions import sessions
 from postroad.cli.settings import settings
 from postroad.cli.streams import streams
 from postroad.cli.tasks import tasks
@@ -61,6 +62,7 @@ cli.command("health", rich_help_panel=_SERVER)(health)
 queues.add_typer(dlq, name="dlq")
 cli.add_typer(queues, name="queues", rich_help_panel=_USE)
 cli.add_typer(streams, name="streams", rich_help_panel=_USE)
+cli.add_typer(sessions, name="sessions", rich_help_panel=_USE)
 cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
 cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
 cli.command("worker", rich_help_panel=_USE)(worker)

@@ -34,6 +34,9 @@ Ttl = Annotated[
 Expires = Annotated[str | None, typer.Option(help="Expires in `30d`, or at `2027-01-31T12:00:00Z`.", show_default=False)]
 From = Annotated[str | None, typer.Option("--from", help="After this offset.", metavar="OFFSET", show_default=False)]
 Skip = Annotated[int, typer.Option(help="Messages after that offset to leave out, as the last line of --json said.", min=0)]
+LongPoll = Annotated[bool, typer.Option("--long-poll", help="Instead of server-sent events.")]
+Limit = Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)]
+Seq = Annotated[str | None, typer.Option(help="Refused unless it is greater, as text, than the last one.", show_default=False)]
 AsLines = Annotated[
     bool, typer.Option("--json", help="A line of JSON for each: `offset` and `skip` to go on after it, and `value`.")
 ]
@@ -54,7 +57,7 @@ def create_stream(
 ) -> None:
     """Make a stream, with what it begins with if you like. One that is there already, just so, is left as it is."""
     with connected() as client:
-        first = _given(data, file)
+        first = given_data(data, file)
         made = client.streams.create(
             stream,
             content_type=content_type,
@@ -62,7 +65,7 @@ def create_stream(
             expires_at=from_now(expires) if expires else None,
             closed=closed,
             public=public,
-            body=None if first is None else _body(first, content_type),
+            body=None if first is None else body_of(first, content_type),
             project=project,
         )
         _tell_made(made, as_json, stream)
@@ -116,9 +119,7 @@ def append(
         typer.Option(help="With --lines: number the lines as this producer, so that a re-run appends none twice.", metavar="ID"),
     ] = None,
     epoch: Annotated[int, typer.Option(help="The producer's; a higher one begins anew and ends all lower ones.", min=0)] = 0,
-    seq: Annotated[
-        str | None, typer.Option(help="Refused unless it is greater, as text, than the last one.", show_default=False)
-    ] = None,
+    seq: Seq = None,
     content_type: ContentType = None,
     project: Project = None,
     as_json: AsJson = False,
@@ -133,14 +134,14 @@ def append(
     if lines and (data is not None or seq is not None):
         raise typer.BadParameter("--lines takes neither an argument nor --seq")
     with connected() as client:
-        media = content_type or _content_type(client, stream, project)
+        media = content_type or content_type_of(client, stream, project)
         if lines:
             _append_lines(client, stream, _lines(file), media, producer, epoch, project, as_json)
             return
-        given = _given(data, file)
+        given = given_data(data, file)
         if given is None:
             raise typer.BadParameter("nothing to append: give an argument, --file or --lines")
-        done = client.streams.append(stream, _body(given, media), content_type=media, seq=seq, project=project)
+        done = client.streams.append(stream, body_of(given, media), content_type=media, seq=seq, project=project)
         _tell(done, as_json, f"appended to {stream}, which ends at {done.offset}")
 
 
@@ -161,7 +162,7 @@ def _append_lines(
         for line in lines:
             if _is_json(media) and not line.strip():
                 continue
-            body = _body(line, media)
+            body = body_of(line, media)
             if numbered is None:
                 done = client.streams.append(stream, body, content_type=media, project=project)
             else:
@@ -187,7 +188,7 @@ def _lines(file: typer.FileBinaryRead | None) -> Iterator[bytes]:
         yield line if line.endswith(b"\n") else line + b"\n"
 
 
-def _given(data: str | None, file: typer.FileBinaryRead | None) -> bytes | None:
+def given_data(data: str | None, file: typer.FileBinaryRead | None) -> bytes | None:
     if data is not None and file is not None:
         raise typer.BadParameter("an argument or --file, not both")
     if file is not None:
@@ -195,7 +196,7 @@ def _given(data: str | None, file: typer.FileBinaryRead | None) -> bytes | None:
     return None if data is None else data.encode()
 
 
-def _body(data: bytes, media: str) -> bytes:
+def body_of(data: bytes, media: str) -> bytes:
     """As it goes into the stream: JSON as one message, also if it is an array, which the protocol would take apart."""
     if not _is_json(media):
         return data
@@ -206,7 +207,7 @@ def _is_json(media: str) -> bool:
     return media.partition(";")[0].strip().lower() == "application/json"
 
 
-def _content_type(client: "Postroad", stream: str, project: str | None) -> str:
+def content_type_of(client: "Postroad", stream: str, project: str | None) -> str:
     try:
         return client.streams.info(stream, project=project).content_type
     except Forbidden:  # a key that may write only
@@ -237,32 +238,47 @@ def tail(
     stream: Stream,
     start: Annotated[str, typer.Option("--from", help="After this offset; `-1` is the start.", metavar="OFFSET")] = "now",
     skip: Skip = 0,
-    long_poll: Annotated[bool, typer.Option("--long-poll", help="Instead of server-sent events.")] = False,
-    limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
+    long_poll: LongPoll = False,
+    limit: Limit = None,
     project: Project = None,
     as_json: AsLines = False,
 ) -> None:
     """Write what is appended, as it comes, until the stream is closed. While no server answers it keeps trying."""
     with connected() as client:
-        reached = _Reached(start, skip)
-        try:
-            media = client.streams.info(stream, project=project).content_type
-            mode: Any = "long-poll" if long_poll else None
-            following = client.streams.follow(stream, start, skip=skip, live=mode, project=project)
-            with complaints_told("postroad.streams"), closing(following) as followed:
-                for number, message in enumerate(followed, 1):
-                    _write(message, media, as_json)
-                    reached.at(message)
-                    sys.stdout.flush()
-                    if number == limit:
-                        break
-                else:
-                    typer.echo("the stream is closed", err=True)
-                    return
-        except KeyboardInterrupt:
-            reached.tell()
-            raise typer.Exit(130) from None
+        write_as_it_comes(client, stream, start, skip, long_poll=long_poll, limit=limit, project=project, as_json=as_json)
+
+
+def write_as_it_comes(
+    client: "Postroad",
+    stream: str,
+    start: str,
+    skip: int,
+    *,
+    long_poll: bool,
+    limit: int | None,
+    project: str | None,
+    as_json: bool,
+) -> None:
+    """Until the stream is closed, the limit is reached or Ctrl-C; then it says where to go on."""
+    reached = _Reached(start, skip)
+    try:
+        media = client.streams.info(stream, project=project).content_type
+        mode: Any = "long-poll" if long_poll else None
+        following = client.streams.follow(stream, start, skip=skip, live=mode, project=project)
+        with complaints_told("postroad.streams"), closing(following) as followed:
+            for number, message in enumerate(followed, 1):
+                _write(message, media, as_json)
+                reached.at(message)
+                sys.stdout.flush()
+                if number == limit:
+                    break
+            else:
+                typer.echo("the stream is closed", err=True)
+                return
+    except KeyboardInterrupt:
         reached.tell()
+        raise typer.Exit(130) from None
+    reached.tell()
 
 
 class _Reached:
@@ -321,12 +337,12 @@ def close_stream(
 ) -> None:
     """Nothing can be appended from then on, and readers come to an end. With data, those are the last."""
     with connected() as client:
-        given = _given(data, file)
+        given = given_data(data, file)
         if given is None:
             done = client.streams.close(stream, project=project)
         else:
-            media = content_type or _content_type(client, stream, project)
-            done = client.streams.close(stream, _body(given, media), content_type=media, project=project)
+            media = content_type or content_type_of(client, stream, project)
+            done = client.streams.close(stream, body_of(given, media), content_type=media, project=project)
         _tell(done, as_json, f"closed {stream}, which ends at {done.offset}")
 
 

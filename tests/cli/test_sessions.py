@@ -1,0 +1,179 @@
+"""Sessions from the command line."""
+
+import json
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell
+from tests.cli.test_upkeep_commands import start
+from tests.installation import Installation
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def stream(shell: Shell, name: str) -> str:
+    shell.run("streams", "create", f"cli/{name}")
+    return f"cli/{name}"
+
+
+@pytest.fixture
+def session(shell: Shell, stream: str) -> str:
+    """One that subscribes to the stream."""
+    return shell.run("sessions", "subscribe", stream).output.strip()
+
+
+def test_the_id_of_a_session_is_alone_on_standard_output(shell: Shell, stream: str) -> None:
+    made = shell.run("sessions", "subscribe", stream)
+    assert str(uuid.UUID(made.output.strip())) == made.output.strip()
+    assert made.complaints.startswith(f"made a session that gets {stream} from now on, and lives until 20")
+    again = shell.run("sessions", "subscribe", stream, "--session", made.output.strip())
+    assert (again.output, again.complaints.startswith("the session gets")) == (made.output, True)
+    told = shell.run("sessions", "subscribe", stream, "--session", made.output.strip(), "--json").json
+    assert (told["isNewSession"], told["streamId"]) == (False, stream)
+    assert told["sessionStreamPath"] == f"/v1/default/stream/session:{made.output.strip()}"
+
+
+def test_a_publish_says_who_has_it(shell: Shell, stream: str, tmp_path: Path) -> None:
+    nobody = shell.run("sessions", "publish", stream, '"for nobody"').output
+    assert nobody.startswith(f"published to {stream}, which ends at 0000") and nobody.endswith("; nobody subscribes to it\n")
+    session = shell.run("sessions", "subscribe", stream).output.strip()
+    shell.run("sessions", "subscribe", stream)
+    assert shell.run("sessions", "publish", stream, "[1, 2]").output.endswith("; 2 of 2 sessions have it\n")
+    file = tmp_path / "message.json"
+    file.write_text('{"big": 12345678901234567890123}')
+    told = shell.run("sessions", "publish", stream, "--file", str(file), "--json").json
+    assert (told["mode"], told["count"], told["successes"], told["failures"]) == ("inline", 2, 2, 0)
+    assert shell.run("streams", "cat", f"session:{session}").output == '[1,2]\n{"big":12345678901234567890123}\n'
+    assert shell.run("streams", "cat", stream).output.startswith('"for nobody"\n')
+
+
+def test_a_numbered_publish_is_there_once(shell: Shell, stream: str, session: str) -> None:
+    numbered = ("--producer", "me", "--producer-seq", "0")
+    shell.run("sessions", "publish", stream, "1", *numbered)
+    assert shell.run("sessions", "publish", stream, "1", *numbered).output.startswith(f"{stream} had that already")
+    assert shell.run("streams", "cat", f"session:{session}").output == "1\n"
+    assert shell.try_to("sessions", "publish", stream, "3", "--producer", "me", "--producer-seq", "7").code == 1
+    shell.run("sessions", "publish", stream, "4", *numbered, "--epoch", "1")
+    assert shell.try_to("sessions", "publish", stream, "5", "--producer", "me", "--producer-seq", "1").code == 3
+
+
+def test_a_session_is_shown_with_its_subscriptions(shell: Shell, stream: str, session: str) -> None:
+    shell.run("sessions", "subscribe", "cli-no-such:*", "--session", session, "--envelope")
+    shown = shell.run("sessions", "show", session).output
+    assert f"/v1/default/stream/session:{session}" in shown
+    assert "application/json" in shown
+    rows = {line.split()[0]: line.split()[2:] for line in shown.partition("subscribed to")[2].splitlines()[1:]}
+    assert rows == {stream: ["no", "0"], "cli-no-such:*": ["yes", "?"]}
+    told = shell.run("sessions", "show", session, "--json").json
+    assert {one["streamId"]: one["envelope"] for one in told["subscriptions"]} == {stream: False, "cli-no-such:*": True}
+
+    assert shell.run("sessions", "unsubscribe", session, "cli-no-such:*").output == f"{session} no longer gets cli-no-such:*\n"
+    assert shell.run("sessions", "unsubscribe", session, stream, "--json").json["streamId"] == stream
+    assert "subscribed to" not in shell.run("sessions", "show", session).output
+
+
+def test_a_touch_says_until_when(shell: Shell, session: str) -> None:
+    before = shell.run("sessions", "show", session, "--json").json["expiresAt"]
+    assert shell.run("sessions", "touch", session).output.startswith(f"{session} lives until 20")
+    assert shell.run("sessions", "touch", session, "--json").json["expiresAt"] > before
+
+
+def test_a_session_is_deleted(shell: Shell, session: str) -> None:
+    asked = shell.try_to("sessions", "delete", session, given="n\n")
+    assert (asked.code, "with 1 subscriptions?" in asked.output) == (1, True)
+    assert shell.run("sessions", "delete", session, "--yes").output == f"deleted {session}\n"
+    for words in (("show",), ("touch",), ("delete", "--yes"), ("tail", "--limit", "1")):
+        gone = shell.try_to("sessions", words[0], session, *words[1:])
+        assert (gone.code, "No such session" in gone.complaints) == (4, True), words
+
+
+def test_a_fanout_says_how_far_it_is(shell: Shell, stream: str, session: str) -> None:
+    end = shell.run("sessions", "publish", stream, "1", "--json").json["offset"]
+    told = shell.run("sessions", "fanout", stream, "--json").json
+    assert told == {"streamId": stream, "subscribers": 1, "doneOffset": end, "outstanding": 0, "breaker": "closed"}
+    shown = shell.run("sessions", "fanout", stream).output
+    assert "everyone has up to" in shown and end in shown
+
+
+def test_what_makes_no_sense_is_refused(shell: Shell, stream: str, session: str) -> None:
+    assert shell.try_to("sessions", "publish", stream).code == 2
+    assert shell.try_to("sessions", "publish", stream, "no json").code == 2
+    assert shell.try_to("sessions", "publish", stream, "1", "--producer", "me").code == 2
+    assert shell.try_to("sessions", "publish", stream, "x", "--content-type", "text/plain").code == 1
+    assert shell.try_to("sessions", "publish", f"{stream}-no", "1").code == 4
+    assert shell.try_to("sessions", "subscribe", f"{stream}-no").code == 4
+    assert shell.try_to("sessions", "subscribe", stream, "--session", "no id").code == 2
+    assert shell.try_to("sessions", "fanout", f"{stream}-no").code == 4
+    assert shell.try_to("sessions", "show", "a/b").code == 2
+    assert shell.try_to("sessions", "show", session, "--project", "another").code == 3
+
+
+@pytest.mark.parametrize("mode", [(), ("--long-poll",)])
+def test_a_tail_ends_after_so_many(shell: Shell, stream: str, session: str, mode: tuple[str, ...]) -> None:
+    for number in range(4):
+        shell.run("sessions", "publish", stream, str(number))
+    told = shell.run("sessions", "tail", session, "--limit", "3", "--json", "--touch", *mode).output
+    messages = [json.loads(line) for line in told.splitlines()]
+    assert [one["value"] for one in messages] == [0, 1, 2]
+    last = messages[-1]
+    rest = shell.run("sessions", "tail", session, "--from", last["offset"], "--skip", str(last["skip"]), "--limit", "1", *mode)
+    assert rest.output == "3\n"
+    assert "to go on: --from" in rest.complaints
+
+
+async def test_a_tail_writes_what_comes_until_it_is_stopped(shell: Shell, stream: str, session: str) -> None:
+    following = start(shell, "sessions", "tail", session)
+    assert following.stdout is not None
+    shell.run("sessions", "publish", stream, '"first"')
+    assert following.stdout.readline() == '"first"\n'
+    shell.run("sessions", "publish", stream, '"second"')
+    assert following.stdout.readline() == '"second"\n'
+    following.send_signal(signal.SIGINT)
+    _, complaints = following.communicate(timeout=15)
+    assert (following.returncode, complaints.startswith("to go on: --from ")) == (130, True)
+
+
+async def test_a_tail_ends_with_its_session(shell: Shell, stream: str, session: str) -> None:
+    following = start(shell, "sessions", "tail", session)
+    assert following.stdout is not None
+    shell.run("sessions", "publish", stream, "1")
+    assert following.stdout.readline() == "1\n"
+    shell.run("sessions", "delete", session, "--yes")
+    _, complaints = following.communicate(timeout=15)
+    assert (following.returncode, "No such stream" in complaints) == (4, True)
+
+
+async def test_a_tail_that_touches_keeps_a_session_alive(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    own = Installation(tmp_path / "own", POSTROAD_SESSION_TTL_SECONDS="3")
+    try:
+        await own.start().ready()
+        there = shell.with_environment(POSTROAD_URL=own.url, POSTROAD_KEY=own.credentials["tenant_key"])
+        there.run("streams", "create", "s")
+        looked_at, touched = (there.run("sessions", "subscribe", "s").output.strip() for _ in range(2))
+        only_looks, touches = start(there, "sessions", "tail", looked_at), start(there, "sessions", "tail", touched, "--touch")
+        await eventually(lambda: there.try_to("sessions", "show", looked_at).code == 4, 15)
+        there.run("sessions", "publish", "s", '"still here"')
+        assert touches.stdout is not None
+        assert touches.stdout.readline() == '"still here"\n'
+        touches.send_signal(signal.SIGINT)
+        touches.communicate(timeout=15)
+        only_looks.kill()
+        only_looks.communicate(timeout=15)
+    finally:
+        own.end()
+
+
+def test_a_platform_key_names_the_project(operator: Shell, shell: Shell, stream: str) -> None:
+    of = ("--project", "default")
+    session = operator.run("sessions", "subscribe", stream, *of).output.strip()
+    operator.run("sessions", "publish", stream, "1", *of)
+    assert operator.run("sessions", "tail", session, "--limit", "1", *of).output == "1\n"
+    assert shell.run("streams", "cat", f"session:{session}").output == "1\n"
+    operator.run("sessions", "fanout", stream, *of)
+    operator.run("sessions", "unsubscribe", session, stream, *of)
+    operator.run("sessions", "touch", session, *of)
+    operator.run("sessions", "delete", session, "--yes", *of)
