@@ -246,3 +246,31 @@ def test_the_table_shows_no_secret() -> None:
     secret = {env_name(field.name) for field in dataclasses.fields(Settings) if "Secret" in str(field.type)}
     assert secret == set(SECRETS)
     assert all(default == "" for name, default, _ in settings_table() if name in secret)
+
+
+# An installation without keys
+
+
+@pytest.mark.parametrize("host", [None, "127.0.0.1", "::1", "localhost"])
+def test_an_installation_may_be_open_on_a_loopback_address(host: str | None) -> None:
+    settings = load_settings({"POSTROAD_OPEN": "true", **({} if host is None else {"POSTROAD_HOST": host})})
+    assert settings.open is True
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.com", "", "127.0.0.1.example.com", "localhost."])
+def test_an_installation_may_not_be_open_to_other_machines(host: str) -> None:
+    [fault] = faults({"POSTROAD_OPEN": "true", "POSTROAD_HOST": host})
+    assert fault.startswith("POSTROAD_OPEN: only on a loopback address")
+    assert load_settings({"POSTROAD_OPEN": "false", "POSTROAD_HOST": host}).open is False
+
+
+def test_an_installation_is_not_open_by_accident(tmp_path: Path) -> None:
+    """However the two settings come together."""
+    assert load_settings({}).open is False
+    assert load_settings({}, {"open": True}).open is True
+    for environ, overrides in (
+        ({"POSTROAD_HOST": "0.0.0.0"}, {"open": True}),
+        ({"POSTROAD_OPEN": "1"}, {"host": "0.0.0.0"}),
+        (config(tmp_path, 'open = true\nhost = "0.0.0.0"\n'), {}),
+    ):
+        assert "POSTROAD_OPEN" in faults(environ, dict[str, object](overrides))[0]

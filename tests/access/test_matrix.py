@@ -6,7 +6,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jwt
@@ -21,10 +21,12 @@ from postroad.assembly import described_routes, platform_keys
 from postroad.http.routing import Route
 from postroad.kernel.caller import ALL_SCOPES, Caller, Need, Scope
 from postroad.kernel.clock import now_ms
-from tests.gateway import Answer, Gateway, Tenant
+from tests.gateway import Answer, Client, Gateway, Tenant
 
 ROUTES = described_routes()
 NOBODY_IS = "no-such-tenant"
+TENANT_HEADER = "X-Postroad-Tenant"
+BY_WAKE_TOKEN = {"call_back", "acknowledge_wake", "release_wake"}  # which none of the visitors has
 REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "tenant-not-found": 404}
 
 
@@ -46,21 +48,24 @@ class Visitor:
     only_kinds: tuple[str, ...] = ("queue", "topic", "stream")
     resource: str | None = None
     fault: str | None = None  # what keeps it out everywhere, by its code
+    project: str = ""  # the tenant that it names where a path does so
 
 
 def expected(route: Route, visitor: Visitor) -> str:
     """`in`, or the code of the refusal."""
     if route.scope is None:
-        return "in"
+        return "unauthenticated" if route.handler.__name__ in BY_WAKE_TOKEN else "in"
     if not _is_taken(route, visitor):
         return "unauthenticated"
     if visitor.fault is not None:
         return visitor.fault
     if route.scope is Need.PLATFORM:
         return "in" if visitor.is_platform else "forbidden"
-    if route.scope is not Need.IDENTITY and route.scope not in visitor.scopes:
+    if route.scope is not Need.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.or_scope}):
         return "forbidden"
     named = [(kind, name_for(kind)) for kind in ("queue", "topic", "stream") if f"{{{kind}}}" in route.path]
+    if "{session}" in route.path:  # which is a stream
+        named.append(("stream", f"session:{name_for('session')}"))
     if visitor.only is not None and any(kind not in visitor.only_kinds or name != visitor.only for kind, name in named):
         return "forbidden"
     return "in"
@@ -82,7 +87,8 @@ def name_for(parameter: str) -> str:
     return f"no-such-{parameter}"
 
 
-def filled(template: str) -> str:
+def filled(template: str, project: str = "") -> str:
+    template = template.replace("{project}", project or name_for("project"))
     for route in ROUTES:
         for parameter in route.parameters:
             template = template.replace(f"{{{parameter}}}", name_for(parameter))
@@ -134,18 +140,19 @@ async def visitors(gateway: Gateway, control: Gateway) -> dict[str, Visitor]:
         "unknown key": Visitor(new_key(), is_known=False),
         "altered key": Visitor(tenant.key[:-1] + ("x" if tenant.key[-1] != "x" else "y"), is_known=False),
         "all scopes": Visitor(tenant.key),
-        "naming another tenant": Visitor(tenant.key, headers={"X-Postroad-Tenant": other.id}, fault="forbidden"),
-        "naming its own tenant": Visitor(tenant.key, headers={"X-Postroad-Tenant": tenant.id}),
+        "naming another tenant": Visitor(tenant.key, headers={TENANT_HEADER: other.id}, fault="forbidden"),
+        "naming its own tenant": Visitor(tenant.key, headers={TENANT_HEADER: tenant.id}),
         "in the URL": Visitor(tenant.key, is_in_url=True),
         "platform": Visitor(gateway.admin_key, is_platform=True),
-        "platform for a tenant": Visitor(gateway.admin_key, headers={"X-Postroad-Tenant": tenant.id}, is_platform=True),
-        "platform for nobody": Visitor(gateway.admin_key, headers={"X-Postroad-Tenant": NOBODY_IS}, fault="tenant-not-found"),
+        "platform for a tenant": Visitor(gateway.admin_key, headers={TENANT_HEADER: tenant.id}, is_platform=True),
+        "platform for nobody": Visitor(gateway.admin_key, headers={TENANT_HEADER: NOBODY_IS}, fault="tenant-not-found"),
         "platform in the URL": Visitor(gateway.admin_key, is_in_url=True, is_platform=True),
     }
     found |= await _by_scope(tenant) | await _past_and_narrow(gateway, tenant)
     found |= await _jwts(tenant, other) | await _tokens(gateway, tenant)
     assert set(found) == set(VISITORS)
-    return found
+    # In a path each names whom its header does, or its own tenant: so the same is due from both shapes of a route.
+    return {name: replace(one, project=one.project or one.headers.get(TENANT_HEADER, tenant.id)) for name, one in found.items()}
 
 
 async def _by_scope(tenant: Tenant) -> dict[str, Visitor]:
@@ -175,14 +182,14 @@ async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Visito
         "rotated, after its grace": Visitor(after_grace.key, is_known=False),
         "other names only": Visitor(narrow["other names only"].key, only="others-1"),
         "this queue only": Visitor(narrow["this queue only"].key, only=name_for("queue")),
-        "of a disabled tenant": Visitor(dormant.key, fault="tenant-disabled"),
+        "of a disabled tenant": Visitor(dormant.key, fault="tenant-disabled", project=dormant.id),
     }
 
 
 async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, Visitor]:
     secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "ours"})).ok(201)["secret"]
     foreign = (await other.client.post("/api/control/jwt-secrets", {"name": "theirs"})).ok(201)["secret"]
-    headers = {"X-Postroad-Tenant": tenant.id}
+    headers = {TENANT_HEADER: tenant.id}
     read, write = frozenset({Scope.READ}), frozenset({Scope.WRITE})
 
     def signed(by: str, **claims: object) -> str:
@@ -194,7 +201,7 @@ async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, Visitor]:
     return {
         "JWT read": Visitor(signed(secret), headers=headers, kind="jwt", scopes=read),
         "JWT write": Visitor(signed(secret, scope="write"), headers=headers, kind="jwt", scopes=write),
-        "JWT without a tenant": Visitor(signed(secret), kind="jwt", is_known=False),
+        "JWT without a tenant": Visitor(signed(secret), kind="jwt", is_known=False, project=other.id),
         "JWT of another tenant": Visitor(signed(foreign), headers=headers, kind="jwt", is_known=False),
         "JWT expired": Visitor(signed(secret, exp=int(time.time()) - 60), headers=headers, kind="jwt", is_known=False),
         "JWT nested too deeply": Visitor(f"{nested}.e30.AAAA", headers=headers, kind="jwt", is_known=False),
@@ -214,8 +221,8 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
     for resource in RESOURCES:
         route = next(one for one in ROUTES if one.resource is not None and filled(one.resource) == resource)
         used, gone = await made(resource, once=True), await tenant.another_key()
-        spent = Visitor(used, kind="token", resource=resource)
-        assert (await ask(gateway, route, spent)).status == 200
+        spent = Visitor(used, kind="token", resource=resource, project=tenant.id)
+        assert (await ask(gateway, route, spent)).status in (200, 404), "404: it is let in, and there is no such stream"
         orphan = await made(resource, gone)
         (await tenant.client.delete(f"/api/control/keys/{gone.record.id}")).ok(204)
         for how, text, is_known in (("used", used, False), ("of a deleted key", orphan, False)):
@@ -246,15 +253,18 @@ def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
 # What they are told
 
 
+MISFITS = {"Stream-TTL": "soon", "Producer-Id": ""}
+
+
 async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = None) -> Answer:
-    """The body does not fit, so that who is let in changes nothing. An answer that does not end is not waited for."""
+    """The body does not fit, or a header where any body does, so that who is let in changes nothing. An answer that does not end
+    is not waited for."""
     headers = {**visitor.headers} if visitor.is_in_url else bearer(visitor.text, **visitor.headers)
+    headers |= {"Content-Type": "application/json", **(MISFITS if route.takes_bytes else {})}
     query = f"?bearer={visitor.text}" if visitor.is_in_url else ""
     data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
-    url = gateway.url + filled(route.path) + query
-    async with gateway.session.request(
-        route.method, url, headers={**headers, "Content-Type": "application/json"}, data=data
-    ) as it:
+    url = gateway.url + filled(route.path, visitor.project) + query
+    async with gateway.session.request(route.method, url, headers=headers, data=data) as it:
         is_endless = it.content_type == "text/event-stream"
         seen = b"" if is_endless else await it.read()
         if is_endless:
@@ -265,7 +275,16 @@ async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = N
 def is_let_in(route: Route, answer: Answer) -> bool:
     if answer.status in (401, 403):
         return False
-    return answer.status != 404 or answer.json["code"] != "tenant-not-found" or "{tenant}" in route.path
+    return answer.status != 404 or code_of(route, answer) != "tenant-not-found" or "{tenant}" in route.path
+
+
+def code_of(route: Route, answer: Answer) -> str | None:
+    """None where there is no body to read it from."""
+    if route.method == "HEAD":
+        assert answer.body == b""
+        return None
+    code: str = answer.json["code"]
+    return code
 
 
 def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
@@ -274,8 +293,8 @@ def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
     if wanted == "in":
         is_right = is_let_in(route, answer) and answer.status < 500
     else:
-        is_right = answer.status == REFUSALS[wanted] and answer.json["code"] == wanted
-        if wanted == "tenant-not-found":
+        is_right = answer.status == REFUSALS[wanted] and code_of(route, answer) in (wanted, None)
+        if wanted == "tenant-not-found" and route.method != "HEAD":
             is_right = is_right and NOBODY_IS in answer.json["detail"]
     return None if is_right else f"{route.method} {route.path}: {answer.status} where {wanted!r} was due: {answer.body[:200]!r}"
 
@@ -289,7 +308,7 @@ async def test_a_route_takes_whom_it_says_it_takes(gateway: Gateway, visitors: d
 
 def test_the_rule_lets_somebody_in_everywhere_and_keeps_somebody_out_wherever_a_scope_is_declared() -> None:
     good = Visitor("x", is_platform=True)
-    assert all(expected(route, good) == "in" for route in ROUTES)
+    assert all(expected(route, good) == "in" for route in ROUTES if route.scope is not None)
     assert all(expected(route, Visitor()) == "unauthenticated" for route in ROUTES if route.scope is not None)
 
 
@@ -323,6 +342,8 @@ class Owner:
 
     def body(self, route: Route) -> object:
         """One that gets as far as can be; the fields that a new route needs are not known here."""
+        if route.takes_bytes:
+            return ["mine"]
         some: dict[str, dict[str, Any]] = {
             "publish": {"payload": "mine"},
             "publish_batch": {"messages": [{"payload": "mine"}]},
@@ -341,10 +362,11 @@ class Owner:
         """All that it has, as it sees it itself."""
         client, found = self.tenant.client, list[Any]()
         for route in ROUTES:
-            is_own = isinstance(route.scope, Scope) and route.method == "GET" and route.media == "application/json"
+            is_own = isinstance(route.scope, Scope) and route.method in ("GET", "HEAD") and route.media != "text/event-stream"
             if is_own and set(route.parameters) <= set(self.names):
-                answer = (await client.get(self.path(route.path))).ok()
-                found.append([route.path, _at_rest(answer)])
+                answer = await client.call(route.method, self.path(route.path))
+                about = {name: value for name, value in answer.headers.items() if name.startswith("stream-")}
+                found.append([route.method, route.path, about, _at_rest(answer.ok())])
         return found
 
 
@@ -370,7 +392,10 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
     secret = (await client.post("/api/control/jwt-secrets", {"name": marker})).ok(201)["record"]
     (await client.post("/v1/admin/settings", {"visibilityTimeoutMs": 41_234_567})).ok()
     invite = (await gateway.admin.post("/api/control/invites", {"note": marker})).ok(201)["invite"]
+    stream = "orders/log"
+    (await client.put(f"/v1/stream/{stream}", [marker, {"at": marker}])).ok(201)
     names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
+    names |= {"stream": stream, "project": tenant.id}
     return Owner(tenant, marker, names, leased["receiptId"])
 
 
@@ -389,6 +414,10 @@ def traces(owner: Owner, answer: Answer) -> list[str]:
 async def test_a_tenant_comes_to_nothing_of_anothers(owner: Owner, stranger: Tenant) -> None:
     before = await owner.everything()
     assert owner.marker in repr(before) and len(before) >= 7
+    assert [one[:2] for one in before if owner.marker in repr(one) and "{stream}" in one[1]] == [
+        ["GET", "/v1/stream/{stream}"],
+        ["GET", "/v1/{project}/stream/{stream}"],
+    ]
     for _ in range(2):  # the second time it has a queue of the same name itself
         for route in ROUTES:
             if route.media == "text/event-stream" or route.scope is None:
@@ -400,13 +429,115 @@ async def test_a_tenant_comes_to_nothing_of_anothers(owner: Owner, stranger: Ten
 
 async def test_a_tenant_cannot_name_another(owner: Owner, stranger: Tenant) -> None:
     before = await owner.everything()
-    posing = stranger.client.with_headers(**{"X-Postroad-Tenant": owner.tenant.id})
+    posing = stranger.client.with_headers(**{TENANT_HEADER: owner.tenant.id})
     for route in ROUTES:
         if route.scope is not None:
             answer = await posing.call(route.method, owner.path(route.path), owner.body(route))
-            answer.problem(403, "forbidden")
+            assert answer.status == 403 and code_of(route, answer) in ("forbidden", None)
             assert traces(owner, answer) == []
     assert await owner.everything() == before
+
+
+# One tenant at another's streams, which a path can name
+
+
+STREAM_ROUTES = [route for route in ROUTES if "{stream}" in route.path]
+LIVE = ("", "?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-1&live=sse")
+
+
+async def strangers(owner: Owner, stranger: Tenant) -> dict[str, Client]:
+    """All that somebody can come with who is not the owner, each as good as it can be."""
+    gateway, client, name = stranger.gateway, stranger.client, owner.names["stream"]
+    secret = (await client.post("/api/control/jwt-secrets", {"name": "mine"})).ok(201)["secret"]
+    claims = {"sub": "user", "scope": "read write", "exp": int(time.time()) + 600}
+    signed = gateway.with_key(jwt.encode(claims, secret, algorithm="HS256"))
+    token = (await client.post("/v1/tokens", {"resource": f"stream/{name}"})).ok(201)["token"]
+    found = {
+        "key": client,
+        "JWT": signed,
+        "JWT for its own": signed.with_headers(**{TENANT_HEADER: stranger.id}),
+        "token": gateway.with_key(token),
+        "nobody": gateway.nobody,
+        "platform key for the stranger": gateway.admin.with_headers(**{TENANT_HEADER: stranger.id}),
+        "platform key for nobody": gateway.admin.with_headers(**{TENANT_HEADER: NOBODY_IS}),
+    }
+    return found | {f"{who}, posing": one.with_headers(**{TENANT_HEADER: owner.tenant.id}) for who, one in found.items()}
+
+
+def is_the_platforms(who: str, path: str) -> bool:
+    """A platform key may name anyone."""
+    return who.startswith("platform") and (who.endswith("posing") or "{project}" in path)
+
+
+@pytest.mark.parametrize("has_its_own", [False, True], ids=["without one of its own", "with one of the same name"])
+async def test_nobody_else_comes_to_a_stream(owner: Owner, stranger: Tenant, has_its_own: bool) -> None:
+    before, path = await owner.everything(), f"/v1/stream/{owner.names['stream']}"
+    for who, client in (await strangers(owner, stranger)).items():
+        for route in STREAM_ROUTES:
+            if is_the_platforms(who, route.path):
+                continue
+            if has_its_own:
+                (await stranger.client.call("PUT", path, ["mine"], headers={"Stream-Closed": "true"})).ok(201)
+            for query in LIVE if route.method == "GET" else ("",):
+                answer = await client.call(route.method, owner.path(route.path) + query, owner.body(route))
+                assert answer.status < 500 and traces(owner, answer) == [], (who, route.method, route.path, answer)
+                if "{project}" in route.path:
+                    assert answer.status in (401, 403), (who, route.method, route.path, query, answer)
+            await stranger.client.delete(path)
+    assert await owner.everything() == before
+
+
+async def test_a_stream_cannot_be_forked_by_another_tenant(owner: Owner, stranger: Tenant) -> None:
+    name, before = owner.names["stream"], await owner.everything()
+    sources = (
+        f"/v1/{owner.tenant.id}/stream/{name}",
+        f"{stranger.gateway.url}/v1/{owner.tenant.id}/stream/{name}",
+        f"/v1/stream/{name}",
+        f"/v1/stream/../{owner.tenant.id}/stream/{name}",
+        f"/v1/{stranger.id}/stream/{name}",
+        f"/v1/{stranger.id}/stream/..%2F..%2F{owner.tenant.id}%2Fstream/{name}",
+    )
+    for source in sources:
+        for shape in ("/v1/stream/copy", f"/v1/{stranger.id}/stream/copy"):
+            answer = await stranger.client.call("PUT", shape, headers={"Stream-Forked-From": source})
+            assert answer.status in (400, 404) and owner.marker not in repr(answer)
+    assert await owner.everything() == before
+
+
+async def test_both_shapes_of_a_path_come_to_the_same_stream(owner: Owner) -> None:
+    client, name = owner.tenant.client, owner.names["stream"]
+    for path in (f"/v1/stream/{name}", f"/v1/{owner.tenant.id}/stream/{name}"):
+        assert (await client.get(path)).ok()[0] == owner.marker
+        assert (await client.post(path, [path])).status == 204
+    assert len((await client.get(f"/v1/stream/{name}")).ok()) == 4
+
+
+async def test_a_platform_key_is_asked_for_the_tenant_that_the_path_names(owner: Owner, stranger: Tenant) -> None:
+    admin, name = stranger.gateway.admin, owner.names["stream"]
+    for client in (admin, admin.with_headers(**{TENANT_HEADER: stranger.id})):
+        assert (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).ok()[0] == owner.marker
+    (await admin.get(f"/v1/{NOBODY_IS}/stream/{name}")).problem(404, "tenant-not-found")
+
+
+async def test_a_token_that_is_good_once_is_not_spent_where_it_is_refused(owner: Owner, stranger: Tenant) -> None:
+    name = owner.names["stream"]
+    token = (await owner.tenant.client.post("/v1/tokens", {"resource": f"stream/{name}", "once": True})).ok(201)["token"]
+    client = stranger.gateway.with_key(token)
+    (await client.get(f"/v1/{stranger.id}/stream/{name}")).problem(401, "unauthenticated")
+    (await client.get(f"/v1/{owner.tenant.id}/stream/{name}/more")).problem(401, "unauthenticated")
+    assert (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).ok()[0] == owner.marker
+    (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).problem(401, "unauthenticated")
+
+
+async def test_who_may_only_write_does_not_read_through_a_fork(owner: Owner) -> None:
+    writer, name = await owner.tenant.another_key((Scope.WRITE,)), owner.names["stream"]
+    fork = {"Stream-Forked-From": f"/v1/stream/{name}", "Stream-Public": "true", "Content-Type": "application/json"}
+    answer = await writer.client.call("PUT", "/v1/stream/copy", headers=fork)
+    assert "'read'" in answer.problem(403, "forbidden")["detail"]
+    narrow = await owner.tenant.another_key(allowed_streams=("copy",))
+    (await narrow.client.call("PUT", "/v1/stream/copy", headers=fork)).problem(403, "forbidden")
+    both = await owner.tenant.another_key((Scope.WRITE, Scope.READ))
+    (await both.client.call("PUT", "/v1/stream/copy", headers=fork)).ok(201)
 
 
 async def test_questions_about_another_tenant_find_nothing(owner: Owner, stranger: Tenant) -> None:
@@ -432,7 +563,7 @@ async def test_a_tenants_events_are_its_own_from_the_very_first(owner: Owner, st
     assert owner.marker not in repr(seen)
     token = (await stranger.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)["token"]
     async with stranger.gateway.nobody.events(
-        f"/v1/telemetry/stream?lastEventId=0-0&bearer={token}", {"X-Postroad-Tenant": owner.tenant.id}
+        f"/v1/telemetry/stream?lastEventId=0-0&bearer={token}", {TENANT_HEADER: owner.tenant.id}
     ) as reader:
         assert {event.json["tenant"] for event in await reader.take(2)} == {stranger.id}
 

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import schemathesis
-from schemathesis.core.failures import Failure
+from schemathesis.core.failures import AcceptedNegativeData, Failure
 from schemathesis.openapi.checks import RejectedPositiveData
 
 Case = schemathesis.Case[Any]
@@ -32,6 +32,18 @@ _MEANING = (
     "at $.maxMessages",  # the tenant chose its own limits
     "at $.visibilityTimeoutMs",
     "this invite",
+    "no stream can have this id",
+    "a stream has either Stream-TTL or Stream-Expires-At",
+    "come together",  # the headers of a producer
+    "need Stream-Forked-From",
+    "needs Stream-Fork-Offset",
+    "needs `offset`",  # what `live` does
+    "is not the path of one of your streams",
+    "is beyond the",  # end of the stream that is forked
+    "cannot be forked from itself",
+    "an empty array has no messages",
+    "not an offset",  # in `Last-Event-ID`, which counts in one kind of answer only
+    "a stream's id is",  # in a body
     "so many copies",  # as there are servers
 )
 
@@ -39,7 +51,8 @@ _MEANING = (
 @schemathesis.hook
 def filter_case(context: Any, case: Case) -> bool:
     """The run must not take away the key that it calls with, nor its tenant."""
-    return _PROTECTED.isdisjoint(str(value) for value in (case.path_parameters or {}).values())
+    given = (case.path_parameters or {}).items()
+    return _PROTECTED.isdisjoint(str(value) for name, value in given if name != "project")  # which only says whose the rest is
 
 
 @schemathesis.hook
@@ -61,7 +74,12 @@ def _as_clients_write(value: Any) -> Any:
 
 @schemathesis.hook
 def filter_failure(context: Any, failure: Failure, case: Case, response: schemathesis.Response) -> bool:
+    if isinstance(failure, AcceptedNegativeData):
+        # A wrong X-Postroad-Tenant, which the run's own has taken the place of, alone or among headers that are right.
+        return not any(part in failure.message for part in ("component: in header - ", "parameter `X-Postroad-Tenant` in header"))
     if not isinstance(failure, RejectedPositiveData):
         return True
     problem = response.json()
+    if problem.get("error", {}).get("code") == "INVALID_REQUEST":  # the streams protocol has rules of its own for these bodies
+        return False
     return problem["code"] not in _STATE and not any(part in problem["detail"] for part in _MEANING)

@@ -33,6 +33,8 @@ warnings = false
 "path.secret" = {{ dictionary = "secrets", probability = 0.6 }}
 "path.tenant" = {{ dictionary = "tenants", probability = 0.6 }}
 "path.invite" = {{ dictionary = "invites", probability = 0.6 }}
+"path.stream" = {{ dictionary = "streams", probability = 0.6 }}
+"path.project" = "{tenant}"
 
 [dictionaries]                              # what is there, so that not everything is 404
 queues = {{ values = ["orders", "few"] }}
@@ -40,6 +42,7 @@ keys = {{ values = ["{a_key}"] }}
 secrets = {{ values = ["{a_secret}"] }}
 tenants = {{ values = ["{a_tenant}"] }}
 invites = {{ values = ["{an_invite}"] }}
+streams = {{ values = ["notes/json", "notes/text", "notes/closed"] }}
 
 [phases]                                    # ids from answers are new each time, and so would be the requests
 coverage.extra-data-sources.responses = {from_answers}
@@ -57,6 +60,11 @@ ignored_auth.enabled = false
 include-operation-id = "stream"             # its answer does not end: tests/telemetry/test_routes.py has it
 enabled = false
 """
+
+
+_CLOSED = {"Stream-Closed": "true"}
+# Live answers end at once, so that they can be held against the description too.
+SETTINGS = {"stream_long_poll_seconds": 0.05, "stream_sse_seconds": 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,9 @@ async def _things(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
     """One of each kind, by what the configuration calls them."""
     for name, settings in (("orders", {}), ("few", {"maxMessages": 1})):
         await tenant.publish(await tenant.queue(name, **settings), {"a": 1})
+    for name, media, headers in (("json", "application/json", {}), ("text", "text/plain", {}), ("closed", "text/plain", _CLOSED)):
+        headers = {"Content-Type": media, **headers}
+        (await tenant.client.call("PUT", f"/v1/stream/notes/{name}", headers=headers, data=b'"a"')).ok(201)
     secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "one"})).ok(201)
     invite = (await gateway.admin.post("/api/control/invites", {})).ok(201)
     return {
@@ -113,7 +124,7 @@ async def _main(examples: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(ChildSettings(Path(folder)))
         try:
-            async with running_gateway(gateway_settings(server.start().url), Role.ALL) as gateway:
+            async with running_gateway(gateway_settings(server.start().url, **SETTINGS), Role.ALL) as gateway:
                 for is_platform in (False, True):
                     outcome = await schemathesis(gateway, is_platform=is_platform, examples=examples, is_same_each_time=False)
                     print(outcome.output)

@@ -1,4 +1,5 @@
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -176,6 +177,68 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> 
         assert (await client.post("/notes", {"text": "abc"})).ok() == {"length": 3}
 
 
+# Bodies of any kind
+
+
+async def echo(request: Request) -> Reply:
+    return Reply(request.body, media=b"application/octet-stream")
+
+
+RAW = route("/raw", echo, "POST", takes_bytes=True, media="*/*")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\x00\xff\r\n\r\n", b"x" * 1000], ids=["empty", "no JSON", "no text", "of the largest size"]
+)
+@pytest.mark.parametrize("media", [None, "text/plain", "application/json", "nonsense"])
+async def test_a_raw_body_is_taken_as_it_comes(body: bytes, media: str | None) -> None:
+    async with client_of(small_app(RAW, body_bytes_max=1000)) as client:
+        headers = {} if media is None else {"Content-Type": media}
+        answer = await client.post("/raw", data=body, headers=headers)
+        assert (answer.status, answer.body) == (200, body)
+
+
+async def test_a_raw_body_in_many_chunks_is_put_together() -> None:
+    async with client_of(small_app(RAW)) as client, raw_connection(client.url) as connection:
+        await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in (b"\xff", b"\r\n", b"abc"):
+            await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await asyncio.sleep(0)
+        await connection.send(b"0\r\n\r\n")
+        assert (await connection.answer()).body == b"\xff\r\nabc"
+
+
+async def test_a_raw_body_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
+    async with client_of(small_app(RAW, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
+        await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+        assert "1001" in (await connection.answer()).problem(413, "too-large")["detail"]
+
+
+async def test_a_raw_body_in_chunks_is_refused_once_it_is_too_large() -> None:
+    async with client_of(small_app(RAW, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
+        await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(5):
+            await connection.send(b"c8\r\n" + b"x" * 200 + b"\r\n")
+        await connection.send(b"1\r\nx\r\n")  # the 1001st byte; the body has no end yet
+        assert "1000" in (await connection.answer()).problem(413, "too-large")["detail"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_stream_takes_no_more_at_once_than_any_body_may_have(tenant: Tenant, method: str, is_chunked: bool) -> None:
+    async def in_chunks(size: int) -> AsyncIterator[bytes]:
+        for start in range(0, size, 65_536):
+            yield b"x" * min(65_536, size - start)
+
+    path, limit, headers = "/v1/stream/big", tenant.gateway.settings.body_bytes_max, {"Content-Type": "text/plain"}
+    if method == "POST":
+        (await tenant.client.call("PUT", path, headers=headers)).ok(201)
+    data: Any = in_chunks(limit + 1) if is_chunked else b"x" * (limit + 1)
+    (await tenant.client.call(method, path, headers=headers, data=data)).problem(413, "too-large")
+    found = await tenant.client.get(path)
+    assert found.status == 404 if method == "PUT" else found.body == b"", "nothing of it was kept"
+
+
 # Queries
 
 
@@ -233,9 +296,13 @@ async def test_an_expired_key_is_refused(tenant: Tenant, clock: ShiftedClock) ->
     "route", [one for one in described_routes() if isinstance(one.scope, Scope)], ids=lambda one: f"{one.method} {one.path}"
 )
 async def test_a_key_without_the_scope_of_a_route_may_not_use_it(tenant: Tenant, route: Route) -> None:
-    lacking = await tenant.another_key(tuple(scope for scope in ALL_SCOPES if scope != route.scope))
-    answer = await lacking.client.call(route.method, route.path.replace("{queue}", "q"), {} if route.body else None)
-    assert f"'{route.scope}'" in answer.problem(403, "forbidden")["detail"]
+    lacking = await tenant.another_key(tuple(scope for scope in ALL_SCOPES if scope not in (route.scope, route.or_scope)))
+    path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
+    answer = await lacking.client.call(route.method, path, {} if route.body else None)
+    if route.method == "HEAD":
+        assert (answer.status, answer.body) == (403, b"")
+    else:
+        assert f"'{route.scope}'" in answer.problem(403, "forbidden")["detail"]
 
 
 async def test_who_may_not_call_is_told_so_before_the_body_is_looked_at(gateway: Gateway) -> None:

@@ -106,6 +106,11 @@ def test_a_path_parameter_is_described_as_it_must_look() -> None:
     shapes = {one["name"]: one["schema"] for route in ROUTES for one in operation_of(route)["parameters"] if one["in"] == "path"}
     assert re.search(shapes["queue"]["pattern"], "a.b:c-d_e") and not re.search(shapes["queue"]["pattern"], "a b")
     assert re.search(shapes["tenant"]["pattern"], "acme-1") and not re.search(shapes["tenant"]["pattern"], "Acme")
+    assert shapes["project"] == shapes["tenant"]
+    stream = shapes["stream"]["pattern"]
+    assert all(re.search(stream, one) for one in ("a", "a/b/c", "~a@b+c=d:e.f_g-h"))
+    assert not any(re.search(stream, one) for one in ("", "/a", "a/", "a//b", "a b", "a\\b", "é"))
+    assert shapes["stream"]["maxLength"] == 256
 
 
 @each_route
@@ -114,8 +119,40 @@ def test_every_answer_is_described(route: Route) -> None:
     for status in (route.status, *route.more_statuses):
         described = responses[str(status)]
         assert described["description"]
-        assert (route.media in described.get("content", {})) == (status != 204)
-    assert ("requestBody" in operation_of(route)) == (route.body is not None)
+        has_body = bool(route.media) and status not in (204, 304) and route.method != "HEAD"
+        assert (route.media in described.get("content", {})) == has_body
+        assert "" not in described.get("content", {})
+    assert ("requestBody" in operation_of(route)) == (route.body is not None or route.takes_bytes)
+
+
+@each_route
+def test_what_can_have_no_body_is_not_described_with_one(route: Route) -> None:
+    responses = operation_of(route)["responses"]
+    assert not [status for status in ("204", "304") if "content" in responses.get(status, {})]
+    if route.method == "HEAD":
+        assert not [status for status, described in responses.items() if "content" in described]
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.takes_bytes], ids=lambda route: f"{route.method} {route.path}"
+)
+def test_a_raw_body_may_be_of_any_kind_and_may_be_left_out(route: Route) -> None:
+    body = operation_of(route)["requestBody"]
+    assert not body.get("required") and "*/*" in body["content"]
+    assert {"408", "413"} <= operation_of(route)["responses"].keys()
+
+
+def test_an_answer_of_any_kind_is_described_without_a_schema() -> None:
+    described = operation_of(next(route for route in ROUTES if route.method == "GET" and "{stream}" in route.path))["responses"]
+    assert described["200"]["content"] == {"*/*": {}}
+
+
+def test_an_operation_of_a_project_is_named_after_the_one_without() -> None:
+    ids = {
+        route.path: operation_of(route)["operationId"] for route in ROUTES if route.method == "PUT" and "/stream/" in route.path
+    }
+    assert ids["/v1/stream/{stream}"] == "create_stream"
+    assert ids["/v1/{project}/stream/{stream}"] == "create_stream_of_project"
 
 
 @each_route
@@ -124,7 +161,8 @@ def test_every_error_of_a_route_is_described_as_a_problem(route: Route) -> None:
     for error in possible_errors(route):
         described = responses[str(error.status)]
         assert f"`{error.code}`: {error.title}" in described["description"]
-        assert described["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+        if route.method != "HEAD":
+            assert described["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
 
 
 def test_an_error_that_a_client_can_meet_is_described_somewhere() -> None:
@@ -146,6 +184,8 @@ def conforming(method: str, path: str, answer: Answer) -> Answer:
     assert [name for name, one in headers.items() if one.get("required") and name.lower() not in answer.headers] == []
     if not answer.body:
         assert "content" not in described
+        return answer
+    if "*/*" in described["content"] and answer.status < 400:
         return answer
     media = answer.headers["content-type"].partition(";")[0]
     assert faults(DOCUMENT, described["content"][media]["schema"], answer.json) == []
@@ -202,16 +242,57 @@ async def test_the_life_of_a_message_is_as_described(tenant: Tenant, clock: Shif
     assert (await queue.call("POST", "/ack", {"receiptId": pulled[2]["receiptId"]})).status == 409
 
 
+STREAM = "/v1/stream/{stream}"
+
+
+@pytest.mark.parametrize("shape", [STREAM, "/v1/{project}/stream/{stream}"])
+async def test_the_life_of_a_stream_is_as_described(tenant: Tenant, shape: str) -> None:
+    path = shape.replace("{project}", tenant.id).replace("{stream}", "a/b")
+    json = {"Content-Type": "application/json"}
+
+    async def call(method: str, query: str = "", headers: dict[str, str] | None = None, data: bytes | None = None) -> Answer:
+        sent = {**json, **(headers or {})}
+        return conforming(method, shape, await tenant.client.call(method, path + query, headers=sent, data=data))
+
+    assert (await call("GET")).status == 404
+    assert (await call("HEAD")).status == 404
+    assert (await call("PUT", data=b"[1]")).status == 201
+    assert (await call("PUT")).status == 200
+    assert (await call("PUT", headers={"Stream-TTL": "60"})).status == 409
+    assert (await call("PUT", headers={"Stream-TTL": "soon"})).status == 400
+    assert (await call("POST", data=b"[2]")).status == 204
+    assert (await call("POST", data=b"{")).status == 400
+    assert (await call("POST", data=b"x" * (tenant.gateway.settings.body_bytes_max + 1))).status == 413
+    assert (await call("POST", data=b"x", headers={"Content-Type": "text/plain"})).status == 409
+    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    assert [(await call("POST", data=b"[3]", headers=producer)).status for _ in range(2)] == [200, 204]
+    assert (await call("POST", data=b"[3]", headers={**producer, "Producer-Seq": "7"})).status == 409
+    assert (await call("POST", data=b"[3]", headers={**producer, "Producer-Epoch": "1", "Producer-Seq": "0"})).status == 200
+    assert (await call("POST", data=b"[3]", headers=producer)).status == 403
+    whole = await call("GET")
+    assert whole.status == 200
+    assert (await call("GET", headers={"If-None-Match": whole.headers["etag"]})).status == 304
+    assert (await call("GET", "?offset=soon")).status == 400
+    assert (await call("GET", "?offset=-1&live=long-poll")).status == 200
+    assert (await call("HEAD")).status == 200
+    assert (await call("POST", headers={"Stream-Closed": "true"})).status == 204
+    assert (await call("POST", data=b"[4]")).status == 409
+    assert (await call("GET", "?offset=now&live=long-poll")).status == 204
+    assert (await call("DELETE")).status == 204
+    assert (await call("DELETE")).status == 404
+
+
 async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> None:
     nobody, weak = gateway.nobody, (await tenant.another_key(())).client
     for route in ROUTES:
         if route.scope is None:
             continue
-        path = re.sub(r"\{\w+\}", "q", route.path)
+        path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
         body: object = {} if route.body else None
         assert conforming(route.method, route.path, await nobody.call(route.method, path, body)).status == 401
         if route.scope is not Need.IDENTITY:
             assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
+        path = path.replace(tenant.id, "no-such")
         unknown = await gateway.admin.call(route.method, path, body, headers={"X-Postroad-Tenant": "no-such"})
         assert conforming(route.method, route.path, unknown).status == 404
 

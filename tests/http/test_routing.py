@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -20,29 +21,37 @@ async def handler(_request: Request) -> Reply:
     raise NotImplementedError
 
 
+ANY, REST = "{}", "{...}"
+
+
 def table(*routes: tuple[str, str]) -> list[Route]:
-    return [route(path, handler, method) for method, path in routes]
+    """A path that ends in `{...}` takes the rest."""
+    return [route(path, handler, method, takes_rest=path.endswith(REST)) for method, path in routes]
 
 
-def shape(path: str) -> tuple[str, ...]:
+def shape(one: Route) -> tuple[str, ...]:
     """The path with its parameters' names left out: what a request cannot tell apart."""
-    return tuple("{}" if segment.startswith("{") else segment for segment in path.split("/")[1:])
+    *segments, last = (ANY if segment.startswith("{") else segment for segment in one.path.split("/")[1:])
+    return (*segments, REST if one.takes_rest else last)
 
 
 def takes(wanted: Sequence[str], segments: Sequence[str]) -> bool:
+    if wanted[-1] == REST:  # of which only the first segment may not be empty
+        wanted, segments = (*wanted[:-1], ANY), segments[: len(wanted)]
     return len(wanted) == len(segments) and all(
-        segment == want if want != "{}" else segment != "" for want, segment in zip(wanted, segments, strict=True)
+        segment == want if want != ANY else segment != "" for want, segment in zip(wanted, segments, strict=True)
     )
 
 
 def expected(routes: Sequence[Route], method: str, path: str) -> Route | int:
-    """The rule, written the long way: of all shapes that take the path, the one whose earliest segments are literal."""
+    """The rule, written the long way: of all shapes that take the path, the one whose earliest segments are literal, or else one
+    segment each."""
     segments = path.split("/")[1:]
-    fitting = {shape(one.path) for one in routes if takes(shape(one.path), segments)}
+    fitting = {shape(one) for one in routes if takes(shape(one), segments)}
     if not fitting:
         return 404
-    best = max(fitting, key=lambda found: [want != "{}" for want in found])
-    by_method = {one.method: one for one in routes if shape(one.path) == best}
+    best = max(fitting, key=lambda found: [(REST, ANY).index(want) if want in (REST, ANY) else 2 for want in found])
+    by_method = {one.method: one for one in routes if shape(one) == best}
     return by_method.get(method) or (by_method.get("GET") if method == "HEAD" else None) or 405
 
 
@@ -57,7 +66,7 @@ def found(router: Router, method: str, path: str) -> Route | int:
 
 
 def test_no_two_routes_are_the_same_to_a_request() -> None:
-    shapes = [(one.method, shape(one.path)) for one in REAL]
+    shapes = [(one.method, shape(one)) for one in REAL]
     assert len(set(shapes)) == len(shapes) > 15
 
 
@@ -72,18 +81,24 @@ def test_a_path_that_two_routes_could_take_goes_to_the_more_literal_one() -> Non
 def test_a_parameter_may_have_any_literal_of_the_table_as_its_value() -> None:
     router = Router(REAL)
     for one, literal in itertools.product([one for one in REAL if one.parameters], LITERALS):
-        path = "/" + "/".join(literal if want == "{}" else want for want in shape(one.path))
+        path = "/" + "/".join(literal if want in (ANY, REST) else want for want in shape(one))
         assert found(router, one.method, path) == expected(REAL, one.method, path)
-        if not any(takes(shape(other.path), path.split("/")[1:]) for other in REAL if shape(other.path) != shape(one.path)):
+        if not any(takes(shape(other), path.split("/")[1:]) for other in REAL if shape(other) != shape(one)):
             assert router.find(one.method, path) == (one, dict.fromkeys(one.parameters, literal))
 
 
 def _meeting(one: Route, other: Route) -> str | None:
     """A path that both would take, None if there is none."""
-    here, there = shape(one.path), shape(other.path)
-    if len(here) != len(there) or any(a != b and "{}" not in (a, b) for a, b in zip(here, there, strict=True)):
+    length = max(len(shape(one)), len(shape(other)))
+    here, there = _stretched(shape(one), length), _stretched(shape(other), length)
+    if len(here) != len(there) or any(a != b and ANY not in (a, b) for a, b in zip(here, there, strict=True)):
         return None
-    return "/" + "/".join("value" if a == b == "{}" else (b if a == "{}" else a) for a, b in zip(here, there, strict=True))
+    return "/" + "/".join("value" if a == b == ANY else (b if a == ANY else a) for a, b in zip(here, there, strict=True))
+
+
+def _stretched(wanted: tuple[str, ...], length: int) -> tuple[str, ...]:
+    """As many segments as are asked for, if the last one takes the rest."""
+    return (*wanted[:-1], *[ANY] * (length - len(wanted) + 1)) if wanted[-1] == REST else wanted
 
 
 @pytest.mark.parametrize("one", REAL, ids=lambda one: f"{one.method} {one.path}")
@@ -107,24 +122,43 @@ _ROUTER = Router(REAL)
 
 
 def test_every_word_after_v1_is_reserved_among_the_names_of_projects() -> None:
-    words = {shape(one.path)[1] for one in REAL if shape(one.path)[0] == "v1" and len(shape(one.path)) > 1}
-    assert words and "{}" not in words
+    """So what follows a project's name is never mistaken for something else, nor the other way round."""
+    following = [one for one in REAL if one.path.startswith("/v1/")]
+    of_projects = [one for one in following if shape(one)[1] == ANY]
+    assert {one.path.split("/")[2] for one in of_projects} == {"{project}"}
+    assert "stream" in {shape(one)[2] for one in of_projects} and not {ANY, REST} & {shape(one)[2] for one in of_projects}
+    words = {shape(one)[1] for one in following} - {ANY}
+    assert len(words) > 5
     assert words <= RESERVED
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in REAL if one.path.startswith("/v1/{project}/stream/")], ids=lambda one: f"{one.method} {one.path}"
+)
+def test_a_stream_of_a_project_has_the_same_routes_as_without(one: Route) -> None:
+    """But for whose it is: what is asked must not depend on the shape of the path."""
+    [plain] = [other for other in REAL if (other.method, other.path) == (one.method, one.path.replace("/{project}", ""))]
+    fields = {field.name for field in dataclasses.fields(Route)} - {"path", "guarded", "handler", "body_decoder"}
+    assert {name for name in fields if getattr(one, name) != getattr(plain, name)} == set()
+    assert one.guarded == plain.guarded
 
 
 # Any table
 
 
-_PATHS = st.lists(st.sampled_from(["a", "b", "c", "{x}", "{y}"]), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
+_SEGMENTS = st.lists(st.sampled_from(["a", "b", "c", "{x}", "{y}"]), max_size=3)
+_LAST = st.sampled_from(["a", "b", "c", "{x}", "{y}", REST])
+_PATHS = st.tuples(_SEGMENTS, _LAST).map(lambda parts: "/" + "/".join((*parts[0], parts[1])))
 _TABLES = st.lists(st.tuples(st.sampled_from(["GET", "POST"]), _PATHS), max_size=8)
 
 
 @given(
     _TABLES, st.lists(st.sampled_from(["a", "b", "c", "d", ""]), min_size=1, max_size=4), st.sampled_from(["GET", "POST", "HEAD"])
 )
-def test_a_literal_wins_over_a_parameter(routes: list[tuple[str, str]], segments: list[str], method: str) -> None:
-    unique = {(verb, shape(path)): (verb, path) for verb, path in routes}
-    made = table(*unique.values())
+def test_a_literal_wins_over_a_parameter_and_that_over_the_rest(
+    routes: list[tuple[str, str]], segments: list[str], method: str
+) -> None:
+    made = list({(one.method, shape(one)): one for one in table(*routes)}.values())
     router, path = Router(made), "/" + "/".join(segments)
     assert found(router, method, path) == expected(made, method, path)
     assert found(router, method, path) == expected(made, method, path), "and again, now that it is remembered"
@@ -132,7 +166,7 @@ def test_a_literal_wins_over_a_parameter(routes: list[tuple[str, str]], segments
 
 @given(_TABLES)
 def test_two_routes_clash_exactly_when_a_request_cannot_tell_them_apart(routes: list[tuple[str, str]]) -> None:
-    shapes = [(method, shape(path)) for method, path in routes]
+    shapes = [(one.method, shape(one)) for one in table(*routes)]
     try:
         Router(table(*routes))
         assert len(set(shapes)) == len(shapes)
@@ -157,6 +191,68 @@ def test_the_methods_of_a_path_include_those_that_come_by_themselves() -> None:
     assert router.methods("/a") == ["GET", "HEAD", "OPTIONS", "PUT"]
     assert router.methods("/b") == ["OPTIONS", "POST"]
     assert router.methods("/c") == []
+
+
+# The rest of a path
+
+
+def test_a_literal_is_preferred_then_one_segment_then_the_rest() -> None:
+    literal, single, rest = table(("GET", "/s/a"), ("GET", "/s/{x}"), ("GET", "/s/{...}"))
+    for routes in itertools.permutations([literal, single, rest]):
+        router = Router(routes)
+        assert router.find("GET", "/s/a") == (literal, {})
+        assert router.find("GET", "/s/b") == (single, {"x": "b"})
+        assert router.find("GET", "/s/a/b")[0] is rest
+
+
+def test_the_rest_is_one_parameter_with_its_slashes() -> None:
+    [rest] = table(("GET", "/{x}/s/{...}"))
+    router = Router([rest])
+    assert router.find("GET", "/p/s/a") == (rest, {"x": "p", "...": "a"})
+    assert router.find("GET", "/p/s/a/s/b.c/d") == (rest, {"x": "p", "...": "a/s/b.c/d"})
+    assert router.find("GET", "/s/s/s/s") == (rest, {"x": "s", "...": "s/s"})
+
+
+@pytest.mark.parametrize("path", ["/s", "/s/", "/s//", "/s//a", "/", "//s/a", "/S/a"])
+def test_a_rest_of_nothing_is_not_found(path: str) -> None:
+    router = Router(table(("GET", "/s/{...}")))
+    with pytest.raises(RouteNotFound):
+        router.find("GET", path)
+    assert router.methods(path) == []
+
+
+@pytest.mark.parametrize("rest", ["a/", "a//b", "a//", "a/./b", "a/../b", "%2e%2e/b"])
+def test_what_else_is_odd_about_a_rest_is_for_the_handler_to_judge(rest: str) -> None:
+    """A trailing slash is part of it: to drop it would make two names of one."""
+    assert Router(table(("GET", "/s/{...}"))).find("GET", f"/s/{rest}")[1] == {"...": rest}
+
+
+def test_a_longer_way_that_ends_nowhere_leaves_the_rest() -> None:
+    deep, rest = table(("GET", "/s/own/{x}/y"), ("GET", "/s/{...}"))
+    router = Router([deep, rest])
+    assert router.find("GET", "/s/own/1/y") == (deep, {"x": "1"})
+    assert router.find("GET", "/s/own/1/z") == (rest, {"...": "own/1/z"})
+    assert router.find("GET", "/s/own/1/y/z") == (rest, {"...": "own/1/y/z"})
+    assert router.find("GET", "/s/own") == (rest, {"...": "own"})
+
+
+def test_a_method_that_the_preferred_way_does_not_have_is_not_looked_for_in_another() -> None:
+    router = Router(table(("GET", "/s/own/{x}"), ("PUT", "/s/{...}")))
+    with pytest.raises(MethodNotAllowed):
+        router.find("PUT", "/s/own/1")
+    assert router.methods("/s/own/1") == ["GET", "HEAD", "OPTIONS"]
+    assert router.methods("/s/own/1/2") == ["OPTIONS", "PUT"]
+
+
+def test_two_routes_that_take_the_rest_clash() -> None:
+    with pytest.raises(RouteClash, match=r"GET /s/\{b\} and /s/\{a\}"):
+        Router([route("/s/{a}", handler, takes_rest=True), route("/s/{b}", handler, takes_rest=True)])
+
+
+def test_a_long_rest_is_found_and_not_remembered() -> None:
+    router, long = Router(table(("GET", "/s/{...}"))), "a/" * 20_000 + "a"
+    assert router.find("GET", f"/s/{long}")[1] == {"...": long}
+    assert not router._recent
 
 
 # What is remembered

@@ -4,14 +4,14 @@ import pytest
 
 from postroad.assembly import Role
 from tests.gateway import Gateway, gateway_settings, running_gateway
-from tests.http.schemathesis_run import schemathesis
+from tests.http.schemathesis_run import SETTINGS, schemathesis
 from tests.servers import Server
 
 
 @pytest.fixture
 async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:
     """On an engine of its own: what the requests change, up to the platform's settings, is nobody else's."""
-    async with running_gateway(gateway_settings(own_server.url), Role.ALL) as running:
+    async with running_gateway(gateway_settings(own_server.url, **SETTINGS), Role.ALL) as running:
         yield running
 
 

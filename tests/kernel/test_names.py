@@ -128,3 +128,84 @@ def test_a_queue_may_be_called(text: str) -> None:
 def test_a_queue_may_not_be_called(text: str) -> None:
     with pytest.raises(InvalidParameter):
         names.queue_name(text)
+
+
+# Durable streams
+
+stream_words = st.text("ab_.:~@+=-dsxu0", min_size=1, max_size=4)
+stream_ids = (st.from_regex(names.STREAM, fullmatch=True) | st.lists(stream_words, min_size=1, max_size=3).map("/".join)).filter(
+    lambda text: len(text) <= names.STREAM_CHARS_MAX
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a/b/c", "A.b:c_d-9", "~a@b+c=d", "...", "a/...", "a/__ds", "__dsx", "-", "a" * 256, "__d/s"]
+)
+def test_a_stream_may_be_called(text: str) -> None:
+    assert names.stream_id(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/", "/a", "a/", "a//b", "a b", "a*", ">", "é", "a\n", "a\\b", "a%2fb", "a?b", "a#b", "a" * 257, "a/\x00"],
+)
+def test_a_stream_may_not_be_called(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        names.stream_id(text)
+
+
+@pytest.mark.parametrize("text", ["__ds", "__ds/subscriptions/a", ".", "..", "a/./b", "a/../b", "../a", "a/.."])
+def test_no_stream_has_a_name_that_a_url_or_the_protocol_reads_as_something_else(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="no stream can have this id"):
+        names.stream_id(text)
+
+
+@given(texts)
+def test_what_is_taken_for_a_streams_id_is_what_the_pattern_says(text: str) -> None:
+    try:
+        assert names.stream_id(text) == text
+    except InvalidParameter:
+        return
+    assert re.fullmatch(f"^{names.STREAM.pattern}$", text) and "" not in text.split("/")
+
+
+@given(st.lists(st.tuples(tenants, stream_ids), min_size=2, max_size=30, unique=True))
+def test_two_streams_never_share_a_subject(pairs: list[tuple[str, str]]) -> None:
+    assert len({names.stream_subject(*pair) for pair in pairs}) == len(pairs)
+
+
+@given(tenants, stream_ids)
+def test_a_stream_has_a_subject_of_three_words_that_can_be_read_back_in_one_way(tenant: str, stream: str) -> None:
+    """Whoever follows all streams of a tenant reads their names from it; and no wildcard is in it."""
+    kind, read_tenant, token = names.stream_subject(tenant, stream).split(".")
+    assert (kind, read_tenant, names.unescape(token)) == ("s", tenant, stream)
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
+
+
+@given(tenants, stream_ids, queues)
+def test_a_stream_meets_no_queue(tenant: str, stream: str, queue: str) -> None:
+    taken = {names.queue_subject(tenant, queue), names.dead_subject(tenant, queue)}
+    assert names.stream_subject(tenant, stream) not in taken
+    assert names.streams_store(tenant) not in {names.queue_stream(tenant, queue), names.dead_stream(tenant)}
+
+
+@given(st.lists(tenants, min_size=2, max_size=30, unique=True))
+def test_two_tenants_never_share_a_store_of_streams(different: list[str]) -> None:
+    assert len({names.streams_store(tenant) for tenant in different}) == len(different)
+
+
+def test_streams_whose_names_are_nearly_the_same_stay_apart() -> None:
+    near = [("a", "b/c"), ("a", "b_sc"), ("a", "b.c"), ("a", "b_c"), ("a", "b-c"), ("a-b", "c"), ("a", "b:c"), ("a", "b~c")]
+    near += [("a", "b_x7ec"), ("a", "B/c"), ("a", "b/c/d"), ("a", "b/c_d"), ("a", "b"), ("ab", "c"), ("a", "bc")]
+    assert len({names.stream_subject(*one) for one in near}) == len(near)
+
+
+def test_a_streams_stored_name_keeps_its_form() -> None:
+    """Data on disk is named like this: a change here loses it."""
+    assert names.stream_subject("acme", "a/b.c~d") == "s.acme.a_sb_dc_x7ed"
+    assert names.streams_store("acme") == "S_acme"
+
+
+def test_the_longest_stream_still_makes_a_subject() -> None:
+    longest = names.stream_id("~" * names.STREAM_CHARS_MAX)
+    assert len(names.stream_subject("t" * 32, longest)) < 2048, "the engine takes lines of 4 KiB"

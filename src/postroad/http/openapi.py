@@ -33,6 +33,8 @@ _NAMES: dict[str, dict[str, Any]] = {  # what a path parameter looks like, by it
     "tenant": {"pattern": f"^{TENANT.pattern}$"},
     "project": {"pattern": f"^{TENANT.pattern}$"},
     "stream": {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX},
+    "subscription": {"pattern": "^[A-Za-z0-9_.:~@+=-]{1,128}$"},
+    "session": {"pattern": "^[A-Za-z0-9_.:-]{1,128}$"},
     "key": {"pattern": "^[0-9A-Za-z]{16}$"},
     "invite": {"pattern": "^[0-9A-Za-z]{16}$"},
     "secret": {"format": "uuid"},
@@ -46,12 +48,8 @@ _HEADERS_BY_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "50
 _TENANT = Annotated[str, Meta(pattern=f"^{TENANT.pattern}$", description="The tenant that a platform key acts for.")]
 _PROBLEM = {PROBLEM_MEDIA.decode(): {"schema": {"$ref": _REF.format(name="Problem")}}}
 _EMPTY_STATUSES = (204, 304)
-_ANYTHING: dict[str, Any] = {  # the common ones by name, so that the docs page and generated clients have a type to send
-    "application/json": {"schema": {}},
-    "text/plain": {"schema": {"type": "string"}},
-    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-    "*/*": {},
-}
+# Bytes of any kind, so without a schema; the common ones by name, so that the docs page and generated clients have one to send.
+_ANYTHING: dict[str, Any] = {"application/json": {}, "text/plain": {}, "application/octet-stream": {}, "*/*": {}}
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:

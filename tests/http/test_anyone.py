@@ -1,0 +1,254 @@
+"""Who comes without a credential: what is public may be read, what is not is refused without a word of what is there; and on a
+machine of one's own the first tenant's streams may be open to all."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.access.directory import FIRST_TENANT
+from tests.gateway import Answer, Client, Gateway, Tenant, gateway_settings, running_gateway
+
+TEXT = {"Content-Type": "text/plain"}
+PUBLIC = {**TEXT, "Stream-Public": "true"}
+READS = (
+    ("GET", ""),
+    ("GET", "?offset=-1"),
+    ("GET", "?offset=now"),
+    ("GET", "?offset=-1&live=long-poll"),
+    ("GET", "?offset=-1&live=sse"),
+    ("HEAD", ""),
+)
+WRITES = ("PUT", "POST", "DELETE")
+each_read = pytest.mark.parametrize(("method", "query"), READS, ids=lambda text: text or "plain")
+
+
+async def made(tenant: Tenant, name: str, headers: dict[str, str], data: bytes = b"abc") -> str:
+    """The path of a new stream, as anybody may ask for it."""
+    (await tenant.client.call("PUT", f"/v1/stream/{name}", headers=headers, data=data)).ok(201)
+    return f"/v1/{tenant.id}/stream/{name}"
+
+
+def refused(method: str, answer: Answer) -> None:
+    assert answer.status == 401 and answer.headers["www-authenticate"] == 'Bearer realm="postroad"'
+    if method == "HEAD":
+        assert answer.body == b""
+    else:
+        answer.problem(401, "unauthenticated")
+
+
+def told(answer: Answer) -> tuple[int, object]:
+    """All that differs from one refusal to another, were there a difference."""
+    problem = {name: value for name, value in answer.json.items() if name != "requestId"} if answer.body else None
+    return answer.status, problem
+
+
+# What is public
+
+
+async def test_anyone_may_catch_up_with_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "news/today", PUBLIC)
+    answer = await gateway.nobody.get(path)
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"abc", "text/plain")
+    assert answer.headers["cache-control"].startswith("public")
+    again = await gateway.nobody.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+
+
+async def test_anyone_may_look_at_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "news", PUBLIC)
+    head, own = await gateway.nobody.call("HEAD", path), await tenant.client.call("HEAD", path)
+    assert head.status == 200 and head.headers["stream-next-offset"] == own.headers["stream-next-offset"]
+
+
+async def test_anyone_may_wait_for_more_of_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "news", PUBLIC)
+    assert (await gateway.nobody.get(f"{path}?offset=-1&live=long-poll")).body == b"abc"
+    waiting = asyncio.create_task(gateway.nobody.get(f"{path}?offset=now&live=long-poll"))
+    await asyncio.sleep(0)
+    while not waiting.done():  # what is appended before the poll has begun is before its `now`
+        (await tenant.client.post(path, headers=TEXT, data=b"more")).ok(204)
+        await asyncio.wait({waiting}, timeout=0.1)
+    answer = await waiting
+    assert answer.status == 200 and set(answer.body.split(b"more")) == {b""}
+
+
+async def test_anyone_may_follow_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "news", PUBLIC)
+    async with gateway.nobody.events(f"{path}?offset=-1&live=sse") as reader:
+        first = await reader.next()
+        assert first is not None and (first.event, first.data) == ("data", "abc")
+        (await tenant.client.post(path, headers=TEXT, data=b"more")).ok(204)
+        while (event := await reader.next()) is not None and event.event != "data":
+            pass
+        assert event is not None and event.data == "more"
+
+
+async def test_a_public_stream_can_be_asked_for_by_a_header_too(gateway: Gateway, tenant: Tenant) -> None:
+    await made(tenant, "news", PUBLIC)
+    answer = await gateway.nobody.get("/v1/stream/news", headers={"X-Postroad-Tenant": tenant.id})
+    assert (answer.status, answer.body) == (200, b"abc")
+
+
+@pytest.mark.parametrize("method", WRITES)
+async def test_nobody_in_particular_may_write_to_a_public_stream(gateway: Gateway, tenant: Tenant, method: str) -> None:
+    path = await made(tenant, "news", PUBLIC)
+    for headers in (PUBLIC, {**PUBLIC, "Stream-Closed": "true"}, {**TEXT, "Stream-Forked-From": path}):
+        refused(method, await gateway.nobody.call(method, path, headers=headers, data=b"mine"))
+        refused(method, await gateway.nobody.call(method, f"{path}/new", headers=headers, data=b"mine"))
+    assert (await tenant.client.get(path)).body == b"abc"
+    assert "stream-closed" not in (await tenant.client.call("HEAD", path)).headers
+    assert (await tenant.client.get(f"{path}/new")).status == 404
+
+
+async def test_a_bad_credential_is_not_as_good_as_none(gateway: Gateway, tenant: Tenant) -> None:
+    """Who shows one is told that it is not good, and does not wonder later why so little is allowed."""
+    path = await made(tenant, "news", PUBLIC)
+    for client in (gateway.with_key("pr_live_nonsense"), gateway.nobody.with_headers(Authorization="Basic eDp5")):
+        refused("GET", await client.get(path))
+    refused("GET", await gateway.nobody.get(f"{path}?bearer=nonsense"))
+
+
+@each_read
+async def test_a_public_stream_of_a_tenant_that_is_disabled_is_not_read(gateway: Gateway, method: str, query: str) -> None:
+    tenant = await gateway.tenant()
+    path = await made(tenant, "news", PUBLIC)
+    (await gateway.admin.call("PATCH", f"/api/control/tenants/{tenant.id}", {"enabled": False})).ok()
+    refused(method, await gateway.nobody.call(method, path + query))
+
+
+async def test_a_reader_of_a_public_stream_is_let_go_when_its_tenant_is_disabled(gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    path = await made(tenant, "news", PUBLIC)
+    async with gateway.nobody.events(f"{path}?offset=-1&live=sse") as reader:
+        assert await reader.next() is not None
+        (await gateway.admin.call("PATCH", f"/api/control/tenants/{tenant.id}", {"enabled": False})).ok()
+        async with asyncio.timeout(5):
+            while await reader.next() is not None:
+                pass
+
+
+# What is not
+
+
+@each_read
+async def test_what_is_not_public_cannot_be_told_from_what_is_not_there(
+    gateway: Gateway, tenant: Tenant, method: str, query: str
+) -> None:
+    private, gone = await made(tenant, "diary", TEXT), await made(tenant, "letters", PUBLIC)
+    await made(tenant, "letters/copy", {**TEXT, "Stream-Forked-From": gone})  # so the one that is deleted is remembered
+    assert (await tenant.client.delete(gone)).status == 204
+    assert (await tenant.client.get(gone)).status == 410
+    answers = [
+        await gateway.nobody.call(method, path + query)
+        for path in (private, gone, f"/v1/{tenant.id}/stream/none", "/v1/no-such-tenant/stream/diary", "/v1/stream/diary")
+    ]
+    for answer in answers:
+        refused(method, answer)
+        assert told(answer) == told(answers[0])
+
+
+@pytest.mark.parametrize("word", ["false", "1", "yes", ""])
+async def test_only_the_word_true_makes_a_stream_public(gateway: Gateway, tenant: Tenant, word: str) -> None:
+    path = await made(tenant, "diary", {**TEXT, "Stream-Public": word})
+    refused("GET", await gateway.nobody.get(path))
+
+
+async def test_a_stream_does_not_become_public_later(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "diary", TEXT)
+    (await tenant.client.call("PUT", path, headers=PUBLIC)).problem(409, "stream-exists")
+    assert (await tenant.client.post(path, headers=PUBLIC, data=b"d")).status == 204
+    refused("GET", await gateway.nobody.get(path))
+
+
+async def test_a_fork_of_a_public_stream_is_public_only_if_it_says_so(gateway: Gateway, tenant: Tenant) -> None:
+    path = await made(tenant, "news", PUBLIC)
+    fork = {"Stream-Forked-From": path}
+    refused("GET", await gateway.nobody.get(await made(tenant, "quiet", {**TEXT, **fork}, b"")))
+    assert (await gateway.nobody.get(await made(tenant, "loud", {**PUBLIC, **fork}, b""))).body == b"abc"
+
+
+@pytest.mark.parametrize("project", ["no-such-tenant", "queues", "stream", "UPPER", "a_b", "*", ">", "a.b", "é", "..%2f"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", *WRITES])
+async def test_a_project_that_there_is_not_is_refused_like_one_that_there_is(
+    gateway: Gateway, tenant: Tenant, project: str, method: str
+) -> None:
+    known = await gateway.nobody.call(method, f"/v1/{tenant.id}/stream/none", headers=TEXT)
+    answer = await gateway.nobody.call(method, f"/v1/{project}/stream/none", headers=TEXT)
+    refused(method, known)
+    if project == "..%2f":
+        assert answer.status in (401, 404)  # there is no such route, once it is read
+    elif project != "stream":  # `/v1/stream/stream/none` is a stream of the first tenant
+        assert told(answer) == told(known)
+    else:
+        refused(method, answer)
+
+
+async def test_whoever_tries_one_project_after_the_other_is_braked(engine_url: str) -> None:
+    async with running_gateway(gateway_settings(engine_url, auth_failures_burst=3, auth_failures_per_minute=1)) as gateway:
+        tenant = await gateway.tenant()
+        path = await made(tenant, "diary", TEXT)
+        guesses = [(await gateway.nobody.get(f"/v1/guess-{number}/stream/x")).status for number in range(5)]
+        assert guesses == [401, 401, 401, 429, 429]
+        assert (await gateway.nobody.get(path)).status == 429, "a project that there is looks the same even then"
+        assert (await tenant.client.get(path)).status == 200, "a good key from the same address goes on working"
+
+
+# An open installation
+
+
+@pytest.fixture(scope="module")
+async def opened(engine_url: str) -> AsyncIterator[Gateway]:
+    async with running_gateway(gateway_settings(engine_url, open=True)) as running:
+        yield running
+
+
+async def whole_life(client: Client, path: str) -> list[int]:
+    return [
+        (await client.call("PUT", path, headers=TEXT, data=b"a")).status,
+        (await client.post(path, headers=TEXT, data=b"b")).status,
+        (await client.get(path)).status,
+        (await client.call("HEAD", path)).status,
+        (await client.get(f"{path}?offset=-1&live=long-poll")).status,
+        (await client.delete(path)).status,
+    ]
+
+
+@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{FIRST_TENANT}/stream"])
+async def test_where_all_is_open_anyone_may_do_everything_with_the_first_tenants_streams(
+    opened: Gateway, name: str, root: str
+) -> None:
+    assert await whole_life(opened.nobody, f"{root}/{name}") == [201, 204, 200, 200, 200, 204]
+
+
+@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{FIRST_TENANT}/stream"])
+async def test_where_it_is_not_open_nobody_may(gateway: Gateway, name: str, root: str) -> None:
+    assert await whole_life(gateway.nobody, f"{root}/{name}") == [401] * 6
+
+
+async def test_where_all_is_open_other_tenants_streams_are_not(opened: Gateway) -> None:
+    tenant = await opened.tenant()
+    path = await made(tenant, "diary", TEXT)
+    assert await whole_life(opened.nobody, path) == [401] * 6
+    posing = opened.nobody.with_headers(**{"X-Postroad-Tenant": tenant.id})
+    assert await whole_life(posing, "/v1/stream/diary") == [401] * 6, "whom the header names is whom it is about"
+    assert (await tenant.client.get(path)).body == b"abc"
+    assert (await opened.nobody.get(await made(tenant, "news", PUBLIC))).body == b"abc"
+
+
+async def test_where_all_is_open_only_streams_are(opened: Gateway) -> None:
+    for path in ("/v1/queues", "/v1/whoami", "/api/control/keys", "/v1/admin/settings", "/v1/telemetry/stream"):
+        (await opened.nobody.get(path)).problem(401, "unauthenticated")
+    (await opened.nobody.post("/v1/tokens", {"resource": "stream/x"})).problem(401, "unauthenticated")
+
+
+async def test_where_all_is_open_a_bad_key_is_still_a_bad_key(opened: Gateway, name: str) -> None:
+    assert await whole_life(opened.with_key("pr_live_nonsense"), f"/v1/stream/{name}") == [401] * 6
+
+
+async def test_where_all_is_open_a_key_means_what_it_says(opened: Gateway, name: str) -> None:
+    """A key that may only read is not let write because nobody in particular may."""
+    tenant = await opened.tenant()
+    reader = await tenant.another_key(())
+    assert set(await whole_life(reader.client, f"/v1/stream/{name}")) == {403}
+    assert await whole_life(tenant.client, f"/v1/{FIRST_TENANT}/stream/{name}") == [403] * 6
