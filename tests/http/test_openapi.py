@@ -81,6 +81,8 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     needs = {Need.IDENTITY: "any valid credential", Need.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value
     expected = needs[route.scope] if isinstance(route.scope, Need) else f"the scope `{route.scope.value}`"
+    if route.or_scope is not None:
+        expected += f" or `{route.or_scope.value}`"
     assert f"Needs {expected}." in operation["description"]
     more = (["jwt"] if route.takes_jwt else []) + (["streamToken"] if route.resource else [])
     assert operation["security"] == [{kind: []} for kind in ("bearer", "apiKey", *more)]

@@ -109,7 +109,9 @@ def _needs(route: Route) -> str:
         return "Open to anyone."
     if route.scope is Need.PLATFORM:
         return "Needs a platform key."
-    return "Needs any valid credential." if route.scope is Need.IDENTITY else f"Needs the scope `{route.scope}`."
+    if route.scope is Need.IDENTITY:
+        return "Needs any valid credential."
+    return f"Needs the scope `{route.scope}`" + (f" or `{route.or_scope}`." if route.or_scope else ".")
 
 
 def _security(route: Route) -> list[dict[str, list[str]]]:
@@ -177,7 +179,7 @@ def _content(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
 
 
 def _response(route: Route, status: str, description: str, content: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a HEAD has no body, a refusal neither."""
+    """Nothing that answers a HEAD has a body, refusals included."""
     response = {"description": description, "headers": _response_headers(status)}
     return response if route.method == "HEAD" or not content else {**response, "content": content}
 
