@@ -90,10 +90,9 @@ class Reading:
         size = 0
         own = Segment(name.id, record.born, _FOREVER)
         for part in (*(record.origin.segments if record.origin else ()), own):
-            while after < part.until:
-                page = await self._store.read(
-                    Name(name.tenant, part.stream), max(after, part.born), limit - len(entries), bytes_max - size
-                )
+            while (start := max(after, part.born)) < part.until:
+                count = min(limit - len(entries), part.until - start)  # its stream may have gone on far beyond this part
+                page = await self._store.read(Name(name.tenant, part.stream), start, count, bytes_max - size)
                 fitting = [entry for entry in page.entries if entry.sequence <= part.until]
                 entries += fitting
                 size += sum(len(entry.payload) for entry in fitting)

@@ -1,0 +1,43 @@
+"""Gateways for the tests of this folder, and workers: a process's stream objects on a connection of their own."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.gateway import Tenant
+from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
+from tests.streams.readers import Stream
+from tests.streams.workers import OpenWorker, Worker, open_worker
+
+__all__ = ["clock", "gateway", "second_gateway", "tenant"]
+
+
+@pytest.fixture
+async def new_worker(engine_url: str) -> AsyncIterator[OpenWorker]:
+    """Opens workers, which are closed after the test."""
+    opened: list[Worker] = []
+
+    async def open_one() -> Worker:
+        opened.append(await open_worker(engine_url))
+        return opened[-1]
+
+    yield open_one
+    for worker in opened:
+        await worker.close()
+
+
+@pytest.fixture
+async def worker(new_worker: OpenWorker) -> Worker:
+    return await new_worker()
+
+
+@pytest.fixture
+async def other(new_worker: OpenWorker) -> Worker:
+    """A second worker, which shares nothing with the first but the engine."""
+    return await new_worker()
+
+
+@pytest.fixture
+async def stream(tenant: Tenant) -> Stream:
+    """A name that nobody has used, as the tenant's key sees it."""
+    return Stream(tenant.client, "/v1/stream/some/stream")

@@ -1,0 +1,154 @@
+"""Streams over HTTP as their callers see them, and readers who remember what they were told."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.link import Link
+from postroad.http.app import App, AppSettings
+from postroad.http.messages import Request, Watching
+from postroad.http.routing import Route, Router
+from postroad.kernel.caller import ALL_SCOPES, Caller
+from postroad.streams.live import LiveOptions
+from postroad.streams.parts import StreamOptions, StreamParts
+from tests.gateway import (
+    Answer,
+    Client,
+    EventReader,
+    ShiftedClock,
+    served,
+    session,
+)
+from tests.streams.workers import TEXT
+
+AT_ONCE = 1.0  # seconds; what comes by a look instead of by hearing takes many
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream as its callers see it."""
+
+    client: Client
+    path: str
+
+    async def create(self, content_type: str = TEXT, data: bytes = b"", **headers: Any) -> str:
+        answer = await self.client.call("PUT", self.path, data=data, headers={"Content-Type": content_type, **headers})
+        assert answer.status in (200, 201), answer
+        return answer.headers["stream-next-offset"]
+
+    async def append(self, data: bytes, content_type: str = TEXT, **headers: str) -> str:
+        answer = await self.client.call("POST", self.path, data=data, headers={"Content-Type": content_type, **headers})
+        assert answer.status in (200, 204), answer
+        return answer.headers["stream-next-offset"]
+
+    async def close(self) -> str:
+        answer = await self.client.call("POST", self.path, headers={"Stream-Closed": "true"})
+        assert answer.status == 204, answer
+        return answer.headers["stream-next-offset"]
+
+    async def read(self, query: str = "") -> Answer:
+        return await self.client.get(f"{self.path}{query}")
+
+    async def poll(self, offset: str, more: str = "") -> Answer:
+        return await self.client.get(f"{self.path}?offset={offset}&live=long-poll{more}")
+
+    def events(self, offset: str, more: str = "", **headers: str) -> contextlib.AbstractAsyncContextManager[EventReader]:
+        return self.client.events(f"{self.path}?offset={offset}&live=sse{more}", headers)
+
+    def elsewhere(self, client: Client) -> "Stream":
+        return Stream(client, self.path)
+
+
+@dataclass
+class Seen:
+    """What a reader was told; `offset` is where it would go on."""
+
+    data: list[str] = field(default_factory=list)
+    controls: list[dict[str, Any]] = field(default_factory=list)
+    offset: str = "-1"
+
+    async def take(self, reader: EventReader, until: Callable[[], bool], seconds: float = 20) -> bool:
+        """Until then, or until the answer ends: then False. Data count once their control event has come."""
+        pending: list[str] = []
+        async with asyncio.timeout(seconds):
+            while not until():
+                event = await reader.next(seconds)
+                if event is None:
+                    return False
+                if event.event == "data":
+                    assert not pending, "each data event is followed by its own control event"
+                    pending.append(event.data)
+                else:
+                    assert event.event == "control"
+                    self.data += pending
+                    pending = []
+                    self.controls.append(event.json)
+                    self.offset = event.json["streamNextOffset"]
+                    assert event.id == self.offset
+        return True
+
+    async def up_to_date(self, reader: EventReader) -> None:
+        """Until this reader has said so, whatever others said before."""
+        already = len(self.controls)
+        assert await self.take(reader, lambda: len(self.controls) > already and self.is_up_to_date)
+
+    async def count(self, reader: EventReader, count: int) -> bool:
+        """Until so many events with data have come; False if it ends before."""
+        return await self.take(reader, lambda: len(self.data) >= count)
+
+    async def end(self, reader: EventReader, seconds: float = AT_ONCE) -> None:
+        """Until the answer ends, which it must."""
+        assert not await self.take(reader, lambda: False, seconds)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The data of a JSON stream of numbers."""
+        return [one for text in self.data for one in msgspec.json.decode(text)]
+
+    @property
+    def is_up_to_date(self) -> bool:
+        return bool(self.controls) and self.controls[-1].get("upToDate") is True
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self.controls) and self.controls[-1].get("streamClosed") is True
+
+
+# Small workers, whose options a test can choose
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        pass
+
+
+class Everybody:
+    """Whoever comes is of the tenant that they say."""
+
+    async def admit(self, request: Request, _route: Route) -> Caller:
+        return Caller(request.header(b"x-tenant") or "default", "k", frozenset(ALL_SCOPES))
+
+    def watch(self, _caller: Caller) -> Watching:
+        return _Watch()
+
+
+@asynccontextmanager
+async def small_gateway(
+    link: Link, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, beat_seconds: float = 60
+) -> AsyncIterator[tuple[Stream, App]]:
+    committers = Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
+    options = StreamOptions(replicas=1, live=LiveOptions(poll_seconds, sse_seconds, beat_seconds))
+    parts = StreamParts(link, committers, ShiftedClock(), options)
+    app = App(Router(parts.routes()), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
+    async with served(app) as url, session() as http:
+        yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app
+        app.drain()

@@ -1,0 +1,303 @@
+"""What stands behind live readers: one follower for all of them, through slowness, lost connections and lost rights."""
+
+import asyncio
+import contextlib
+import time
+from functools import partial
+
+import pytest
+
+from postroad.engine.link import Link
+from postroad.streams import content, tails
+from tests.access.control import KEYS
+from tests.gateway import (
+    Gateway,
+    Tenant,
+)
+from tests.servers import Cable, OpenLink, Server, restart
+from tests.streams.readers import AT_ONCE, Seen, Stream, small_gateway
+from tests.streams.workers import JSON
+from tests.waiting import eventually
+
+# Sharing
+
+
+async def test_each_message_is_framed_once_however_many_read_it(
+    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framed = 0
+    really = content.data_event
+
+    def counted(body: bytes, media: str) -> bytes:
+        nonlocal framed
+        framed += 1
+        return really(body, media)
+
+    monkeypatch.setattr(tails, "data_event", counted)
+    link = await open_link(engine_url)
+    async with small_gateway(link, name) as (stream, _), contextlib.AsyncExitStack() as open_readers:
+        await stream.create()
+        readers = [await open_readers.enter_async_context(stream.events("now")) for _ in range(30)]
+        everyone = [Seen() for _ in readers]
+        pairs = list(zip(everyone, readers, strict=True))
+        await asyncio.gather(*[seen.up_to_date(one) for seen, one in pairs])
+        assert listeners(link, name) == 2, "one for the data, one for the record"
+        for number in range(50):
+            await stream.append(b"%d" % number)
+        await asyncio.gather(*[seen.count(one, 50) for seen, one in pairs])
+        assert framed == 50
+        assert all(seen.data == [str(number) for number in range(50)] for seen in everyone)
+
+
+def listeners(link: Link, tenant: str) -> int:
+    """How many subscriptions the connection has for the tenant's streams."""
+    return sum(f".{tenant}." in one.subject for one in link._nc._subs.values())
+
+
+async def test_a_follower_goes_when_its_readers_have_gone(
+    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "_LINGER_SECONDS", 0.1)
+    link = await open_link(engine_url)
+    async with small_gateway(link, name) as (stream, _):
+        await stream.create()
+        async with stream.events("now") as one, stream.events("now") as two:
+            for reader in (one, two):
+                await reader.take(1)
+            assert listeners(link, name) == 2
+        await eventually(lambda: listeners(link, name) == 0)
+        async with stream.events("now") as again:
+            await again.take(1)
+            await stream.append(b"x")
+            assert (await again.take(1))[0].data == "x"
+        await eventually(lambda: listeners(link, name) == 0)
+
+
+async def test_a_follower_of_a_deleted_stream_goes_too(
+    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "_LINGER_SECONDS", 0.1)
+    link = await open_link(engine_url)
+    async with small_gateway(link, name) as (stream, _):
+        for _ in range(2):
+            await stream.create()
+            async with stream.events("now") as reader:
+                await reader.take(1)
+                (await stream.client.delete(stream.path)).ok(204)
+                assert await reader.next(AT_ONCE) is None
+        await eventually(lambda: listeners(link, name) == 0)
+
+
+async def test_a_reader_with_nothing_to_read_hears_a_beat(open_link: OpenLink, engine_url: str, name: str) -> None:
+    async with small_gateway(await open_link(engine_url), name, beat_seconds=0.5) as (stream, _):
+        await stream.create()
+        async with stream.events("now") as reader:
+            await reader.take(1)
+            with contextlib.suppress(TimeoutError):
+                await reader.next(2.5)
+            assert reader.comments[:1] == ["beat"]
+            await stream.append(b"x")
+            assert (await reader.take(1))[0].data == "x"
+
+
+async def test_events_end_now_and_then_so_that_readers_spread(open_link: OpenLink, engine_url: str, name: str) -> None:
+    async with small_gateway(await open_link(engine_url), name, sse_seconds=0.3) as (stream, _):
+        await stream.create()
+        seen = Seen()
+        for connection in range(3):
+            async with stream.events(seen.offset) as reader:
+                await seen.up_to_date(reader)
+                began_at = time.monotonic()
+                is_open = True
+                while is_open:
+                    await stream.append(b"%d" % connection)
+                    is_open = await seen.count(reader, len(seen.data) + 1)
+                assert 0.2 < time.monotonic() - began_at < 3
+        async with stream.events(seen.offset) as reader:
+            await seen.up_to_date(reader)
+        assert "".join(seen.data) == (await stream.read()).body.decode()
+
+
+# Slow readers, lost connections, lost rights
+
+
+def lines(number: int, size: int) -> bytes:
+    return (b"%04d" % number * 1000 + b"\n") * (size // 4001)
+
+
+async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss(
+    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "_RING_BYTES_MAX", 600_000)
+    count, size = 120, 200_000  # far more than the sockets between us hold
+    async with small_gateway(await open_link(engine_url), name) as (stream, _):
+        await stream.create()
+        seen = Seen()
+        async with stream.events("-1") as slow, stream.events("-1") as quick:
+            await seen.up_to_date(slow)
+            sizes = Seen()
+            await sizes.up_to_date(quick)
+            for number in range(count):
+                await stream.append(lines(number, size))
+                await sizes.count(quick, number + 1)
+            assert not await seen.count(slow, count), "it was sent away"
+        assert 0 < len(seen.data) < count
+        whole = b"".join(lines(number, size) for number in range(count)).decode()
+        while sum(map(len, seen.data)) < len(whole):
+            async with stream.events(seen.offset) as reader:
+                await seen.up_to_date(reader)
+        assert "".join(seen.data) == "".join(sizes.data) == whole
+
+
+async def test_many_small_messages_at_once_do_not_make_a_reader_slow(
+    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring is smaller than the burst: who falls behind it may be sent away, and finds everything when it comes back."""
+    monkeypatch.setattr(tails, "_RING_EVENTS_MAX", 8)
+    async with small_gateway(await open_link(engine_url), name) as (stream, _):
+        await stream.create(JSON)
+        seen = Seen()
+
+        async def follow() -> None:
+            while not seen.is_closed:
+                async with stream.events(seen.offset) as reader:
+                    await seen.take(reader, lambda: seen.is_closed)
+
+        following = asyncio.create_task(follow())
+        await eventually(lambda: seen.is_up_to_date)
+        await asyncio.gather(*[stream.append(b"%d" % number, JSON) for number in range(300)])
+        await stream.close()
+        await asyncio.wait_for(following, 20)
+        assert seen.numbers == (await stream.read()).json
+        assert sorted(seen.numbers) == list(range(300))
+
+
+async def produce(stream: Stream, count: int, written: list[int]) -> None:
+    """As a producer does that comes back until it is answered."""
+    for number in range(count):
+        headers = {"Content-Type": JSON, "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(number)}
+        while True:
+            answer = await stream.client.call("POST", stream.path, data=b"%d" % number, headers=headers)
+            if answer.status in (200, 204):
+                break
+            assert answer.status == 503, answer
+        written.append(number)
+
+
+async def follow_through(stream: Stream, seen: Seen, count: int) -> None:
+    while len(seen.numbers) < count:
+        with contextlib.suppress(AssertionError):  # an answer other than 200 while the engine is away
+            async with stream.events(seen.offset) as reader:
+                await seen.take(reader, lambda: len(seen.numbers) >= count, 30)
+
+
+def has_come_to(written: list[int], count: int) -> bool:
+    return len(written) >= count
+
+
+async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server: Server, open_link: OpenLink) -> None:
+    link = await open_link(own_server.url)
+    async with small_gateway(link, "t") as (stream, _):
+        await stream.create(JSON)
+        everyone, written = [Seen(), Seen()], list[int]()
+        async with asyncio.TaskGroup() as tasks:
+            for seen in everyone:
+                tasks.create_task(follow_through(stream, seen, 60))
+            tasks.create_task(produce(stream, 60, written))
+            for due in (15, 35):
+                await eventually(partial(has_come_to, written, due), 20)
+                await restart(own_server, link)
+        for seen in everyone:
+            assert seen.numbers == list(range(60))
+        assert (await stream.read()).json == list(range(60))
+
+
+async def test_a_connection_that_breaks_loses_and_repeats_nothing(
+    cable: Cable, open_link: OpenLink, engine_url: str, name: str
+) -> None:
+    """The reader's worker loses its line; what was appended meanwhile through another one comes when it is back."""
+    deaf = await open_link(cable.url)
+    async with small_gateway(deaf, name) as (stream, _), small_gateway(await open_link(engine_url), name) as (elsewhere, _):
+        await elsewhere.create(JSON)
+        seen = Seen()
+        async with stream.events("-1") as reader:
+            await seen.up_to_date(reader)
+            for round_number in range(3):
+                await elsewhere.append(b"%d" % (2 * round_number), JSON)
+                await seen.count(reader, 2 * round_number + 1)
+                cable.is_deaf = True
+                cable.swallowed.clear()
+                await elsewhere.append(b"%d" % (2 * round_number + 1), JSON)
+                await asyncio.wait_for(cable.swallowed.wait(), 5)
+                cable.cut()
+                await seen.count(reader, 2 * round_number + 2)
+        assert seen.numbers == list(range(6))
+
+
+async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed(
+    cable: Cable, open_link: OpenLink, engine_url: str, name: str
+) -> None:
+    link = await open_link(cable.url)
+    async with small_gateway(link, name) as (stream, _), small_gateway(await open_link(engine_url), name) as (elsewhere, _):
+        await elsewhere.create()
+        other, other_there = Stream(stream.client, "/v1/stream/b"), Stream(elsewhere.client, "/v1/stream/b")
+        await other_there.create()
+        closed, deleted = Seen(), Seen()
+        async with stream.events("-1") as one, other.events("-1") as two:
+            await closed.up_to_date(one)
+            await deleted.up_to_date(two)
+            cable.is_deaf = True
+            await elsewhere.append(b"last", **{"Stream-Closed": "true"})
+            (await elsewhere.client.delete(other_there.path)).ok(204)
+            cable.cut()
+            await closed.end(one, 10)
+            await deleted.end(two, 10)
+        assert (closed.data, closed.is_closed) == (["last"], True)
+        assert (deleted.data, deleted.is_closed) == ([], False)
+
+
+async def test_a_key_that_is_revoked_reads_no_further(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream
+) -> None:
+    await stream.create(data=b"x")
+    guest = await tenant.another_key()
+    readers = [stream.elsewhere(one.with_key(guest.key)) for one in (gateway, second_gateway)]
+    polls = [asyncio.create_task(one.poll("now")) for one in readers]
+    async with readers[0].events("-1") as here, readers[1].events("now") as there, stream.events("now") as unconcerned:
+        for reader in (here, there, unconcerned):
+            await reader.take(1)
+        (await tenant.client.delete(f"{KEYS}/{guest.record.id}")).ok(204)
+        revoked_at = time.monotonic()
+        for reader in (here, there):
+            while await reader.next(AT_ONCE) is not None:
+                pass
+        for poll in polls:
+            assert (await asyncio.wait_for(poll, AT_ONCE)).status == 401
+        assert time.monotonic() - revoked_at < AT_ONCE
+        await stream.append(b"y")
+        assert (await unconcerned.take(1))[0].data == "y"
+
+
+async def test_live_reads_end_when_the_process_is_asked_to_stop(open_link: OpenLink, engine_url: str, name: str) -> None:
+    link = await open_link(engine_url)
+    async with small_gateway(link, name) as (stream, app):
+        start = await stream.create()
+        polling = asyncio.create_task(stream.poll(start))
+        async with stream.events("-1") as reader:
+            await reader.take(1)
+            app.drain()
+            assert await reader.next(AT_ONCE) is None
+        assert (await asyncio.wait_for(polling, AT_ONCE)).status in (204, 503)
+        await eventually(lambda: listeners(link, name) == 0)
+
+
+async def test_a_reader_who_leaves_is_let_go(gateway: Gateway, stream: Stream) -> None:
+    await stream.create()
+    for _ in range(3):
+        async with stream.events("now") as reader:
+            await reader.take(1)
+    polling = asyncio.create_task(stream.poll("now"))
+    await asyncio.sleep(0)
+    polling.cancel()
+    await stream.append(b"x")
+    assert (await stream.read()).body == b"x"

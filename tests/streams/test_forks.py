@@ -1,0 +1,405 @@
+"""Forks: streams that begin with what another one had, and keep it when that one goes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.kernel.errors import (
+    ContentTypeMismatch,
+    InvalidParameter,
+    NotNow,
+    PostroadError,
+    ProducerGap,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+)
+from postroad.streams import lives, reading
+from postroad.streams.store import Name
+from tests.streams.workers import JSON, TEXT, Worker
+
+any_size = pytest.mark.parametrize("at_a_time", [1, 2, 3, 1000])
+
+
+async def filled(worker: Worker, stream: Name, *data: bytes, content_type: str = TEXT) -> list[int]:
+    """A stream of these; its offsets, the first of which is 0. Other streams' appends lie in between."""
+    await worker.create(stream, content_type=content_type)
+    pad = Name(stream.tenant, "pad")
+    await worker.create(pad)
+    offsets = [0]
+    for one in data:
+        offsets.append((await worker.append(stream, one, content_type=content_type)).next_offset)
+        await worker.append(pad, b"pad")
+    return offsets
+
+
+def names(tenant: str, *paths: str) -> list[Name]:
+    return [Name(tenant, path) for path in paths]
+
+
+async def test_a_fork_has_what_its_source_had_and_both_go_their_ways(worker: Worker, other: Worker, name: str) -> None:
+    source, fork = names(name, "source", "fork")
+    offsets = await filled(worker, source, b"1", b"2", b"3")
+    made = await other.fork(fork, source, offsets[2])
+    assert (made.is_new, made.tail, made.record.content_type) == (True, offsets[2], TEXT)
+    await worker.append(source, b"4")
+    await worker.append(fork, b"own", ("p", 0, 0), seq="a")
+    assert await other.read_all(source) == [b"1", b"2", b"3", b"4"]
+    assert await worker.read_all(fork) == [b"1", b"2", b"own"]
+    assert await worker.read_all(fork, offsets[1]) == [b"2", b"own"]
+    assert await worker.read_all(fork, offsets[2]) == [b"own"]
+
+
+async def test_a_fork_is_made_at_the_end_if_nothing_is_said(worker: Worker, name: str) -> None:
+    source, fork = names(name, "source", "fork")
+    offsets = await filled(worker, source, b"1", b"2")
+    assert (await worker.fork(fork, source)).tail == offsets[-1]
+    await worker.append(source, b"3")
+    assert not (await worker.fork(fork, source)).is_new, "whatever was found is what was meant"
+    assert await worker.read_all(fork) == [b"1", b"2"]
+
+
+async def test_a_fork_at_zero_has_nothing_of_its_source(worker: Worker, name: str) -> None:
+    source, fork = names(name, "source", "fork")
+    await filled(worker, source, b"1", b"2")
+    assert (await worker.fork(fork, source, 0)).tail == 0
+    assert await worker.read_all(fork) == []
+    await worker.append(fork, b"own")
+    assert await worker.read_all(fork) == [b"own"]
+
+
+async def test_a_fork_begins_with_its_body_behind_what_it_has(worker: Worker, name: str) -> None:
+    source, fork, empty = names(name, "source", "fork", "empty")
+    offsets = await filled(worker, source, b"1", b"[2,3]", content_type=JSON)
+    await worker.fork(fork, source, offsets[1], body=b"[4,5]")
+    assert await worker.read_all(fork) == [b"1", b"4,5"]
+    await worker.fork(empty, source, offsets[1], body=b"[]")
+    assert await worker.read_all(empty) == [b"1"]
+
+
+async def test_a_fork_of_a_closed_stream_is_open_and_may_be_made_closed(worker: Worker, name: str) -> None:
+    source, fork, closed = names(name, "source", "fork", "closed")
+    await worker.create(source, b"1", is_closed=True)
+    await worker.fork(fork, source)
+    assert not (await worker.streams.read(fork, 0)).is_closed
+    await worker.append(fork, b"2", closes=True)
+    await worker.fork(closed, source, is_closed=True)
+    for stream, content in ((fork, [b"1", b"2"]), (closed, [b"1"])):
+        chunk = await worker.streams.read(stream, 0)
+        assert (chunk.payloads, chunk.is_end, chunk.is_closed) == (content, True, True)
+
+
+async def test_producers_and_seqs_of_the_source_are_not_the_forks(worker: Worker, name: str) -> None:
+    source, fork = names(name, "source", "fork")
+    await worker.create(source)
+    await worker.append(source, b"1", ("p", 3, 0), seq="z")
+    await worker.fork(fork, source)
+    with pytest.raises(ProducerGap):
+        await worker.append(fork, b"2", ("p", 3, 1))
+    assert not (await worker.append(fork, b"2", ("p", 0, 0), seq="a")).is_duplicate
+
+
+# Chains and chunks
+
+
+@any_size
+async def test_a_fork_of_forks_is_read_through_all_of_them(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
+    chain = names(name, *[f"f{number}" for number in range(6)])
+    await filled(worker, chain[0], b"0a", b"0b")
+    content = [b"0a", b"0b"]
+    for number in range(1, 6):
+        await worker.fork(chain[number], chain[number - 1])
+        await worker.append(chain[number - 1], b"unseen")
+        for letter in "ab"[: number % 3]:
+            content.append(f"{number}{letter}".encode())
+            await worker.append(chain[number], content[-1])
+    assert await worker.read_all(chain[-1]) == content
+    place = 0
+    for position in range(len(content) + 1):
+        assert await worker.read_all(chain[-1], place) == content[position:]
+        monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 1)
+        place = (await worker.streams.read(chain[-1], place)).next_offset
+        monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
+
+
+@any_size
+async def test_a_fork_may_be_made_inside_what_a_fork_has_from_others(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
+    source, first, second = names(name, "source", "first", "second")
+    offsets = await filled(worker, source, b"1", b"2", b"3")
+    await worker.fork(first, source, offsets[3])
+    await worker.append(first, b"4")
+    made = await worker.fork(second, first, offsets[1])
+    assert made.tail == offsets[1]
+    assert await worker.read_all(second) == [b"1"]
+    await worker.append(second, b"5")
+    await worker.append(first, b"6")
+    assert await worker.read_all(second) == [b"1", b"5"]
+    assert await worker.read_all(second, offsets[1]) == [b"5"]
+
+
+async def test_a_fork_between_two_messages_comes_to_its_end(worker: Worker, name: str) -> None:
+    """Its source never handed out that offset, but another stream did."""
+    source, fork, closed = names(name, "source", "fork", "closed")
+    offsets = await filled(worker, source, b"1", b"2")
+    between = offsets[1] + 1
+    assert between < offsets[2]
+    for stream, is_closed in ((fork, False), (closed, True)):
+        await worker.fork(stream, source, between, is_closed=is_closed)
+        chunk = await worker.streams.read(stream, 0)
+        assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([b"1"], between, True, is_closed)
+        for place in (offsets[1], between):
+            chunk = await worker.streams.read(stream, place)
+            assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([], between, True, is_closed)
+    await worker.append(fork, b"3")
+    assert await worker.read_all(fork) == [b"1", b"3"]
+
+
+async def test_a_chain_has_an_end(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "_CHAIN_MAX", 3)
+    chain = names(name, *"abcde")
+    await filled(worker, chain[0], b"1")
+    for number in range(1, 4):
+        await worker.fork(chain[number], chain[number - 1])
+    with pytest.raises(InvalidParameter, match="at most 3"):
+        await worker.fork(chain[4], chain[3])
+    await worker.streams.delete(chain[3])
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(chain[3])
+
+
+# Sub-offsets
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "count", "content"),
+    [
+        (TEXT, [b"abc", b"defg"], 2, [b"abc", b"de"]),
+        (TEXT, [b"abc", b"defg"], 4, [b"abc", b"defg"]),
+        (JSON, [b"1", b'{"a": 2},[3,4],5'], 1, [b"1", b'{"a": 2}']),
+        (JSON, [b"1", b'{"a": 2},[3,4],5'], 2, [b"1", b'{"a": 2},[3,4]']),
+        (JSON, [b"1", b'{"a": 2},[3,4],5'], 3, [b"1", b'{"a": 2},[3,4],5']),
+    ],
+)
+async def test_a_sub_offset_takes_a_part_of_the_next_append_along(
+    worker: Worker, name: str, content_type: str, data: list[bytes], count: int, content: list[bytes]
+) -> None:
+    source, fork, again = names(name, "source", "fork", "again")
+    offsets = await filled(worker, source, *data, content_type=content_type)
+    await worker.append(source, b"8", content_type=content_type)
+    await worker.fork(fork, source, offsets[1], count)
+    assert await worker.read_all(fork) == content
+    assert not (await worker.fork(fork, source, offsets[1], count)).is_new
+    await worker.append(fork, b"9", content_type=content_type)
+    await worker.fork(again, fork)
+    assert await worker.read_all(again) == [*content, b"9"]
+    with pytest.raises(StreamExists):
+        await worker.fork(fork, source, offsets[1], count - 1)
+
+
+async def test_sub_offsets_add_up_along_a_chain(worker: Worker, name: str) -> None:
+    source, first, second = names(name, "source", "first", "second")
+    offsets = await filled(worker, source, b"abcdef")
+    await worker.fork(first, source, 0, 4)
+    await worker.fork(second, first, 0, 2)
+    assert await worker.read_all(first) == [b"abcd"]
+    assert await worker.read_all(second) == [b"ab"]
+    with pytest.raises(InvalidParameter):
+        await worker.fork(Name(name, "third"), first, 0, 5)
+    with pytest.raises(InvalidParameter):
+        await worker.fork(Name(name, "third"), source, offsets[1], 1)
+
+
+async def test_a_sub_offset_may_lie_in_what_the_source_has_from_others(worker: Worker, name: str) -> None:
+    source, first, second = names(name, "source", "first", "second")
+    offsets = await filled(worker, source, b"abc", b"def")
+    await worker.fork(first, source)
+    await worker.fork(second, first, offsets[1], 2)
+    assert await worker.read_all(second) == [b"abc", b"de"]
+
+
+async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_nothing(worker: Worker, name: str) -> None:
+    source, empty = names(name, "source", "empty")
+    await filled(worker, source, b"1,2", b"3", content_type=JSON)
+    await worker.create(empty)
+    for of, count in ((source, 3), (empty, 1)):
+        with pytest.raises(InvalidParameter):
+            await worker.fork(Name(name, "fork"), of, 0, count)
+        await worker.streams.delete(of)
+        with pytest.raises(StreamNotFound):
+            await worker.streams.look(of)
+
+
+# What cannot be forked, and what is the same
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refusal"),
+    [
+        ({"source": "none"}, StreamNotFound),
+        ({"source": "hidden"}, NotNow),
+        ({"source": "fork"}, InvalidParameter),
+        ({"offset": 9_999_999_999_999_999}, InvalidParameter),
+        ({"content_type": JSON}, ContentTypeMismatch),
+    ],
+)
+async def test_a_refused_fork_is_not_made_and_not_counted(
+    worker: Worker, name: str, wanted: dict[str, Any], refusal: type[PostroadError]
+) -> None:
+    source, hidden, holder = names(name, "source", "hidden", "holder")
+    await filled(worker, source, b"1")
+    await filled(worker, hidden, b"1")
+    await worker.fork(holder, hidden)
+    await worker.streams.delete(hidden)
+    given = Name(name, wanted.pop("source", "source"))
+    with pytest.raises(refusal):
+        await worker.fork(Name(name, "fork"), given, **wanted)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(Name(name, "fork"))
+    await worker.streams.delete(source)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(source)
+
+
+async def test_creating_a_fork_again_finds_the_same_and_refuses_another(worker: Worker, name: str) -> None:
+    source, other, fork = names(name, "source", "other", "fork")
+    offsets = await filled(worker, source, b"1", b"2")
+    await filled(worker, other, b"1", b"2")
+    await worker.fork(fork, source, offsets[1], 1)
+    assert not (await worker.fork(fork, source, offsets[1], 1)).is_new
+    for of, offset, count in ((source, offsets[2], 0), (source, offsets[1], 0), (other, offsets[1], 1), (source, 0, 1)):
+        with pytest.raises(StreamExists):
+            await worker.fork(fork, of, offset, count)
+    with pytest.raises(StreamExists):
+        await worker.create(fork)
+    with pytest.raises(StreamExists):
+        await worker.fork(source, other)
+    await worker.streams.delete(source)
+    assert not (await worker.fork(fork, source, offsets[1], 1)).is_new, "what is there is there"
+
+
+async def test_a_fork_lives_as_long_as_it_was_told_or_else_as_its_source(worker: Worker, name: str) -> None:
+    source, heir, longer, fixed = names(name, "source", "heir", "longer", "fixed")
+    await worker.create(source, b"1", ttl_seconds=10)
+    assert (await worker.fork(heir, source)).record.ttl_seconds == 10
+    assert (await worker.fork(longer, source, ttl_seconds=100)).record.ttl_seconds == 100
+    made = await worker.fork(fixed, source, expires_at_ms=4_000_000_000_000, expires_at="then")
+    assert (made.record.ttl_seconds, made.record.expires_at) == (None, "then")
+    worker.clock.ahead_ms = 10_500
+    for expired in (source, heir):
+        with pytest.raises(StreamNotFound):
+            await worker.streams.look(expired)
+    for stream in (longer, fixed):
+        assert await worker.read_all(stream) == [b"1"]
+    with pytest.raises(StreamExists):
+        await worker.create(source, ttl_seconds=10)
+
+
+# Ends
+
+
+async def test_a_source_with_forks_is_hidden_and_goes_with_the_last_of_them(worker: Worker, other: Worker, name: str) -> None:
+    source, first, second = names(name, "source", "first", "second")
+    await filled(worker, source, b"1", b"2")
+    await worker.fork(first, source)
+    await other.fork(second, source)
+    await worker.append(source, b"3", ("p", 0, 0))
+    await other.streams.delete(source)
+    for gone in (worker.streams.look(source), worker.streams.read(source, 0), worker.streams.delete(source)):
+        with pytest.raises(StreamGone):
+            await gone
+    with pytest.raises(StreamGone):
+        await worker.append(source, b"late")
+    with pytest.raises(StreamExists):
+        await worker.create(source)
+    await worker.streams.delete(first)
+    assert await other.read_all(second) == [b"1", b"2"]
+    with pytest.raises(StreamGone):
+        await worker.streams.look(source)
+    await other.streams.delete(second)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(source)
+    await worker.streams.delete(Name(name, "pad"))
+    assert await worker.subjects(name) == []
+
+
+async def test_the_last_fork_takes_a_whole_line_of_hidden_ones_with_it(worker: Worker, name: str) -> None:
+    chain = names(name, *[f"f{number}" for number in range(5)])
+    await worker.create(chain[0], b"0")
+    for number in range(1, 5):
+        await worker.fork(chain[number], chain[number - 1], body=b"%d" % number)
+    for number in (1, 0, 2, 3):
+        await worker.streams.delete(chain[number])
+    assert await worker.read_all(chain[4]) == [b"0", b"1", b"2", b"3", b"4"]
+    await worker.streams.delete(chain[4])
+    assert await worker.subjects(name) == []
+
+
+async def test_a_living_source_stays_when_its_forks_go(worker: Worker, name: str) -> None:
+    source, middle, fork = names(name, "source", "middle", "fork")
+    await worker.create(source, b"1")
+    await worker.fork(middle, source)
+    await worker.fork(fork, middle)
+    await worker.streams.delete(middle)
+    await worker.streams.delete(fork)
+    assert await worker.read_all(source) == [b"1"]
+    assert {one.split(".")[1] for one in await worker.subjects(name)} == {"source"}
+    await worker.streams.delete(source)
+    assert await worker.subjects(name) == []
+
+
+async def test_a_fork_that_expires_lets_go_of_its_source(worker: Worker, name: str) -> None:
+    source, fork = names(name, "source", "fork")
+    await worker.create(source, b"1")
+    await worker.fork(fork, source, ttl_seconds=10)
+    await worker.streams.delete(source)
+    worker.clock.ahead_ms = 10_500
+    assert await worker.streams.end_expired(name) == 1
+    assert await worker.subjects(name) == []
+
+
+@pytest.mark.parametrize("forks", [1, 2])
+async def test_an_expired_source_does_not_come_back_when_a_fork_goes(worker: Worker, name: str, forks: int) -> None:
+    """Its forks are counted in its record, and to write that must not be to use it."""
+    source = Name(name, "source")
+    others = names(name, "first", "second")[:forks]
+    await worker.create(source, b"1", ttl_seconds=10)
+    for fork in others:
+        await worker.fork(fork, source, ttl_seconds=1000)
+    worker.clock.ahead_ms = 10_500
+    assert await worker.streams.end_expired(name) == 0, "forks still read from it"
+    await worker.streams.delete(others[0])
+    for ahead_ms in (10_500, 100):  # whatever the clock says: its stamps are new by now
+        worker.clock.ahead_ms = ahead_ms
+        with pytest.raises(StreamNotFound if forks == 1 else StreamGone):
+            await worker.streams.look(source)
+    if forks == 2:
+        assert await worker.read_all(others[1]) == [b"1"]
+        await worker.streams.delete(others[1])
+    assert await worker.subjects(name) == []
+
+
+async def test_forks_made_and_deleted_at_once_are_counted_right(worker: Worker, other: Worker, name: str) -> None:
+    source = Name(name, "source")
+    await worker.create(source, b"1")
+
+    async def come_and_go(one: Worker, number: int) -> None:
+        fork = Name(name, f"fork{number}")
+        await one.fork(fork, source)
+        await one.append(fork, b"%d" % number)
+        if number % 3:
+            await one.streams.delete(fork)
+
+    await asyncio.gather(*[come_and_go(one, number) for number, one in enumerate([worker, other] * 4)])
+    assert (await worker.streams.look(source)).record.forks == 3  # type: ignore[union-attr]
+    await worker.streams.delete(source)
+    for number in (0, 3, 6):
+        assert await other.read_all(Name(name, f"fork{number}")) == [b"1", b"%d" % number]
+        await other.streams.delete(Name(name, f"fork{number}"))
+    assert await worker.subjects(name) == []

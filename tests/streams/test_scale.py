@@ -1,0 +1,142 @@
+"""What a long stream costs: to read its end, or to append to it, asks the engine for that and not for all that came before."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from postroad.engine import log
+from postroad.streams import lanes
+from postroad.streams.store import Name
+from tests.streams.workers import OpenWorker, Worker
+from tests.waiting import eventually
+
+MANY = 3000
+
+
+@dataclass
+class Spy:
+    """How many messages the engine sent from its log, and how often it was asked."""
+
+    sent: int = 0
+    calls: int = 0
+
+    def reset(self) -> None:
+        self.sent = self.calls = 0
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    """On every read of the log, whoever makes it."""
+    seen = Spy()
+    really: Callable[..., Awaitable[log.Page]] = log.read
+
+    async def read(*arguments: Any, **named: Any) -> log.Page:
+        page = await really(*arguments, **named)
+        seen.calls += 1
+        seen.sent += len(page.entries)
+        return page
+
+    monkeypatch.setattr(log, "read", read)
+    return seen
+
+
+async def long_stream(worker: Worker, stream: Name) -> list[int]:
+    """MANY messages, with those of other streams in between; its offsets."""
+    await worker.create(stream)
+    neighbour = Name(stream.tenant, "neighbour")
+    await worker.create(neighbour)
+    outcomes = []
+    for start in range(0, MANY, 500):
+        outcomes += await asyncio.gather(*[worker.append(stream, b"%d" % number) for number in range(start, start + 500)])
+        await asyncio.gather(*[worker.append(neighbour, b"another's") for _ in range(100)])
+    return [0, *[outcome.next_offset for outcome in outcomes]]
+
+
+async def test_the_end_of_a_long_stream_is_read_without_its_beginning(worker: Worker, name: str, spy: Spy) -> None:
+    stream = Name(name, "a")
+    offsets = await long_stream(worker, stream)
+    spy.reset()
+    assert await worker.read_all(stream, offsets[-11]) == [b"%d" % number for number in range(MANY - 10, MANY)]
+    assert (spy.calls, spy.sent) == (1, 10)
+    spy.reset()
+    assert await worker.read_all(stream, offsets[-1]) == []
+    assert (spy.calls, spy.sent) == (1, 0)
+
+
+async def test_a_long_stream_is_read_once_from_end_to_end(worker: Worker, name: str, spy: Spy) -> None:
+    stream = Name(name, "a")
+    await long_stream(worker, stream)
+    spy.reset()
+    assert len(await worker.read_all(stream)) == MANY
+    assert spy.sent == MANY
+    assert spy.calls <= MANY / 1000 + 1
+
+
+async def test_the_end_of_a_fork_is_read_without_what_it_has_from_others(worker: Worker, name: str, spy: Spy) -> None:
+    source, fork = Name(name, "a"), Name(name, "fork")
+    offsets = await long_stream(worker, source)
+    made = await worker.fork(fork, source, offsets[-2])
+    for number in range(3):
+        await worker.append(fork, b"own %d" % number)
+    spy.reset()
+    assert await worker.read_all(fork, made.tail) == [b"own 0", b"own 1", b"own 2"]
+    assert (spy.calls, spy.sent) == (1, 3)
+    spy.reset()
+    assert await worker.read_all(fork, offsets[-4]) == [b"%d" % (MANY - 3), b"%d" % (MANY - 2), b"own 0", b"own 1", b"own 2"]
+    assert spy.sent == 5
+
+
+async def test_a_fork_of_a_long_streams_beginning_does_not_read_the_rest_of_it(worker: Worker, name: str, spy: Spy) -> None:
+    source, first, second = Name(name, "a"), Name(name, "first"), Name(name, "second")
+    offsets = await long_stream(worker, source)
+    await worker.fork(first, source, offsets[3])
+    await asyncio.gather(*[worker.append(first, b"x") for _ in range(500)])
+    await worker.fork(second, first, offsets[2], body=b"own")
+    spy.reset()
+    assert await worker.read_all(second) == [b"0", b"1", b"own"]
+    assert spy.sent <= 3 + 2
+
+
+async def test_making_a_fork_copies_nothing(worker: Worker, name: str, spy: Spy) -> None:
+    source = Name(name, "a")
+    offsets = await long_stream(worker, source)
+    before = len(await worker.subjects(name))
+    spy.reset()
+    await worker.fork(Name(name, "fork"), source, offsets[MANY // 2])
+    await worker.fork(Name(name, "part"), source, offsets[MANY // 2], 1)
+    assert spy.sent <= 1, "the append that a part is taken of"
+    assert len(await worker.subjects(name)) <= before + 2 * 2 + 1
+
+
+async def test_plain_appends_read_nothing_of_what_is_there(new_worker: OpenWorker, name: str, spy: Spy) -> None:
+    stream = Name(name, "a")
+    await long_stream(await new_worker(), stream)
+    spy.reset()
+    late = await new_worker()
+    for _ in range(5):
+        await late.append(stream, b"x")
+    await late.append(stream, b"x", ("p", 0, 0))
+    assert spy.sent == 0, "there was no producer before"
+
+
+async def test_a_producer_at_another_worker_costs_what_came_since_the_last_checkpoint(
+    new_worker: OpenWorker, name: str, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_CHECKPOINT_EVERY", 100)
+    stream = Name(name, "a")
+    first = await new_worker()
+    await first.create(stream)
+    for start in range(0, 1000, 50):
+        await asyncio.gather(*[first.append(stream, b"x", ("p", 0, number)) for number in range(start, start + 50)])
+
+    async def is_saved() -> bool:
+        entry = await log.last(first.link, stream.store, stream.checkpoint)
+        return entry is not None and entry.sequence > 800
+
+    await eventually(is_saved)
+    spy.reset()
+    assert (await (await new_worker()).append(stream, b"x", ("p", 0, 999))).is_duplicate
+    assert spy.sent <= 200

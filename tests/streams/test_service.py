@@ -1,0 +1,478 @@
+"""What streams promise from their beginning to their end: creating, reading, expiring, deleting."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.kernel.errors import MalformedJson, ProducerGap, StreamExists, StreamNotFound
+from postroad.streams import reading
+from postroad.streams.offsets import NOW
+from postroad.streams.store import Name
+from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
+from tests.waiting import eventually
+
+# Creating
+
+
+async def test_a_new_stream_is_empty_and_begins_at_zero(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    made = await worker.create(stream, content_type=None)
+    assert (made.is_new, made.tail, made.record.content_type) == (True, 0, "application/octet-stream")
+    chunk = await worker.streams.read(stream, 0)
+    assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([], 0, True, False)
+
+
+SOON: dict[str, Any] = {"expires_at_ms": 4_000_000_000_000, "expires_at": "2096-10-02T07:06:40Z"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others"),
+    [
+        (
+            {},
+            [{"content_type": JSON}, {"ttl_seconds": 5}, SOON, {"is_closed": True}, {"is_public": True}, {"content_type": None}],
+        ),
+        ({"content_type": None}, [{"content_type": TEXT}]),
+        ({"ttl_seconds": 5}, [{}, {"ttl_seconds": 6}, SOON]),
+        (SOON, [{}, {"ttl_seconds": 5}, {**SOON, "expires_at_ms": 4_000_000_000_001}]),
+        ({"is_closed": True}, [{}]),
+        ({"is_public": True}, [{"is_public": False}]),
+    ],
+)
+async def test_creating_again_finds_the_same_and_refuses_another(
+    worker: Worker, other: Worker, name: str, wanted: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    stream = Name(name, "a")
+    made = await worker.create(stream, b"first", **wanted)
+    assert made.is_new
+    again = await other.create(stream, b"never", **wanted)
+    assert (again.is_new, again.tail, again.record) == (False, made.tail, made.record)
+    for different in others:
+        with pytest.raises(StreamExists):
+            await other.create(stream, b"never", **different)
+    assert await worker.read_all(stream) == [b"first"]
+
+
+@pytest.mark.parametrize("again", ["TEXT/PLAIN", "text/plain; charset=utf-8", "text/plain ;x"])
+async def test_of_content_types_only_the_kind_is_compared(worker: Worker, name: str, again: str) -> None:
+    made = await worker.create(Name(name, "a"), content_type="text/plain;charset=ascii")
+    assert (await worker.create(Name(name, "a"), content_type=again)).record == made.record
+
+
+async def test_many_create_at_once_and_one_does(new_worker: OpenWorker, name: str) -> None:
+    workers = [await new_worker() for _ in range(3)]
+    stream = Name(name, "a")
+    made = await asyncio.gather(*[one.create(stream, b"first") for one in workers * 5])
+    assert sum(one.is_new for one in made) == 1
+    assert len({(one.record.born, one.tail) for one in made}) == 1
+    assert await workers[0].read_all(stream) == [b"first"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content"), [(b"[]", []), (b"", []), (b"[1,[2]]", [b"1,[2]"]), (b' {"a": 1} ', [b'{"a": 1}']), (b"[[]]", [b"[]"])]
+)
+async def test_a_json_stream_begins_with_its_messages(worker: Worker, name: str, body: bytes, content: list[bytes]) -> None:
+    made = await worker.create(Name(name, "a"), body, JSON)
+    assert await worker.read_all(Name(name, "a")) == content
+    assert bool(made.tail) == bool(content)
+
+
+async def test_a_stream_that_would_begin_with_bad_json_does_not_begin(worker: Worker, name: str) -> None:
+    with pytest.raises(MalformedJson):
+        await worker.create(Name(name, "a"), b"[1", JSON)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(Name(name, "a"))
+    assert await worker.subjects(name) == []
+
+
+async def test_a_stream_that_is_created_closed_is_complete(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    made = await worker.create(stream, b"all of it", is_closed=True)
+    chunk = await worker.streams.read(stream, 0)
+    assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([b"all of it"], made.tail, True, True)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 3, 1000])
+async def test_a_stream_is_read_in_chunks_of_which_only_the_last_is_the_end(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
+    stream, neighbour = Name(name, "a"), Name(name, "b")
+    await worker.create(stream)
+    await worker.create(neighbour)
+    offsets = [0]
+    for number in range(7):
+        offsets.append((await worker.append(stream, b"%d" % number)).next_offset)
+        await worker.append(neighbour, b"another's")
+    await worker.append(stream, None, closes=True)
+    for position, offset in enumerate(offsets):
+        content: list[bytes] = []
+        while True:
+            chunk = await worker.streams.read(stream, offset)
+            content += chunk.payloads
+            assert len(chunk.payloads) <= at_a_time
+            assert chunk.next_offset == offsets[position + len(content)]
+            assert chunk.is_closed == chunk.is_end == (chunk.next_offset == offsets[-1])
+            if chunk.is_end:
+                break
+            offset = chunk.next_offset
+        assert content == [b"%d" % number for number in range(position, 7)]
+
+
+async def test_a_chunk_has_so_many_bytes_but_always_a_message(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES_MAX", 1000)
+    stream = Name(name, "a")
+    await worker.create(stream)
+    for size in (10, 5000, 400, 400, 400, 400, 10):
+        await worker.append(stream, b"x" * size)
+    chunks = await worker.chunks(stream)
+    assert [len(payload) for _, payloads in chunks for payload in payloads] == [10, 5000, 400, 400, 400, 400, 10]
+    assert len(chunks) >= 3
+    assert all(sum(map(len, payloads[:-1])) < 1000 for _, payloads in chunks), "with the last one it is full"
+
+
+async def test_reading_from_beyond_the_end_finds_the_end(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    made = await worker.create(stream, b"x")
+    for beyond in (made.tail + 1, 9_999_999_999_999_999):
+        chunk = await worker.streams.read(stream, beyond)
+        assert (list(chunk.payloads), chunk.next_offset, chunk.is_end) == ([], made.tail, True)
+    now = await worker.streams.read(stream, NOW)
+    assert (list(now.payloads), now.next_offset, now.is_end, now.is_closed) == ([], made.tail, True, False)
+
+
+async def test_readers_see_a_clean_beginning_while_others_write(worker: Worker, other: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream)
+    seen: list[bytes] = []
+
+    async def read() -> None:
+        place = 0
+        while len(seen) < 200:
+            chunk = await other.streams.read(stream, place)
+            seen.extend(chunk.payloads)
+            place = chunk.next_offset
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(read())
+        for number in range(0, 200, 10):
+            await asyncio.gather(*[worker.append(stream, b"%d" % one) for one in range(number, number + 10)])
+    assert seen == [b"%d" % number for number in range(200)]
+
+
+async def test_who_reads_on_does_not_get_what_another_stream_of_that_name_has(
+    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 1)
+    stream = Name(name, "a")
+    record = (await worker.create(stream, b"old")).record
+    await worker.append(stream, b"old too")
+    first = await worker.streams.read_on(stream, record, 0)
+    assert first.payloads == [b"old"]
+    await other.streams.delete(stream)
+    await other.create(stream, b"new")
+    on = await worker.streams.read_on(stream, record, first.next_offset)
+    assert (on.payloads, on.next_offset, on.is_end) == ((), first.next_offset, False)
+
+
+# Lifetimes. The engine's stamps are real, so the clock is moved and not the stamps.
+
+
+async def test_a_stream_that_nobody_uses_expires(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=10)
+    worker.clock.ahead_ms = 9_000
+    await worker.streams.look(stream)
+    worker.clock.ahead_ms = 10_100
+    for place in (0, NOW):
+        with pytest.raises(StreamNotFound):
+            await worker.streams.read(stream, place)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.look(stream)
+    with pytest.raises(StreamNotFound):
+        await worker.streams.delete(stream)
+    made = await worker.create(stream, b"y", ttl_seconds=20)
+    assert made.is_new
+    assert await worker.read_all(stream) == [b"y"]
+
+
+@pytest.mark.parametrize("use", ["append", "read", "now", "look", "close", "producer close"])
+async def test_every_use_gives_a_stream_another_life(worker: Worker, name: str, use: str) -> None:
+    """It has one second; after most of it is over it is used, and lives on past its first end."""
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=1)
+    made_at = (await worker.store.known(stream)).touched_at_ms
+    await eventually(lambda: worker.clock() >= made_at + 700)
+    if use == "append":
+        await worker.append(stream, b"y")
+    elif use == "close":
+        await worker.append(stream, None, closes=True)
+    elif use == "producer close":
+        await worker.append(stream, None, ("p", 0, 0), closes=True)
+    elif use == "look":
+        await worker.streams.look(stream, touches=True)
+    else:
+        await worker.streams.read(stream, NOW if use == "now" else 0)
+
+    async def is_noted() -> bool:
+        return (await worker.store.known(stream)).touched_at_ms >= made_at + 700
+
+    await eventually(is_noted)
+    worker.clock.ahead_ms = 500
+    await worker.streams.look(stream)
+
+
+async def test_looking_does_not_count_as_use(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=1)
+    made_at = (await worker.store.known(stream)).touched_at_ms
+
+    async def has_expired() -> bool:
+        try:
+            await worker.streams.look(stream)
+        except StreamNotFound:
+            return True
+        return False
+
+    await eventually(has_expired)
+    assert worker.clock() - made_at >= 1000
+
+
+async def test_reads_close_together_are_noted_once(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=100)
+    for _ in range(20):
+        await worker.streams.read(stream, 0)
+    assert "a.a" not in await worker.subjects(name), "nothing yet: it was made a moment ago"
+    worker.clock.ahead_ms = 10_001  # a tenth of its life later
+    await worker.streams.read(stream, 0)
+
+    async def is_noted() -> bool:
+        return "a.a" in await worker.subjects(name)
+
+    await eventually(is_noted)
+
+
+async def test_streams_without_a_sliding_lifetime_are_read_without_a_trace(worker: Worker, name: str) -> None:
+    await worker.create(Name(name, "a"), b"x")
+    await worker.create(Name(name, "b"), b"x", **SOON)
+    before = await worker.subjects(name)
+    worker.clock.ahead_ms = 3_600_000
+    for _ in range(3):
+        await worker.read_all(Name(name, "a"))
+        await worker.read_all(Name(name, "b"))
+    await asyncio.sleep(0)
+    assert await worker.subjects(name) == before
+
+
+async def test_a_fixed_end_is_not_moved_by_use(worker: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", expires_at_ms=worker.clock() + 5_000, expires_at="whenever")
+    worker.clock.ahead_ms = 4_000
+    await worker.append(stream, b"y")
+    await worker.read_all(stream)
+    worker.clock.ahead_ms = 5_100
+    with pytest.raises(StreamNotFound):
+        await worker.streams.read(stream, 0)
+    with pytest.raises(StreamNotFound):
+        await worker.append(stream, b"z")
+
+
+async def test_the_expired_are_ended_and_leave_nothing(worker: Worker, name: str) -> None:
+    for number in range(3):
+        await worker.create(Name(name, f"short{number}"), b"x", ttl_seconds=10)
+        await worker.append(Name(name, f"short{number}"), b"x", ("p", 0, 0))
+    await worker.create(Name(name, "long"), b"kept", ttl_seconds=100)
+    await worker.create(Name(name, "ever"), b"kept")
+    assert await worker.streams.end_expired(name) == 0
+    worker.clock.ahead_ms = 10_100
+    assert await worker.streams.end_expired(name) == 3
+    assert await worker.streams.end_expired(name) == 0
+    assert {one.split(".")[1] for one in await worker.subjects(name)} == {"long", "ever"}
+    assert await worker.read_all(Name(name, "long")) == [b"kept"]
+
+
+async def test_what_is_used_while_it_is_found_expired_lives_on(
+    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the end somebody appends: the end must not take that with it."""
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=10)
+    worker.clock.ahead_ms = 10_100
+    with monkeypatch.context() as meanwhile:
+        appending_after_looks(worker, other, stream, meanwhile)
+        assert await worker.streams.end_expired(name) == 0
+    assert await other.read_all(stream) == [b"x", b"y"]
+
+
+async def test_a_tenant_without_streams_has_none_and_gets_no_store(worker: Worker, name: str) -> None:
+    assert await worker.streams.end_expired(name) == 0
+    assert await worker.streams.paths(name) == []
+    assert not await worker.store.exists(name)
+
+
+# Deleting
+
+
+async def test_deleting_leaves_nothing_behind(worker: Worker, other: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"x", ttl_seconds=100)
+    await worker.store.touch(stream)
+    for number in range(3):
+        await worker.append(stream, b"x", ("p", 0, number))
+    await worker.store.save_checkpoint(stream, await worker.store.known(stream, with_producers=True))
+    await worker.append(stream, None, closes=True)
+    assert {"s.a.d", "s.a.m", "a.a", "p.a"} <= set(await worker.subjects(name))
+    await other.streams.delete(stream)
+    assert await worker.subjects(name) == []
+    for one in (worker, other):
+        with pytest.raises(StreamNotFound):
+            await one.streams.read(stream, 0)
+        with pytest.raises(StreamNotFound):
+            await one.streams.delete(stream)
+
+
+async def test_a_stream_that_others_write_to_all_the_time_can_be_deleted(
+    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it is looked at, somebody appends before anything else can be done."""
+    stream = Name(name, "a")
+    await worker.create(stream)
+    appending_after_looks(worker, other, stream, monkeypatch)
+    await worker.streams.delete(stream)
+    assert await other.subjects(name) == []
+
+
+def appending_after_looks(worker: Worker, other: Worker, stream: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the other worker append each time that this one has just looked at the stream."""
+    really = worker.store.known
+
+    async def known_and_then(*arguments: Any, **more: Any) -> Any:
+        known = await really(*arguments, **more)
+        await other.append(stream, b"y")
+        return known
+
+    monkeypatch.setattr(worker.store, "known", known_and_then)
+
+
+async def test_a_stream_made_anew_has_nothing_of_the_old_one(worker: Worker, other: Worker, name: str) -> None:
+    stream = Name(name, "a")
+    old = await worker.create(stream, b"old", is_public=True)
+    await worker.append(stream, b"old", ("p", 0, 0), seq="z")
+    await other.streams.delete(stream)
+    new = await other.create(stream, b'"new"', JSON)
+    assert new.is_new
+    assert new.record.born > old.record.born
+    assert not new.record.is_public
+    for one in (worker, other):
+        assert await one.read_all(stream) == [b'"new"']
+        assert await one.read_all(stream, old.tail) == [b'"new"'], "an old offset is before it"
+    known = await other.store.known(stream, with_producers=True)
+    assert (known.producers, known.last_seq) == ({}, None)
+
+
+async def test_what_a_crash_between_the_two_steps_of_deleting_leaves_is_not_seen(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"old")
+    await worker.append(stream, b"old", ("p", 0, 0))
+
+    async def crash(*_: object) -> None:
+        raise ConnectionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(worker.store, "purge", crash)
+        with pytest.raises(ConnectionError):
+            await worker.streams.delete(stream)
+        with pytest.raises(StreamNotFound):
+            await worker.streams.read(stream, 0)
+        assert await worker.streams.paths(name) == []
+        assert await worker.streams.tail(name, "a") is None
+        with pytest.raises(ConnectionError):
+            await worker.create(stream, ttl_seconds=100)
+    assert await worker.tail(stream) == 0
+    assert await worker.read_all(stream) == []
+    with pytest.raises(ProducerGap):
+        await worker.append(stream, b"new", ("p", 0, 1))
+    await worker.append(stream, b"new")
+    assert await worker.read_all(stream) == [b"new"]
+    await worker.streams.delete(stream)
+    assert await worker.subjects(name) == []
+
+
+async def test_a_tenants_streams_are_deleted_together(worker: Worker, name: str) -> None:
+    others = f"{name}x"
+    for tenant in (name, others):
+        for path in ("a", "b/c"):
+            await worker.create(Name(tenant, path), b"x")
+    await worker.streams.delete_all(name)
+    await worker.streams.delete_all(name)
+    assert not await worker.store.exists(name)
+    assert await worker.streams.paths(others) == ["a", "b/c"]
+    made = await worker.create(Name(name, "a"), b"new")
+    assert made.is_new
+    assert await worker.read_all(Name(name, "a")) == [b"new"]
+
+
+# For what follows all streams of a tenant
+
+
+async def test_the_paths_are_those_of_the_streams_that_are_there(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.streams.service._PAGE", 2)
+    wanted = ["a", "a/b", "a.b", "c:d", "hidden", "gone", "closed"]
+    for path in wanted:
+        await worker.create(Name(name, path), b"x")
+        await worker.append(Name(name, path), b"y", ("p", 0, 0))
+    await worker.fork(Name(name, "fork"), Name(name, "hidden"))
+    await worker.streams.delete(Name(name, "hidden"))
+    await worker.streams.delete(Name(name, "gone"))
+    await worker.append(Name(name, "closed"), None, closes=True)
+    assert sorted(await worker.streams.paths(name)) == sorted(["a", "a/b", "a.b", "c:d", "closed", "fork"])
+
+
+async def test_the_tail_is_where_a_stream_ends(worker: Worker, name: str) -> None:
+    assert await worker.streams.tail(name, "a") is None
+    await worker.create(Name(name, "a"), b"1", JSON)
+    await worker.streams.append_json(name, "a", b'{"b":2}')
+    assert await worker.streams.tail(name, "a") == f"{0:016d}_{await worker.tail(Name(name, 'a')):016d}"
+    assert await worker.read_all(Name(name, "a")) == [b"1", b'{"b":2}']
+    with pytest.raises(StreamNotFound):
+        await worker.streams.append_json(name, "none", b"1")
+
+
+async def test_whoever_follows_a_tenant_hears_of_every_append_by_anyone(worker: Worker, other: Worker, name: str) -> None:
+    await worker.create(Name(name, "before"), b"x")
+    heard: list[tuple[str, str]] = []
+
+    async def listen() -> None:
+        async for path, offset in worker.streams.appended(name):
+            heard.append((path, offset))
+
+    listening = asyncio.create_task(listen())
+    try:
+        # Appends until the first is heard: from then on nothing may be missed.
+        async def hears() -> bool:
+            await other.append(Name(name, "before"), b"x")
+            return bool(heard)
+
+        await eventually(hears)
+        expected: set[tuple[str, str]] = set()
+        for path in ("before", "a/b", "c.d"):
+            for one in (worker, other):
+                await one.create(Name(name, path), content_type=TEXT)
+                outcome = await one.append(Name(name, path), b"x")
+                expected.add((path, f"{0:016d}_{outcome.next_offset:016d}"))
+        await eventually(lambda: expected <= set(heard))
+        assert len(heard) == len(set(heard)), "each once"
+        for path in ("before", "a/b", "c.d"):
+            offsets = [offset for where, offset in heard if where == path]
+            assert offsets == sorted(offsets)
+    finally:
+        listening.cancel()

@@ -1,0 +1,100 @@
+"""What one process has of the streams: a connection, a store, lanes. Two of them are two workers."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from postroad.engine import log
+from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.link import Link, LinkSettings
+from postroad.kernel.errors import Overloaded
+from postroad.streams.lives import Blueprint, ForkOf, Made
+from postroad.streams.rules import Outcome, ProducerClaim, Wish
+from postroad.streams.service import Streams
+from postroad.streams.store import Name, Store
+from tests.gateway import ShiftedClock
+
+TEXT = "text/plain"
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    link: Link
+    store: Store
+    streams: Streams
+    clock: ShiftedClock
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    async def create(self, name: Name, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> Made:
+        return await self.streams.create(name, Blueprint(content_type=content_type, **wanted), body)
+
+    async def fork(self, name: Name, source: Name, offset: int | None = None, sub_offset: int = 0, **wanted: Any) -> Made:
+        """`content_type` is the source's if it is not given."""
+        body: bytes = wanted.pop("body", b"")
+        return await self.streams.create(name, Blueprint(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
+
+    async def append(
+        self,
+        name: Name,
+        data: bytes | None,
+        claim: tuple[str, int, int] | None = None,
+        *,
+        seq: str | None = None,
+        closes: bool = False,
+        content_type: str = TEXT,
+    ) -> Outcome:
+        said = None if claim is None else ProducerClaim(*claim)
+        return await self.streams.append(name, Wish(data, content_type if data is not None else None, said, seq, closes))
+
+    async def append_in_time(self, name: Name, data: bytes, claim: tuple[str, int, int] | None = None, **more: Any) -> Outcome:
+        """As a client that comes back when it is told that too many write at once."""
+        while True:
+            try:
+                return await self.append(name, data, claim, **more)
+            except Overloaded:
+                continue
+
+    async def read_all(self, name: Name, place: int = 0) -> list[bytes]:
+        """To the end, chunk by chunk; where each chunk ends the next one begins."""
+        return [payload for _, payloads in await self.chunks(name, place) for payload in payloads]
+
+    async def chunks(self, name: Name, place: int = 0) -> list[tuple[int, list[bytes]]]:
+        found: list[tuple[int, list[bytes]]] = []
+        while True:
+            chunk = await self.streams.read(name, place)
+            if chunk.payloads:
+                assert chunk.next_offset > place
+            found.append((chunk.next_offset, list(chunk.payloads)))
+            if chunk.is_end:
+                return found
+            assert len(found) < 20 or any(payloads for _, payloads in found[-20:]), (
+                "it gets somewhere; what was just appended may come a read later"
+            )
+            place = chunk.next_offset
+
+    async def tail(self, name: Name) -> int:
+        return (await self.streams.look(name)).tail
+
+    async def subjects(self, tenant: str) -> list[str]:
+        """Of everything that is stored of the tenant's streams, in order, without the tenant."""
+        found: list[str] = []
+        position, is_end = 1, False
+        while not is_end:
+            page = await log.read(self.link, f"S_{tenant}", ">", position, 1000)
+            found += [entry.subject.replace(f".{tenant}.", ".", 1) for entry in page.entries]
+            position, is_end = page.next_sequence, page.is_end
+        return found
+
+
+OpenWorker = Callable[[], Awaitable[Worker]]
+
+
+async def open_worker(url: str) -> Worker:
+    link = Link(LinkSettings((url,), name="tests-streams"))
+    await link.open(deadline=10)
+    clock = ShiftedClock()
+    store = Store(link, Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024)), 1)
+    return Worker(link, store, Streams(store, clock), clock)
