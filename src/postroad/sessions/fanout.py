@@ -10,11 +10,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+import structlog
+
 from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers, Draft
 from postroad.engine.layout import purge_stream
 from postroad.engine.link import Link
-from postroad.kernel.errors import Conflict, Overloaded
+from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.sessions import metrics
@@ -30,16 +33,29 @@ from postroad.sessions.records import (
     patterns_subject,
     state_subject,
 )
-from postroad.sessions.rules import Roster, SourceMessage, Step, Write, enveloped, next_step, pattern_matches
+from postroad.sessions.rules import (
+    Roster,
+    SourceMessage,
+    Step,
+    Write,
+    envelope_alone,
+    enveloped,
+    next_step,
+    pattern_matches,
+)
 from postroad.streams.offsets import offset_text
 from postroad.streams.records import StreamRecord, media_type
 from postroad.streams.store import Name, fence
 
 _BATCH = 900  # the engine takes 1,000 messages; the record and conditions are among them
+_BATCH_BYTES = 8 * 1024 * 1024
 _READ = 256
 _READ_BYTES = 1024 * 1024
 _TRIES = 50
+_ROOM = 4096  # of a message, for its headers and its subject
 _LATEST = "Nats-Rollup: sub\r\n"  # it takes the place of what was there
+
+log = structlog.get_logger("postroad.sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,7 @@ class Fan:
         self._committer = committers.of(name.store)
         self._own = Members(link, name.tenant, name.id)
         self._groups: dict[str, Members] = {}
+        self._patterns_at = 0  # as of which the groups are; others may have read on
         self._state = FanState()
         self._state_at = 0
         self._roster: Roster | None = None
@@ -94,9 +111,13 @@ class Fan:
         return self._roster
 
     async def _learn(self) -> Roster:
-        """Read everything that has changed. Each part has a condition of its own, so they need not be of one moment."""
+        """Read everything that has changed. Each part has a condition of its own, so they need not be of one moment.
+
+        Until all is read nothing is known: conditions that are newer than the roster would let a batch pass that lacks somebody.
+        """
+        self._roster = None
         await self._patterns.refresh()
-        matching = self._patterns.matching(self._name.id)
+        matching, self._patterns_at = self._patterns.matching(self._name.id), self._patterns.position
         self._groups = {name: self._groups.get(name) or Members(self._link, self._name.tenant, name) for name in matching}
         entry = await stored_log.last(self._link, self._name.store, state_subject(self._name.tenant, self._name.id))
         if entry is not None:
@@ -120,28 +141,35 @@ class Fan:
     async def run(self, record: StreamRecord, until: int) -> Reached:
         """Give everyone what they lack, at least up to the sequence `until`. Returns how that one message fared."""
         async with self._lock:
-            roster = self._roster or await self._learn()
-            successes = tries = 0
-            media = media_type(record.content_type)
-            while self._state.done < until and len(roster):
-                messages = await self._pending(record, roster)
-                if not messages:
-                    break
-                step = next_step(self._state, messages, roster, media, _BATCH)
-                try:
-                    await self._make(step, media)
-                except Conflict:
-                    metrics.fanout_conflicts.inc()
-                    tries += 1
-                    if tries > _TRIES:
-                        raise Overloaded("too many fan out this stream at once", retry_after=1) from None
-                    roster = await self._learn()
-                    continue
-                tries = 0
-                successes += sum(write.message.sequence == until for write in step.writes)
-            count = sum(member.joined_at < until for member in roster.members)
-            # Whoever else was at work may have served some of them.
-            return Reached(count, max(successes, count if self._state.done >= until else 0))
+            try:
+                return await self._run(record, until)
+            except BaseException:  # what was under way may or may not have been stored, so what is known is no more
+                self._roster = None
+                raise
+
+    async def _run(self, record: StreamRecord, until: int) -> Reached:
+        roster = self._roster or await self._learn()
+        successes = tries = 0
+        media = media_type(record.content_type)
+        while self._state.done < until and len(roster):
+            messages = await self._pending(record, roster)
+            if not messages:
+                break
+            step = next_step(self._state, messages, roster, media, _BATCH, _BATCH_BYTES)
+            try:
+                await self._make(step, media)
+            except (Conflict, EngineRefused) as problem:  # refused: some of these copies have been made already
+                metrics.fanout_conflicts.inc()
+                tries += 1
+                if tries > _TRIES:
+                    raise Overloaded("too many fan out this stream at once", retry_after=1) from problem
+                roster = await self._learn()
+                continue
+            tries = 0
+            successes += sum(write.message.sequence == until for write in step.writes)
+        count = sum(member.joined_at < until for member in roster.members)
+        # Whoever else was at work may have served some of them.
+        return Reached(count, max(successes, count if self._state.done >= until else 0))
 
     async def _pending(self, record: StreamRecord, roster: Roster) -> Sequence[SourceMessage]:
         after = max(self._state.done, record.born, roster.first_joined())
@@ -154,55 +182,65 @@ class Fan:
         subject = state_subject(tenant, name)
         identity = f"{name}:{step.state.done}:{step.state.at}:{step.state.upto}:fan"
         conditions = self._conditions()
-        drafts = [
-            Draft(subject, encode(step.state), identity, _LATEST + fence(subject, self._state_at), is_conditional=True),
-            *self._copies(step.writes, media, conditions),
-        ]
-        for number in range(len(step.writes), len(conditions)):  # a message has room for one condition
+        copies = self._copies(step.writes, media, conditions)
+        state = Draft(subject, encode(step.state), identity, _LATEST + fence(subject, self._state_at), is_conditional=True)
+        drafts = [state, *copies]
+        for number in range(len(copies), len(conditions)):  # a message has room for one condition
             lines = _LATEST + conditions[number]
             drafts.append(Draft(carrier_subject(tenant, name, number), b"", new_id(), lines, is_conditional=True))
         stored = await self._committer.append_together(drafts)
         self._state, self._state_at = step.state, stored[0].sequence
-        metrics.fanned_out.add(tenant, len(step.writes))
+        metrics.fanned_out.add(tenant, len(copies))
 
     def _conditions(self) -> list[str]:
         """Nobody has come or gone, and there is no new pattern."""
         found = [fence(members_subject(self._name.tenant, self._name.id), self._own.position)]
-        found.append(fence(self._patterns.subject, self._patterns.position))
+        found.append(fence(self._patterns.subject, self._patterns_at))
         found += [fence(members_subject(self._name.tenant, name), group.position) for name, group in self._groups.items()]
         return found
 
     def _copies(self, writes: Sequence[Write], media: str, conditions: list[str]) -> list[Draft]:
         wrapped: dict[int, bytes] = {}
         drafts: list[Draft] = []
-        for number, write in enumerate(writes):
+        for write in writes:
             message = write.message
             payload = message.payload
             if write.member.envelope:
                 if message.sequence not in wrapped:
-                    wrapped[message.sequence] = enveloped(self._name.id, offset_text(message.sequence), payload, media)
+                    wrapped[message.sequence] = self._wrapped(message, media)
                 payload = wrapped[message.sequence]
             target = Name(self._name.tenant, STREAM_PREFIX + write.member.session)
-            condition = conditions[number] if number < len(conditions) else ""
+            condition = conditions[len(drafts)] if len(drafts) < len(conditions) else ""
             identity = f"{write.member.session}:{self._name.id}:{message.sequence}"
-            drafts.append(Draft(target.data, payload, identity, condition, is_conditional=bool(condition)))
+            draft = Draft(target.data, payload, identity, condition, is_conditional=bool(condition))
+            if draft.size > self._link.max_payload:  # it just fitted its source; to try for ever would hold up all that follow
+                log.warning("copy_too_large", stream=self._name.id, session=write.member.session, sequence=message.sequence)
+                continue
+            drafts.append(draft)
         return drafts
 
+    def _wrapped(self, message: SourceMessage, media: str) -> bytes:
+        offset = offset_text(message.sequence)
+        payload = enveloped(self._name.id, offset, message.payload, media)
+        return payload if len(payload) + _ROOM <= self._link.max_payload else envelope_alone(self._name.id, offset)
+
     async def tidy(self) -> None:
-        """Write the list of subscribers anew when its log has become long."""
+        """Write lists of subscribers anew whose logs have become long."""
         async with self._lock:
-            await self._learn()
-            if not self._own.is_long:
-                return
-            tenant, name = self._name.tenant, self._name.id
-            drafts = self._own.anew()
-            condition = fence(members_subject(tenant, name), self._own.position)
-            drafts[0] = Draft(drafts[0].subject, drafts[0].payload, drafts[0].id, condition, is_conditional=True)
-            try:
-                stored = await self._committer.append_together(drafts)
-            except Conflict:
-                return  # somebody came or went; another time
-            await purge_stream(self._link, self._name.store, members_subject(tenant, name), before=stored[0].sequence)
+            for group in (self._own, *self._groups.values()):
+                if group.is_long:
+                    self._roster = None
+                    await self._write_anew(group)
+
+    async def _write_anew(self, group: Members) -> None:
+        subject = members_subject(group.tenant, group.name)
+        drafts = group.anew()
+        drafts[0] = msgspec.structs.replace(drafts[0], headers=fence(subject, group.position), is_conditional=True)
+        try:
+            stored = await self._committer.append_together(drafts)
+        except Conflict:
+            return  # somebody came or went; another time
+        await purge_stream(self._link, self._name.store, subject, before=stored[0].sequence)
 
 
 class Fans:

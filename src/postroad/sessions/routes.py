@@ -281,9 +281,7 @@ class SessionRoutes:
 
 def _session(request: Request) -> str:
     session = session_id(request.parameters["session"])
-    only = request.caller.only_stream
-    if only is not None and only != STREAM_PREFIX + session:
-        raise Forbidden("the token is for another stream")
+    _check_stream(request, STREAM_PREFIX + session)
     return session
 
 

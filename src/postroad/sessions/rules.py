@@ -10,8 +10,9 @@ from enum import StrEnum
 import msgspec
 
 from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.globs import glob_matches
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
-from postroad.sessions.records import FanState, Member
+from postroad.sessions.records import STREAM_PREFIX, FanState, Member
 
 SESSION = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=/*-]+")
@@ -49,6 +50,8 @@ def session_id(text: str) -> str:
 
 def source_name(text: str) -> str:
     """A stream's id, or a pattern of ids in which `*` stands for any characters but `/`. Raises InvalidParameter."""
+    if text.startswith(STREAM_PREFIX):
+        raise InvalidParameter("a session's stream is where messages end: nobody subscribes to it")
     if "*" not in text:
         return stream_id(text)
     if len(text) > STREAM_CHARS_MAX or not _PATTERN.fullmatch(text) or text.count("*") > 8:
@@ -61,19 +64,11 @@ def is_pattern(name: str) -> bool:
 
 
 def pattern_matches(pattern: str, stream: str) -> bool:
-    return _compiled(pattern).fullmatch(stream) is not None
-
-
-_patterns: dict[str, re.Pattern[str]] = {}
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    found = _patterns.get(pattern)
-    if found is None:
-        if len(_patterns) > 10_000:
-            _patterns.clear()
-        found = _patterns[pattern] = re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
-    return found
+    """Streams of sessions fit no pattern: a session would get its own messages, over and over."""
+    parts, names = pattern.split("/"), stream.split("/")
+    if stream.startswith(STREAM_PREFIX) or len(parts) != len(names):
+        return False
+    return all(glob_matches(part, name) for part, name in zip(parts, names, strict=True))
 
 
 def mode_for(count: int, limits: FanLimits, *, is_open: bool) -> Mode:
@@ -134,20 +129,24 @@ def takes(member: Member, message: SourceMessage, media: str) -> bool:
     return member.joined_at < message.sequence and (member.envelope or member.media == media)
 
 
-def next_step(state: FanState, messages: Sequence[SourceMessage], roster: Roster, media: str, limit: int) -> Step:
-    """Up to `limit` writes, message by message, each to all who were there before it."""
+def next_step(
+    state: FanState, messages: Sequence[SourceMessage], roster: Roster, media: str, limit: int, bytes_max: int = 2**63
+) -> Step:
+    """Up to `limit` writes of up to `bytes_max`, but at least one: message by message, each to all who were there before it."""
     writes: list[Write] = []
+    size = 0
     for message in messages:
         if message.sequence <= state.done:
             continue
         upto = state.upto if state.at == message.sequence else ""
         for member in roster.after(upto):
-            if len(writes) >= limit:
+            if len(writes) >= limit or (writes and size + len(message.payload) > bytes_max):
                 last = writes[-1]
                 is_same = last.message.sequence == message.sequence
                 return Step(writes, FanState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto))
             if takes(member, message, media):
                 writes.append(Write(member, message))
+                size += len(message.payload)
         state = FanState(done=message.sequence)
     return Step(writes, state)
 
@@ -158,12 +157,21 @@ def eligible(roster: Roster, sequence: int) -> int:
 
 def enveloped(stream: str, offset: str, payload: bytes, media: str) -> bytes:
     """A message with where it comes from. JSON stays JSON, text a string, and other bytes are base64."""
-    head = msgspec.json.encode({"stream": stream, "offset": offset})[:-1]
+    head = _envelope_head(stream, offset)
     if media == "application/json":
         return head + b',"messages":[' + payload + b"]}"
     if media.startswith("text/"):
         return head + b',"text":' + msgspec.json.encode(payload.decode("utf-8", "replace")) + b"}"
     return head + b',"base64":"' + base64.b64encode(payload) + b'"}'
+
+
+def envelope_alone(stream: str, offset: str) -> bytes:
+    """For a message that is too large with it: it is where the envelope says."""
+    return _envelope_head(stream, offset) + b',"isOmitted":true}'
+
+
+def _envelope_head(stream: str, offset: str) -> bytes:
+    return msgspec.json.encode({"stream": stream, "offset": offset})[:-1]
 
 
 # The breaker
@@ -182,6 +190,11 @@ class Breaker:
     def __init__(self) -> None:
         self._failures = 0
         self._failed_at_ms: int | None = None
+        self._is_trial = False
+
+    @property
+    def has_failures(self) -> bool:
+        return self._failures > 0
 
     def state(self, now_ms: int) -> BreakerState:
         if self._failures < CIRCUIT_BREAKER_FAILURE_THRESHOLD or self._failed_at_ms is None:
@@ -189,9 +202,16 @@ class Breaker:
         is_over = now_ms - self._failed_at_ms >= CIRCUIT_BREAKER_RECOVERY_MS
         return BreakerState.HALF_OPEN if is_over else BreakerState.OPEN
 
+    def admits(self, now_ms: int) -> bool:
+        """Whether a fan-out may be tried now. When half open that is asked for one alone: the next may in another minute."""
+        state = self.state(now_ms)
+        if state is BreakerState.HALF_OPEN:
+            self._is_trial, self._failed_at_ms = True, now_ms
+        return state is not BreakerState.OPEN
+
     def note(self, successes: int, failures: int, now_ms: int) -> None:
-        was = self.state(now_ms)
-        if failures == 0 or (was is BreakerState.HALF_OPEN and successes):
+        is_trial, self._is_trial = self._is_trial, False
+        if failures == 0 or (is_trial and successes):
             self._failures, self._failed_at_ms = 0, None
             return
         self._failures += 1

@@ -52,7 +52,7 @@ from postroad.streams.service import Streams
 from postroad.streams.store import Name, fence, record_draft
 
 SUBSCRIPTIONS_MAX = 1000
-PATTERNS_MAX = 1000
+PATTERNS_MAX = 900  # each that fits a stream is a condition of its batches, which have 1,000 messages
 _TRIES = 20
 
 log = structlog.get_logger("postroad.sessions")
@@ -133,12 +133,14 @@ class Sessions:
         there = await self._find(tenant, session)
         now = self._clock()
         expires = now + self._options.ttl_seconds * 1000
-        is_new = there.record is None or not self._lives(there.known)
-        record = there.record if there.record is not None and not is_new else None
+        is_new = not self._lives(there.known)
+        _check_can_be_fed(there.known, is_new=is_new)
+        record = there.record if self._is_there(there.known) else None
+        left = () if record is not None or there.record is None else tuple(there.record.subscriptions)
         if record is None:
-            record = SessionRecord(
-                id=session, content_type=content_type, created_at_ms=now, expires_at_ms=expires, subscriptions={}
-            )
+            stream = None if is_new else there.known.record  # somebody made it already: then it is the session's from now on
+            media = content_type if stream is None else stream.content_type
+            record = SessionRecord(id=session, content_type=media, created_at_ms=now, expires_at_ms=expires, subscriptions={})
         if media_type(content_type if not envelope else "application/json") != media_type(record.content_type):
             raise ContentTypeMismatch(
                 f"the session's stream is of {record.content_type!r}: subscribe with `envelope`, or another session"
@@ -146,18 +148,19 @@ class Sessions:
         if source not in record.subscriptions and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise NotNow(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
         drafts = [self._stream_draft(Name(tenant, STREAM_PREFIX + session), there.known, record, expires, is_new=is_new)]
-        if is_new:  # what an ended session of this id subscribed to is not this one's
-            drafts += [leave_draft(tenant, name, (session,)) for name in (there.record.subscriptions if there.record else ())]
+        drafts += [leave_draft(tenant, name, (session,)) for name in left]  # an ended session of this id had them
         if source not in record.subscriptions:
             drafts.append(join_draft(tenant, source, Member(session, 0, media_type(record.content_type), envelope)))
             drafts += await self._pattern_drafts(tenant, source)
         wanted = record.subscriptions.get(source) or Subscription(now, envelope)
         changed = msgspec.structs.replace(record, expires_at_ms=expires, subscriptions={**record.subscriptions, source: wanted})
         drafts.append(self._session_draft(tenant, changed, there.record_at))
-        await self._committer(tenant).append_together(drafts)
+        stored = await self._committer(tenant).append_together(drafts)
         metrics.count("subscription", "subscribe")
         if is_new:
             metrics.count("session", "session_create")
+        if is_new and there.known.last:
+            await self._streams.store.purge(Name(tenant, STREAM_PREFIX + session), stored[0].sequence)
         return Subscribed(session, source, expires, is_new)
 
     async def _content_type(self, tenant: str, source: str, *, envelope: bool) -> str:
@@ -178,7 +181,7 @@ class Sessions:
                 is_fed=True,
             )
             return record_draft(name, stream, fence(name.everything, known.last))
-        longer = msgspec.structs.replace(known.record, expires_at_ms=expires)
+        longer = msgspec.structs.replace(known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_fed=True)
         return record_draft(name, longer, "Nats-Rollup: sub\r\n" + fence(name.record, known.record_at))
 
     def _session_draft(self, tenant: str, record: SessionRecord, last: int) -> Draft:
@@ -235,10 +238,11 @@ class Sessions:
         fan = self.fans.of(name)
         count = len(await fan.roster())
         breaker = self._breakers.get(name)
-        is_open = breaker is not None and breaker.state(self._clock()) is BreakerState.OPEN
-        mode = mode_for(count, self._options.limits, is_open=is_open)
+        mode = mode_for(count, self._options.limits, is_open=False)
+        if mode is Mode.INLINE and breaker is not None and not breaker.admits(self._clock()):
+            mode = Mode.CIRCUIT_OPEN
         if mode is Mode.INLINE:
-            reached = await self._inline(name, outcome.next_offset)
+            reached = await self._inline(name, outcome.next_offset, count)
             metrics.count("fanout", "fanout")
             return mode, reached
         metrics.count("fanout", "fanout_queued" if mode is Mode.QUEUED else f"fanout_{mode.replace('-', '_')}")
@@ -246,22 +250,28 @@ class Sessions:
             await self._queue.put(name, outcome.next_offset)
         return mode, Reached(count, 0)
 
-    async def _inline(self, name: Name, until: int) -> Reached:
+    async def _inline(self, name: Name, until: int, count: int) -> Reached:
         """Within the request, and not for long: what is not done by then is done later."""
-        breaker = self._breakers.setdefault(name, Breaker())
-        fan = self.fans.of(name)
         try:
             async with asyncio.timeout(FANOUT_RPC_TIMEOUT_MS / 1000):
                 with metrics.fanout_seconds.time():
                     reached = await self._serve(name, until)
         except (PostroadError, TimeoutError) as problem:
             log.warning("fanout_failed", stream=name.id, error=type(problem).__name__)
-            reached = Reached(len(await fan.roster()), 0)
-        breaker.note(reached.successes, reached.count - reached.successes, self._clock())
-        if breaker.state(self._clock()) is BreakerState.CLOSED:
-            self._breakers.pop(name, None)
-        metrics.breakers_open.set(len(self._breakers))
+            reached = Reached(count, 0)
+        self._note(name, reached)
         return reached
+
+    def _note(self, name: Name, reached: Reached) -> None:
+        """Only streams whose fan-out failed last have a breaker."""
+        breaker = self._breakers.get(name) or Breaker()
+        breaker.note(reached.successes, reached.count - reached.successes, self._clock())
+        if breaker.has_failures:
+            self._breakers[name] = breaker
+        elif self._breakers.pop(name, None) is None:
+            return
+        now = self._clock()
+        metrics.breakers_open.set(sum(one.state(now) is not BreakerState.CLOSED for one in self._breakers.values()))
 
     async def _serve(self, name: Name, until: int) -> Reached:
         record = await self._streams.store.record(name)
@@ -277,11 +287,11 @@ class Sessions:
             return 0
         fan = self.fans.of(name)
         state, roster = await fan.refreshed()
+        await fan.tidy()
         if not len(roster) or known.record is None or state.done >= known.tail:
             return 0
         before = await self._lacking(name, max(state.done, roster.first_joined()))
         await fan.run(known.record, known.tail)
-        await fan.tidy()
         return before
 
     async def lacking(self, name: Name) -> int:
@@ -341,7 +351,7 @@ class Sessions:
     async def end_if_over(self, tenant: str, session: str) -> int | None:
         """If the session has expired, or its stream was deleted by itself, end it: how many subscriptions it had, else None."""
         there = await self._find(tenant, session)
-        if there.record is None or self._lives(there.known):
+        if there.record is None or self._is_there(there.known):
             return None
         if not await self._end(tenant, session, there):
             return None
@@ -353,15 +363,20 @@ class Sessions:
         name = Name(tenant, STREAM_PREFIX + session)
         drafts = [leave_draft(tenant, source, (session,)) for source in (there.record.subscriptions if there.record else ())]
         stream = there.known.record
-        if stream is not None and stream.state is not State.DELETED:
-            ended = msgspec.structs.replace(stream, state=State.DELETED)
+        is_anothers = stream is not None and not stream.is_fed
+        if stream is not None and stream.state is State.LIVE and not is_anothers:
+            ended = msgspec.structs.replace(stream, state=State.HIDDEN if stream.forks else State.DELETED)
             drafts.append(record_draft(name, ended, fence(name.record, there.known.record_at)))
+        elif drafts:  # unless somebody has made the session anew meanwhile: these are its subscriptions then
+            condition = fence(session_subject(tenant, session), there.record_at)
+            drafts[0] = msgspec.structs.replace(drafts[0], headers=condition, is_conditional=True)
         if drafts:
             try:
                 stored = await self._committer(tenant).append_together(drafts)
             except Conflict:
                 return False
-            await self._streams.store.purge(name, stored[-1].sequence + 1)
+            if stream is None or not (stream.forks or is_anothers):
+                await self._streams.store.purge(name, stored[-1].sequence + 1)
         await self._streams.store.purge_subject(tenant, session_subject(tenant, session), there.record_at + 1)
         return True
 
@@ -375,7 +390,7 @@ class Sessions:
 
     async def _found(self, tenant: str, session: str) -> _Found:
         there = await self._find(tenant, session)
-        if there.record is None or not self._lives(there.known):
+        if there.record is None or not self._is_there(there.known):
             raise SessionNotFound("there is no such session, or it has expired")
         return there
 
@@ -386,5 +401,20 @@ class Sessions:
             return False
         return True
 
+    def _is_there(self, known: Known) -> bool:
+        """Whether its stream lives and is a session's: one that somebody made after deleting it is not."""
+        return self._lives(known) and known.record is not None and known.record.is_fed
+
     def _committer(self, tenant: str) -> Committer:
         return self._committers.of(streams_store(tenant))
+
+
+def _check_can_be_fed(known: Known, *, is_new: bool) -> None:
+    """Whether what is there under the name of a session's stream can be one, or can make room for one. Raises NotNow."""
+    stream = known.record
+    if stream is None or stream.state is State.DELETED:
+        return
+    if is_new and (stream.forks or stream.state is State.HIDDEN):
+        raise NotNow("the last session of this id has ended, and forks still read from its stream")
+    if not is_new and (stream.is_closed or stream.origin is not None):
+        raise NotNow("the stream of this session's name is closed, or a fork: it cannot be a session's")

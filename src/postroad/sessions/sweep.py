@@ -13,9 +13,10 @@ from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import streams_store, unescape
 from postroad.sessions import metrics
 from postroad.sessions.queue import FanoutQueue
-from postroad.sessions.records import decode_session
+from postroad.sessions.records import STREAM_PREFIX, decode_session
 from postroad.sessions.rules import is_pattern, pattern_matches
 from postroad.sessions.service import Sessions
+from postroad.streams.records import State, decode_record
 from postroad.streams.service import Streams
 from postroad.streams.store import Name
 
@@ -77,17 +78,29 @@ class Sweep:
 
     # Sessions
 
+    async def _fed(self, tenant: str) -> set[str]:
+        """The streams that are sessions', expired ones included."""
+        found: set[str] = set()
+        position, is_end = 1, False
+        while not is_end:
+            page = await self._streams.store.page_of_records(tenant, position, _PAGE)
+            for record in (decode_record(entry.payload) for entry in page.entries):
+                (found.add if record.is_fed and record.state is State.LIVE else found.discard)(record.id)
+            position, is_end = page.next_sequence, page.is_end
+        return found
+
     async def clean_all(self, tenant: str) -> int:
         """How many sessions were over, and are gone now."""
         if not await self._streams.store.exists(tenant):
             return 0
         ended = left = 0
         now = self._clock()
+        streams = await self._fed(tenant)
         position = 1
         while True:
             page = await stored_log.read(self._link, streams_store(tenant), f"x.{tenant}.>", position, _PAGE)
-            due = [decode_session(entry.payload) for entry in page.entries]
-            due = [record for record in due if record.expires_at_ms <= now or not record.subscriptions]
+            found = [decode_session(entry.payload) for entry in page.entries]
+            due = [one for one in found if one.expires_at_ms <= now or STREAM_PREFIX + one.id not in streams]
             for begin in range(0, len(due), _AT_ONCE):
                 outcomes = await asyncio.gather(
                     *(self._sessions.end_if_over(tenant, record.id) for record in due[begin : begin + _AT_ONCE])

@@ -1,0 +1,339 @@
+"""What a publish leaves undone, and who makes it good: the breaker, the queue, the sweep."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from postroad.engine.layout import consumer_state
+from postroad.kernel.errors import EngineUnavailable
+from postroad.sessions import queue as queue_module
+from postroad.sessions.fanout import Fan, Reached
+from postroad.sessions.queue import STREAM
+from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanLimits, Mode, Step
+from postroad.streams.store import Name
+from tests.gateway import ShiftedClock
+from tests.sessions.processes import OpenProcess, Process, numbered
+from tests.waiting import eventually
+
+QUEUED = FanLimits(queue_threshold=1, inline_max=2, has_queue=True)
+SKIPPED = FanLimits(queue_threshold=1, inline_max=2, has_queue=False)
+
+
+@pytest.fixture
+def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The first gateway's fan-outs fail from now on; what is returned ends that."""
+    make, link = Fan._make, one.link
+    is_broken = True
+
+    async def fails(self: Fan, step: Step, media: str) -> None:
+        if is_broken and self._link is link:
+            raise EngineUnavailable("away")
+        await make(self, step, media)
+
+    def mend() -> None:
+        nonlocal is_broken
+        is_broken = False
+
+    monkeypatch.setattr(Fan, "_make", fails)
+    return mend
+
+
+async def chat_with(process: Process, *sessions: str) -> None:
+    await process.create("chat")
+    for session in sessions:
+        await process.subscribe(session, "chat")
+
+
+# The breaker
+
+
+async def test_five_failures_open_the_circuit_and_the_sweep_completes(
+    one: Process, other: Process, broken: Callable[[], None]
+) -> None:
+    await chat_with(one, "a", "b")
+    for number in range(5):
+        published = await one.publish("chat", b"%d" % number)
+        assert (published.mode, published.reached) == (Mode.INLINE, Reached(2, 0)), "the publish itself succeeds"
+    for number in range(5, 8):
+        published = await one.publish("chat", b"%d" % number)
+        assert (published.mode, published.reached) == (Mode.CIRCUIT_OPEN, Reached(2, 0))
+    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.OPEN
+    assert (await one.sessions.fan(one.name("chat"))).outstanding == 8
+    assert (await other.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED, "each gateway has its own"
+    assert await one.read("a") == []
+    assert await other.complete_all() == 8
+    assert await one.read("a") == await one.read("b") == numbered(range(8))
+
+
+async def test_another_streams_circuit_stays_closed(one: Process, broken: Callable[[], None]) -> None:
+    await chat_with(one, "a")
+    for _ in range(5):
+        await one.publish("chat", b"1")
+    await one.create("news")
+    await one.subscribe("a", "news")
+    broken()
+    assert (await one.publish("chat", b"2")).mode is Mode.CIRCUIT_OPEN
+    assert (await one.publish("news", b"1")).mode is Mode.INLINE
+
+
+async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
+    one: Process, broken: Callable[[], None], clock: ShiftedClock
+) -> None:
+    await chat_with(one, "a")
+    for number in range(6):
+        await one.publish("chat", b"%d" % number)
+    clock.ahead_ms = CIRCUIT_BREAKER_RECOVERY_MS + 1
+    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.HALF_OPEN
+    assert (await one.publish("chat", b"6")).mode is Mode.INLINE, "it fails"
+    assert (await one.publish("chat", b"7")).mode is Mode.CIRCUIT_OPEN
+    broken()
+    clock.ahead_ms *= 2
+    clock.ahead_ms += 1000
+    published = await one.publish("chat", b"8")
+    assert (published.mode, published.reached) == (Mode.INLINE, Reached(1, 1))
+    assert await one.read("a") == numbered(range(9))
+    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED
+    assert (await one.publish("chat", b"9")).mode is Mode.INLINE
+
+
+async def test_half_open_only_one_of_many_publishes_tries(one: Process, broken: Callable[[], None], clock: ShiftedClock) -> None:
+    await chat_with(one, "a")
+    for _ in range(5):
+        await one.publish("chat", b"1")
+    clock.ahead_ms = CIRCUIT_BREAKER_RECOVERY_MS + 1
+    published = await asyncio.gather(*(one.publish("chat", b"2") for _ in range(8)))
+    assert sorted(answer.mode for answer in published) == [Mode.CIRCUIT_OPEN] * 7 + [Mode.INLINE]
+
+
+async def test_a_success_between_failures_keeps_the_circuit_closed(
+    one: Process, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await chat_with(one, "a")
+    for _ in range(4):
+        await one.publish("chat", b"1")
+    broken()
+    assert (await one.publish("chat", b"2")).reached == Reached(1, 1)
+    assert one.sessions._breakers == {}, "a stream without trouble has no breaker"
+
+
+async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    await chat_with(one, "a")
+    await one.publish("chat", b"1")
+
+    async def hangs(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("postroad.sessions.service.FANOUT_RPC_TIMEOUT_MS", 50)
+        patched.setattr(Fan, "_make", hangs)
+        async with asyncio.timeout(5):
+            published = await one.publish("chat", b"2")
+    assert (published.mode, published.reached) == (Mode.INLINE, Reached(1, 0))
+    await other.publish("chat", b"3")
+    await one.publish("chat", b"4")
+    assert await one.read("a") == numbered([1, 2, 3, 4])
+
+
+# Without a queue
+
+
+async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_sweep(new_process: OpenProcess) -> None:
+    one = await new_process(limits=SKIPPED)
+    await chat_with(one, "a", "b")
+    assert (await one.publish("chat", b"1")).mode is Mode.INLINE, "up to the cap it is not"
+    await one.subscribe("c", "chat")
+    assert (await one.publish("chat", b"2")).mode is Mode.INLINE, "it was known to have two members when this was chosen"
+    for number in (3, 4):
+        published = await one.publish("chat", b"%d" % number)
+        assert (published.mode, published.reached) == (Mode.SKIPPED, Reached(3, 0))
+    assert await one.read("a") == numbered([1, 2])
+    view = await one.sessions.fan(one.name("chat"))
+    assert (view.subscribers, view.outstanding) == (3, 2)
+    assert await one.complete_all() == 2
+    assert await one.read("a") == numbered([1, 2, 3, 4])
+    assert await one.read("c") == numbered([2, 3, 4])
+    view = await one.sessions.fan(one.name("chat"))
+    assert (view.outstanding, view.done) == (0, published.outcome.next_offset)
+
+
+# The queue
+
+
+@asynccontextmanager
+async def consuming(process: Process, work: Callable[[Name], Awaitable[object]]) -> AsyncIterator[None]:
+    """As the delivery role does. Jobs that other tests left are done too; they harm nobody."""
+    task = asyncio.create_task(process.queue.consume(work))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new_process: OpenProcess, other: Process) -> None:
+    one = await new_process(limits=QUEUED)
+    await chat_with(one, "a", "b")
+    published = await one.publish("chat", b"1")
+    assert (published.mode, published.reached) == (Mode.QUEUED, Reached(2, 0))
+    await one.publish("chat", b"2")
+    assert await one.read("a") == []
+    async with consuming(other, other.sessions.complete):
+
+        async def is_there() -> bool:
+            return await one.read("a") == await one.read("b") == numbered([1, 2])
+
+        await eventually(is_there)
+        await one.publish("chat", b"3")
+
+        async def follows() -> bool:
+            return await one.read("a") == await one.read("b") == numbered([1, 2, 3])
+
+        await eventually(follows)
+        await eventually(lambda: is_drained(other))
+
+
+async def is_drained(process: Process) -> bool:
+    state = await consumer_state(process.link, STREAM, "fanout")
+    return state is not None and state.num_pending == state.num_ack_pending == 0
+
+
+async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "_RETRY_MS", 30)
+    one = await new_process(limits=QUEUED)
+    await chat_with(one, "a", "b")
+    tries = 0
+
+    async def work(name: Name) -> object:
+        nonlocal tries
+        if name != one.name("chat"):
+            return None
+        tries += 1
+        if tries < 3:
+            raise EngineUnavailable("away")
+        return await other.sessions.complete(name)
+
+    await one.publish("chat", b"1")
+    async with consuming(other, work):
+
+        async def is_there() -> bool:
+            return await one.read("a") == await one.read("b") == numbered([1])
+
+        await eventually(is_there)
+        await eventually(lambda: is_drained(other))
+    assert tries == 3
+
+
+async def test_jobs_of_one_stream_are_one_piece_of_work(new_process: OpenProcess, other: Process) -> None:
+    one = await new_process(limits=QUEUED)
+    await chat_with(one, "a", "b")
+    for number in range(6):
+        await one.publish("chat", b"%d" % number)
+    works: list[Name] = []
+
+    async def work(name: Name) -> object:
+        works.append(name)
+        return await other.sessions.complete(name)
+
+    async with consuming(other, work):
+        await eventually(lambda: is_drained(other))
+    assert works.count(one.name("chat")) == 1
+    assert await one.read("b") == numbered(range(6))
+
+
+async def test_several_consumers_and_publishers_give_everyone_everything_once(new_process: OpenProcess) -> None:
+    first, second = await new_process(limits=QUEUED), await new_process(limits=QUEUED)
+    await chat_with(first, *(f"s{number}" for number in range(5)))
+    async with consuming(first, first.sessions.complete), consuming(second, second.sessions.complete):
+        await asyncio.gather(*(process.publish("chat", b"%d" % n) for n in range(15) for process in (first, second)))
+
+        async def is_done() -> bool:
+            return await first.sessions.lacking(first.name("chat")) == 0
+
+        await eventually(is_done)
+    source = await first.read_stream("chat")
+    assert len(source) == 30
+    for number in range(5):
+        assert await first.read(f"s{number}") == source
+
+
+async def test_a_publish_whose_job_cannot_be_put_still_succeeds(
+    new_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await new_process(limits=QUEUED)
+    await chat_with(one, "a", "b")
+
+    async def refuses(*_: Any) -> None:
+        raise EngineUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one.queue.__class__, "put", refuses)
+        assert (await one.publish("chat", b"1")).mode is Mode.SKIPPED
+    assert await one.complete_all() == 1
+    assert await one.read("a") == numbered([1])
+
+
+# The delivery role as a whole
+
+
+async def test_the_delivery_role_completes_cleans_and_consumes_by_itself(
+    new_process: OpenProcess, other: Process, clock: ShiftedClock
+) -> None:
+    one = await new_process(limits=QUEUED)
+    await chat_with(one, "a", "b")
+    await one.create("news")
+    await one.subscribe("c", "news")
+    await one.append("news", b"left undone")
+    await one.publish("chat", b"queued")
+    delivering = asyncio.create_task(other.sweep.deliver(complete_seconds=0.05, clean_seconds=0.05))
+    try:
+
+        async def is_there() -> bool:
+            return [await one.read(session) for session in "abc"] == [[b"queued"], [b"queued"], [b"left undone"]]
+
+        await eventually(is_there)
+        clock.ahead_ms = 1800 * 1000 - 1000
+        await one.touch("c")
+        clock.ahead_ms += 2000
+
+        async def is_clean() -> bool:
+            return await one.members("chat") == {} and set(await one.members("news")) == {"c"}
+
+        await eventually(is_clean)
+    finally:
+        delivering.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await delivering
+
+
+async def test_a_tenant_without_streams_is_no_trouble(one: Process) -> None:
+    assert await one.complete_all() == await one.clean() == 0
+
+
+async def test_the_sweep_goes_on_when_one_tenant_fails(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    await chat_with(one, "a")
+    await one.append("chat", b"1")
+    complete, failures = one.sweep.complete_all, 0
+
+    async def fails_twice(tenant: str) -> int:
+        nonlocal failures
+        failures += 1
+        if failures < 3:
+            raise EngineUnavailable("away")
+        return await complete(tenant)
+
+    task = asyncio.create_task(one.sweep._every(0.01, fails_twice))
+
+    async def is_there() -> bool:
+        return await one.read("a") == numbered([1])
+
+    try:
+        await eventually(is_there)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

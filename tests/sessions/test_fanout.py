@@ -1,0 +1,538 @@
+"""Fan-out: everyone gets everything once and in order, whoever does it, whoever else does it too, and whoever dies at it."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.engine import log
+from postroad.engine.commit import CommitPolicy, Committer, Draft, Stored
+from postroad.kernel.errors import EngineUnavailable, SessionNotFound, StreamNotFound
+from postroad.sessions import fanout
+from postroad.sessions.fanout import Fan
+from postroad.sessions.records import Op, decode_change, members_subject
+from postroad.sessions.rules import Mode, Step
+from postroad.streams.lives import Blueprint, ForkOf
+from postroad.streams.offsets import offset_text
+from tests.servers import Cable
+from tests.sessions.processes import JSON, TEXT, OpenProcess, Process, decoded, numbered
+from tests.waiting import eventually
+
+BYTES = "application/octet-stream"
+
+
+# Two gateways at once
+
+
+class Crowd:
+    """Sessions that come and go while two gateways publish; afterwards each must have what came while it was there."""
+
+    def __init__(self, *processes: Process) -> None:
+        self._processes = processes
+        self.acknowledged: list[bytes] = []
+        self.known_at_leave: dict[str, list[bytes]] = {}
+        self.is_over = False
+
+    async def publish(self, process: Process, letter: str, count: int) -> None:
+        for number in range(count):
+            message = f"{letter}{number}".encode()
+            published = await process.publish("chat", message)
+            assert published.mode is Mode.INLINE
+            assert published.reached.successes == published.reached.count
+            self.acknowledged.append(message)
+
+    async def visit(self, visitor: str) -> None:
+        """Come, stay for a while, go; each time as another session, by either gateway."""
+        number = 0
+        while not self.is_over:
+            session = f"{visitor}-{number}"
+            process = self._processes[number % 2]
+            await process.subscribe(session, "chat")
+            until = len(self.acknowledged) + 3
+            await eventually(lambda until=until: self.is_over or len(self.acknowledged) >= until, 30)  # type: ignore[misc]
+            if not self.is_over:
+                known = list(self.acknowledged)
+                await self._processes[(number + 1) % 2].unsubscribe(session, "chat")
+                self.known_at_leave[session] = known
+            number += 1
+
+
+async def changes(process: Process, source: str) -> dict[str, list[int]]:
+    """When each session came and went, by the list's own log."""
+    store, subject = process.name("").store, members_subject(process.tenant, source)
+    found: dict[str, list[int]] = {}
+    page = await log.read(process.link, store, subject, 1, 5000)
+    assert page.is_end
+    for entry in page.entries:
+        change = decode_change(entry.payload)
+        assert change.op in (Op.JOIN, Op.LEAVE)
+        for session in (*(member.session for member in change.members), *change.sessions):
+            found.setdefault(session, []).append(entry.sequence)
+    return found
+
+
+async def messages_of(process: Process, source: str) -> list[tuple[int, bytes]]:
+    page = await log.read(process.link, process.name("").store, process.name(source).data, 1, 5000)
+    assert page.is_end
+    return [(entry.sequence, entry.payload) for entry in page.entries]
+
+
+async def test_sessions_that_come_and_go_get_what_came_meanwhile_from_two_gateways(one: Process, other: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("steady", "chat")
+    crowd = Crowd(one, other)
+    visitors = [asyncio.create_task(crowd.visit(f"v{number}")) for number in range(4)]
+    await asyncio.gather(*(crowd.publish(process, letter, 25) for process, letter in ((one, "a"), (other, "b"))))
+    crowd.is_over = True
+    await asyncio.gather(*visitors)
+    source = await messages_of(one, "chat")
+    assert sorted(payload for _, payload in source) == sorted(crowd.acknowledged)
+    assert await one.read("steady") == [payload for _, payload in source]
+    visits = await changes(one, "chat")
+    assert len(visits) > 8
+    for session, (came, *went) in visits.items():
+        meant = [payload for sequence, payload in source if came < sequence and not (went and sequence > went[0])]
+        got = await one.read(session)
+        assert len(got) == len(set(got))
+        if not went:
+            assert got == meant, f"{session} has all that came since"
+            continue
+        assert got == meant[: len(got)], f"{session}: in order, without a gap"
+        known = set(crowd.known_at_leave[session])
+        assert [payload for payload in meant if payload in known] == [payload for payload in got if payload in known]
+    assert await one.complete_all() == 0, "nothing was left to do"
+
+
+async def test_many_publishes_at_once_by_two_gateways_reach_everyone_in_the_sources_order(one: Process, other: Process) -> None:
+    await one.create("chat")
+    for number in range(20):
+        await one.subscribe(f"s{number}", "chat")
+    published = await asyncio.gather(*(process.publish("chat", b"%d" % n) for n in range(60) for process in (one, other)))
+    assert all(answer.reached.successes == answer.reached.count == 20 for answer in published)
+    source = await one.read_stream("chat")
+    assert len(source) == 120
+    for number in range(20):
+        assert await one.read(f"s{number}") == source
+
+
+async def test_a_gateway_that_has_not_looked_for_long_goes_on_where_the_others_are(one: Process, other: Process) -> None:
+    """What it knows is old in every respect: state, members, patterns."""
+    await one.create("chat", JSON)
+    for session in ("a", "b", "c"):
+        await one.subscribe(session, "chat")
+    await one.publish("chat", b"1", JSON)
+    for number in range(2, 5):
+        await other.publish("chat", b"%d" % number, JSON)
+    await other.unsubscribe("b", "chat")
+    await other.subscribe("d", "ch*")
+    await other.publish("chat", b"5", JSON)
+    published = await one.publish("chat", b"6", JSON)
+    assert (published.reached.count, published.reached.successes) == (3, 3)
+    assert decoded(await one.read("a")) == decoded(await one.read("c")) == [1, 2, 3, 4, 5, 6]
+    assert decoded(await one.read("b")) == [1, 2, 3, 4]
+    assert decoded(await one.read("d")) == [5, 6]
+
+
+async def test_more_sessions_than_one_batch_has_room_for(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "_BATCH", 7)
+    monkeypatch.setattr(fanout, "_READ", 3)
+    await one.create("chat")
+    for number in range(17):
+        await one.subscribe(f"s{number:02}", "chat")
+    for number in range(5):
+        await one.append("chat", b"%d" % number)
+    await asyncio.gather(one.publish("chat", b"5"), other.publish("chat", b"6"), one.complete("chat"))
+    source = await one.read_stream("chat")
+    for number in range(17):
+        assert await one.read(f"s{number:02}") == source
+
+
+async def test_who_leaves_or_comes_between_two_batches_of_one_message(
+    one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "_BATCH", 2)
+    await one.create("chat")
+    for session in "bdfh":
+        await one.subscribe(session, "chat")
+    make, made = Fan._make, []
+
+    async def make_and_change(self: Fan, step: Step, media: str) -> None:
+        await make(self, step, media)
+        made.append([write.member.session for write in step.writes])
+        if len(made) == 1:
+            await other.unsubscribe("f", "chat")
+            await other.unsubscribe("b", "chat")
+            for session in "aceg":
+                await other.subscribe(session, "chat")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fan, "_make", make_and_change)
+        await one.publish("chat", b"1")
+    assert made == [["b", "d"], ["h"]]
+    await other.publish("chat", b"2")
+    assert {session: await one.read(session) for session in "abcdefgh"} == {
+        **{session: [b"2"] for session in "aceg"},
+        **{session: [b"1", b"2"] for session in "dh"},
+        "b": [b"1"],
+        "f": [],
+    }
+
+
+# Dying at it
+
+
+class Interrupted:
+    """The process's calls to the engine, of which the one that is named is made, but its answer never arrives."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.calls = 0
+
+    def patch(self, patched: pytest.MonkeyPatch) -> None:
+        patched.setattr(log, "read", self._wrap(log.read))  # they call it as the module's
+        patched.setattr(log, "last", self._wrap(log.last))
+        patched.setattr(Committer, "append_together", self._wrap(Committer.append_together))
+
+    def _wrap(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def wrapped(*arguments: Any, **more: Any) -> Any:
+            answer = await call(*arguments, **more)
+            self.calls += 1
+            if self.calls == self._at:
+                raise asyncio.CancelledError
+            return answer
+
+        return wrapped
+
+
+@contextlib.contextmanager
+def interrupted(at: int) -> Iterator[Interrupted]:
+    with pytest.MonkeyPatch.context() as patched:
+        work = Interrupted(at)
+        work.patch(patched)
+        with contextlib.suppress(asyncio.CancelledError):
+            yield work
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_a_fan_out_that_stops_anywhere_is_gone_on_with_by_the_same_process_or_another(
+    one: Process, other: Process, at: int
+) -> None:
+    """By a time-out, or since the client has left, after any of its calls; what the process thinks it knows is not to be used."""
+    await one.create("chat", JSON)
+    await one.subscribe("a", "chat")
+    await one.subscribe("p", "c*")
+    await one.publish("chat", b"1", JSON)
+    await other.subscribe("b", "chat")
+    await other.subscribe("q", "c*")
+    await other.subscribe("r", "*t")
+    until = await one.append("chat", b"2", JSON)
+    record = await one.streams.store.record(one.name("chat"))
+    assert record is not None
+    with interrupted(at) as work:
+        await one.fan("chat").run(record, until)
+    first, second = (one, other) if at % 2 else (other, one)
+    await first.publish("chat", b"3", JSON)
+    await second.publish("chat", b"4", JSON)
+    assert decoded(await one.read("a")) == decoded(await one.read("p")) == [1, 2, 3, 4]
+    for session in "bqr":
+        assert decoded(await one.read(session)) == [2, 3, 4], session
+    assert work.calls == at
+
+
+async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
+    cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = await new_process(cable.url, policy=CommitPolicy(try_seconds=1, deadline_seconds=8))
+    await one.create("chat")
+    for session in "abcd":
+        await one.subscribe(session, "chat")
+    await far.publish("chat", b"1")
+    send, has_been = Committer.append_together, asyncio.Event()
+
+    async def goes_deaf(self: Committer, drafts: Sequence[Draft]) -> Sequence[Stored]:
+        if len(drafts) > 2 and not has_been.is_set():
+            has_been.set()
+            cable.is_deaf = True
+            cable.swallowed.clear()
+            cutting = asyncio.create_task(cut())
+            stored = await send(self, drafts)
+            await cutting
+            return stored
+        return await send(self, drafts)
+
+    async def cut() -> None:
+        await cable.swallowed.wait()
+        cable.cut()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Committer, "append_together", goes_deaf)
+        await far.publish("chat", b"2")
+    assert has_been.is_set()
+    await far.publish("chat", b"3")
+    await one.publish("chat", b"4")
+    for session in "abcd":
+        assert await one.stored(session) == numbered([1, 2, 3, 4])
+
+
+async def test_a_gateway_that_comes_too_late_with_copies_that_are_there_reads_again(one: Process, other: Process) -> None:
+    """Its batch would be the same as one that has been made, but for a member that has left since; the engine refuses it for its
+    ids, not for its condition."""
+    await one.create("chat")
+    for session in "abcd":
+        await one.subscribe(session, "chat")
+    await one.publish("chat", b"1")
+    await other.unsubscribe("d", "chat")
+    until = await one.append("chat", b"2")
+    await other.complete("chat")
+    record = await one.streams.store.record(one.name("chat"))
+    assert record is not None
+    reached = await one.fan("chat").run(record, until)
+    assert (reached.count, reached.successes) == (3, 3)
+    for session in "abc":
+        assert await one.read(session) == numbered([1, 2])
+    assert await one.read("d") == numbered([1])
+
+
+# Patterns
+
+
+async def test_a_pattern_brings_streams_that_are_there_and_streams_made_later(one: Process, other: Process) -> None:
+    await one.create("chat:1", JSON)
+    await one.subscribe("p", "chat:*")
+    await one.publish("chat:1", b"1", JSON)
+    await other.create("chat:2", JSON)
+    await other.create("news", JSON)
+    await other.create("chat:2/sub", JSON)
+    for source in ("chat:2", "news", "chat:2/sub"):
+        await one.publish(source, b'"%s"' % source.encode(), JSON)
+    await other.publish("chat:1", b"2", JSON)
+    assert decoded(await one.read("p")) == [1, "chat:2", 2]
+
+
+async def test_a_session_that_comes_by_name_and_by_pattern_gets_each_message_once(one: Process, other: Process) -> None:
+    await one.create("chat", JSON)
+    await one.publish("chat", b"0", JSON)
+    await one.subscribe("s", "chat")
+    await one.publish("chat", b"1", JSON)
+    for pattern in ("c*", "*t"):
+        await other.subscribe("s", pattern)
+    published = await one.publish("chat", b"2", JSON)
+    assert (published.reached.count, published.reached.successes) == (1, 1)
+    await other.publish("chat", b"3", JSON)
+    await one.unsubscribe("s", "chat")
+    await one.publish("chat", b"4", JSON)
+    await one.unsubscribe("s", "c*")
+    await other.publish("chat", b"5", JSON)
+    await one.unsubscribe("s", "*t")
+    await other.publish("chat", b"6", JSON)
+    assert decoded(await one.read("s")) == [1, 2, 3, 4, 5]
+
+
+async def test_a_pattern_gives_streams_of_another_type_only_in_envelopes(one: Process) -> None:
+    await one.create("c:text")
+    await one.create("c:json", JSON)
+    await one.subscribe("plain", "c:*")
+    await one.subscribe("wrapped", "c:*", envelope=True)
+    await one.publish("c:text", b"hello")
+    await one.publish("c:json", b"1", JSON)
+    assert decoded(await one.read("plain")) == [1]
+    wrapped: list[Any] = decoded(await one.read("wrapped"))
+    assert [(one["stream"], one.get("text"), one.get("messages")) for one in wrapped] == [
+        ("c:text", "hello", None),
+        ("c:json", None, [1]),
+    ]
+
+
+async def test_a_new_pattern_is_seen_by_every_fan_of_a_process(one: Process, other: Process) -> None:
+    """What one stream's fan-out has read of the patterns does not make another's up to date."""
+    for number in range(3):
+        await one.create(f"c{number}", JSON)
+        await one.subscribe(f"s{number}", f"c{number}")
+        await one.publish(f"c{number}", b"1", JSON)
+    await other.subscribe("p", "c*")
+    await one.subscribe("q", "x*")  # this process reads the patterns, too
+    for number in range(3):
+        await one.publish(f"c{number}", b"%d" % (10 + number), JSON)
+    assert decoded(await one.read("p")) == [10, 11, 12]
+
+
+async def test_no_pattern_brings_a_session_its_own_messages(one: Process, other: Process) -> None:
+    await one.create("chat", JSON)
+    await one.subscribe("a", "*")
+    await one.subscribe("b", "*", envelope=True)
+    await one.publish("chat", b"1", JSON)
+    for process in (one, other, one):
+        await process.complete_all()
+    await one.append("session:a", b'"by hand"', JSON)
+    await other.complete_all()
+    assert decoded(await one.read("a")) == [1, "by hand"]
+    assert len(await one.read("b")) == 1
+
+
+async def test_two_who_bring_the_same_pattern_at_once(one: Process, other: Process) -> None:
+    await one.create("chat", JSON)
+    await asyncio.gather(*(process.subscribe(f"s{n}", "c*") for n in range(5) for process in (one, other)))
+    await one.publish("chat", b"1", JSON)
+    for number in range(5):
+        assert decoded(await other.read(f"s{number}")) == [1]
+
+
+# Envelopes
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "held"),
+    [
+        (TEXT, b"hello", {"text": "hello"}),
+        ("text/html; charset=utf-8", b"<p>", {"text": "<p>"}),
+        (JSON, b'{"a":1},2', {"messages": [{"a": 1}, 2]}),
+        (BYTES, b"\x00\xff", {"base64": "AP8="}),
+    ],
+)
+async def test_an_envelope_says_where_a_message_is_from(
+    one: Process, content_type: str, data: bytes, held: dict[str, Any]
+) -> None:
+    await one.create("chat", content_type)
+    await one.subscribe("s", "chat", envelope=True)
+    offset = offset_text((await one.publish("chat", data, content_type)).outcome.next_offset)
+    assert decoded(await one.read("s")) == [{"stream": "chat", "offset": offset, **held}]
+    assert (await one.sessions.look(one.tenant, "s")).record.content_type == JSON
+
+
+async def test_a_session_with_envelopes_takes_streams_of_any_type(one: Process) -> None:
+    for number, content_type in enumerate((TEXT, JSON, BYTES)):
+        await one.create(f"c{number}", content_type)
+        await one.subscribe("s", f"c{number}", envelope=True)
+        await one.publish(f"c{number}", b"1", content_type)
+    found: list[Any] = decoded(await one.read("s"))
+    assert [one["stream"] for one in found] == ["c0", "c1", "c2"]
+
+
+# Large messages
+
+
+async def test_large_messages_go_in_batches_that_fit(new_process: OpenProcess) -> None:
+    """All copies together are more than may wait to be stored."""
+    one = await new_process(waiting_bytes_max=24 * 1024 * 1024)
+    await one.create("chat", BYTES)
+    for number in range(12):
+        await one.subscribe(f"s{number}", "chat")
+    large = bytes(3_000_000)
+    published = await one.publish("chat", large, BYTES)
+    assert (published.reached.count, published.reached.successes) == (12, 12)
+    for number in range(12):
+        assert [len(payload) for payload in await one.read(f"s{number}")] == [len(large)]
+
+
+async def test_a_message_that_an_envelope_makes_too_large_is_announced_without_its_content(one: Process) -> None:
+    await one.create("chat", BYTES)
+    await one.subscribe("plain", "chat")
+    await one.subscribe("wrapped", "chat", envelope=True)
+    large = bytes(7_000_000)
+    offset = offset_text((await one.publish("chat", large, BYTES)).outcome.next_offset)
+    await one.publish("chat", b"x", BYTES)
+    assert await one.read("plain") == [large, b"x"]
+    first, second = (msgspec.json.decode(payload) for payload in await one.read("wrapped"))
+    assert first == {"stream": "chat", "offset": offset, "isOmitted": True}
+    assert second["base64"] == "eA=="
+
+
+async def test_a_message_that_just_fits_its_stream_holds_up_nothing(one: Process) -> None:
+    await one.create("c", BYTES)
+    await one.subscribe("a-session-with-a-long-name" * 4, "c")
+    size = one.link.max_payload
+    while True:
+        try:
+            await one.publish("c", bytes(size), BYTES)
+            break
+        except Exception:
+            size -= 16
+    await one.publish("c", b"x", BYTES)
+    assert [len(payload) for payload in await one.read("a-session-with-a-long-name" * 4)][-1] == 1
+
+
+# Sources
+
+
+async def test_a_source_that_was_deleted_and_made_again_goes_on(one: Process, other: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    await one.publish("chat", b"1")
+    await one.append("chat", b"never seen")
+    await other.streams.delete(one.name("chat"))
+    assert await one.complete_all() == 0
+    with pytest.raises(StreamNotFound):
+        await one.publish("chat", b"2")
+    await other.create("chat")
+    assert (await one.publish("chat", b"3")).reached.successes == 1
+    assert await one.read("s") == numbered([1, 3])
+
+
+async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_those_of_the_first(one: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    await one.subscribe("wrapped", "chat", envelope=True)
+    await one.streams.delete(one.name("chat"))
+    await one.create("chat", JSON)
+    await one.publish("chat", b"1", JSON)
+    assert await one.read("s") == []
+    [wrapped] = await one.read("wrapped")
+    assert msgspec.json.decode(wrapped)["messages"] == [1]
+
+
+async def test_a_fork_is_a_source_of_what_is_its_own(one: Process) -> None:
+    await one.create("chat")
+    await one.publish("chat", b"1")
+    await one.streams.create(one.name("fork"), Blueprint(fork=ForkOf("chat")))
+    await one.subscribe("s", "fork")
+    assert await one.complete_all() == 0
+    await one.publish("fork", b"2")
+    await one.publish("chat", b"3")
+    assert await one.read("s") == numbered([2])
+
+
+async def test_what_is_appended_without_a_publish_comes_with_the_next_one_or_the_sweep(one: Process, other: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    await one.append("chat", b"1")
+    await other.publish("chat", b"2")
+    assert await one.read("s") == numbered([1, 2])
+    await one.append("chat", b"3")
+    await one.append("chat", b"4")
+    assert await one.sessions.lacking(one.name("chat")) == 2
+    assert await other.complete_all() == 2
+    assert await one.read("s") == numbered([1, 2, 3, 4])
+    assert await one.sessions.lacking(one.name("chat")) == await one.complete_all() == 0
+
+
+async def test_a_publish_that_only_the_append_refuses_fails(one: Process) -> None:
+    with pytest.raises(StreamNotFound):
+        await one.publish("missing", b"1")
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    await one.end("s")
+    with pytest.raises(SessionNotFound):
+        await one.touch("s")
+    assert (await one.publish("chat", b"1")).reached.count == 0
+
+
+async def test_a_fan_out_that_fails_does_not_fail_the_publish(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+
+    async def unavailable(*_: Any) -> None:
+        raise EngineUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fan, "_learn", unavailable)
+        published = await one.publish("chat", b"1")
+    assert (published.mode, published.reached.successes) == (Mode.SKIPPED, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Fan, "_make", unavailable)
+        published = await one.publish("chat", b"2")
+    assert (published.mode, published.reached.count, published.reached.successes) == (Mode.INLINE, 1, 0)
+    assert await one.complete_all() == 2
+    assert await one.read("s") == numbered([1, 2])

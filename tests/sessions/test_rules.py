@@ -1,0 +1,405 @@
+"""Who gets what, how much at a time and by which way: against naive models, and against the seed's tables."""
+
+import base64
+import re
+import time
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.kernel.errors import InvalidParameter
+from postroad.sessions import rules
+from postroad.sessions.records import Change, FanState, Member, Op, SessionRecord, decode_change, decode_state, encode
+from postroad.sessions.rules import (
+    Breaker,
+    BreakerState,
+    FanLimits,
+    Mode,
+    Roster,
+    SourceMessage,
+    Write,
+    eligible,
+    envelope_alone,
+    enveloped,
+    is_pattern,
+    mode_for,
+    next_step,
+    pattern_matches,
+    session_id,
+    source_name,
+    takes,
+)
+
+TEXT, JSON = "text/plain", "application/json"
+
+
+def member(session: str, joined_at: int = 0, media: str = TEXT, *, envelope: bool = False) -> Member:
+    return Member(session, joined_at, media, envelope)
+
+
+def test_the_constants_are_the_seeds() -> None:
+    assert rules.DEFAULT_SESSION_TTL_SECONDS == 1800
+    assert rules.FANOUT_QUEUE_THRESHOLD == 200
+    assert rules.MAX_INLINE_FANOUT == 1000
+    assert rules.FANOUT_RPC_TIMEOUT_MS == 10_000
+    assert rules.CIRCUIT_BREAKER_FAILURE_THRESHOLD == 5
+    assert rules.CIRCUIT_BREAKER_RECOVERY_MS == 60_000
+    assert FanLimits() == FanLimits(queue_threshold=200, inline_max=1000, has_queue=True)
+
+
+# Who gets what next
+
+_MEMBERS = st.lists(
+    st.builds(
+        Member, st.text("abc", min_size=1, max_size=2), st.integers(0, 20), st.sampled_from([TEXT, JSON]), envelope=st.booleans()
+    ),
+    unique_by=lambda one: one.session,
+    max_size=8,
+)
+_MESSAGES = st.lists(st.builds(SourceMessage, st.integers(1, 40), st.binary(max_size=4)), unique_by=lambda one: one.sequence)
+_LIMITS = st.integers(1, 7)
+_BYTES = st.integers(0, 12)
+
+
+def in_order(messages: list[SourceMessage]) -> list[SourceMessage]:
+    return sorted(messages, key=lambda message: message.sequence)
+
+
+def expected_writes(messages: list[SourceMessage], members: list[Member]) -> list[Write]:
+    by_id = sorted(members, key=lambda one: one.session)
+    return [Write(one, message) for message in messages for one in by_id if takes(one, message, TEXT)]
+
+
+@given(_MESSAGES, _MEMBERS, _LIMITS, _BYTES)
+def test_step_by_step_each_member_gets_each_message_once_and_in_order(
+    unordered: list[SourceMessage], members: list[Member], limit: int, bytes_max: int
+) -> None:
+    messages, roster, state = in_order(unordered), Roster([members]), FanState()
+    made: list[Write] = []
+    last = messages[-1].sequence if messages else 0
+    while state.done < last:
+        step = next_step(state, messages, roster, TEXT, limit, bytes_max)
+        assert len(step.writes) <= limit
+        assert len(step.writes) <= 1 or sum(len(write.message.payload) for write in step.writes) <= bytes_max
+        assert step.writes or step.state.done == last, "a step that writes nothing is the last"
+        made += step.writes
+        state = step.state
+    assert made == expected_writes(messages, members)
+    assert state == FanState(done=last)
+
+
+@given(_MESSAGES, _MEMBERS, _MEMBERS, _LIMITS, st.integers(0, 10))
+def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
+    unordered: list[SourceMessage], members: list[Member], newcomers: list[Member], limit: int, steps: int
+) -> None:
+    """Some leave after a few steps, others come; those that come have missed everything up to then."""
+    messages, state = in_order(unordered), FanState()
+    last = messages[-1].sequence if messages else 0
+    stay = members[::2]
+    come = [member(f"n{one.session}", 100) for one in newcomers]
+    roster = Roster([members])
+    made: list[Write] = []
+    number = 0
+    while state.done < last:
+        if number == steps:
+            roster = Roster([stay, come])
+        step = next_step(state, messages, roster, TEXT, limit)
+        made += step.writes
+        state = step.state
+        number += 1
+    for one in stay:
+        assert [write for write in made if write.member == one] == expected_writes(messages, [one])
+    for one in members:
+        got = [write for write in made if write.member == one]
+        assert got == expected_writes(messages, [one])[: len(got)], "who left has what came first"
+    assert not [write for write in made if write.member in come]
+
+
+@given(_MESSAGES, _MEMBERS, _LIMITS)
+def test_whoever_goes_on_from_a_state_makes_the_same_writes(
+    unordered: list[SourceMessage], members: list[Member], limit: int
+) -> None:
+    """What is done from the state as it is stored is what would have been done next."""
+    messages, roster = in_order(unordered), Roster([members])
+    first = next_step(FanState(), messages, roster, TEXT, limit)
+    stored = decode_state(encode(first.state))
+    left = [message for message in messages if message.sequence > stored.done]
+    rest = next_step(stored, left, roster, TEXT, 10_000)
+    assert [*first.writes, *rest.writes] == expected_writes(messages, members)
+
+
+def step_of(
+    members: list[Member], messages: Sequence[int], limit: int, state: FanState | None = None
+) -> tuple[list[str], FanState]:
+    step = next_step(state or FanState(), [SourceMessage(one, b"") for one in messages], Roster([members]), TEXT, limit)
+    return [f"{write.member.session}{write.message.sequence}" for write in step.writes], step.state
+
+
+def test_a_state_says_how_far_it_is() -> None:
+    three = [member("a"), member("b"), member("c")]
+    assert step_of(three, [5, 7], 2) == (["a5", "b5"], FanState(at=5, upto="b"))
+    assert step_of(three, [5, 7], 2, FanState(at=5, upto="b")) == (["c5", "a7"], FanState(done=5, at=7, upto="a"))
+    assert step_of(three, [5, 7], 3) == (["a5", "b5", "c5"], FanState(done=5, at=7, upto=""))
+    assert step_of(three, [5, 7], 6) == (["a5", "b5", "c5", "a7", "b7", "c7"], FanState(done=7))
+    assert step_of(three, [7], 6, FanState(done=3, at=5, upto="b")) == (["a7", "b7", "c7"], FanState(done=7)), "5 is gone"
+    assert step_of([], [5, 7], 6) == ([], FanState(done=7)), "nobody lacks what nobody was to get"
+
+
+def test_a_member_gets_what_came_after_it_joined() -> None:
+    assert not takes(member("a", 5), SourceMessage(4, b""), TEXT)
+    assert not takes(member("a", 5), SourceMessage(5, b""), TEXT)
+    assert takes(member("a", 5), SourceMessage(6, b""), TEXT)
+
+
+def test_a_member_gets_what_is_of_its_type_or_is_put_into_an_envelope() -> None:
+    message = SourceMessage(1, b"")
+    assert not takes(member("a", media=JSON), message, TEXT)
+    assert takes(member("a", media=JSON), message, JSON)
+    assert takes(member("a", media=JSON, envelope=True), message, TEXT)
+
+
+# The roster
+
+
+def test_a_roster_is_in_the_order_of_its_ids() -> None:
+    roster = Roster([[member("b", 2), member("a", 3)], [member("C", 1)]])
+    assert roster.sessions == ["C", "a", "b"]
+    assert [one.session for one in roster.members] == roster.sessions
+    assert (len(roster), roster.first_joined()) == (3, 1)
+
+
+def test_who_came_twice_counts_once_and_from_the_first() -> None:
+    early, late = member("a", 3, JSON, envelope=True), member("a", 8)
+    assert Roster([[late], [early]]).members == [early]
+    assert Roster([[early], [late]]).members == [early]
+
+
+@pytest.mark.parametrize(("after", "left"), [("", "abd"), ("a", "bd"), ("b", "d"), ("c", "d"), ("d", ""), ("z", "")])
+def test_a_roster_goes_on_after_an_id_whether_it_is_still_there_or_not(after: str, left: str) -> None:
+    roster = Roster([[member("a"), member("b"), member("d")]])
+    assert "".join(one.session for one in roster.after(after)) == left
+
+
+def test_an_empty_roster_has_nobody() -> None:
+    assert (len(Roster([])), Roster([[]]).first_joined(), list(Roster([]).after("x"))) == (0, 0, [])
+
+
+def test_eligible_are_those_who_joined_before() -> None:
+    roster = Roster([[member("a", 3), member("b", 5), member("c", 7)]])
+    assert [eligible(roster, sequence) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
+
+
+# The way: the seed's table, row by row
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_up_to_the_threshold_it_is_inline(count: int, has_queue: bool) -> None:
+    assert mode_for(count, FanLimits(has_queue=has_queue), is_open=False) is Mode.INLINE
+
+
+@pytest.mark.parametrize("count", [201, 1000, 1001, 100_000])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_above_it_goes_to_the_queue_if_there_is_one(count: int, is_open: bool) -> None:
+    assert mode_for(count, FanLimits(), is_open=is_open) is Mode.QUEUED
+
+
+@pytest.mark.parametrize(("count", "mode"), [(201, Mode.INLINE), (1000, Mode.INLINE), (1001, Mode.SKIPPED), (9999, Mode.SKIPPED)])
+def test_without_a_queue_it_is_skipped_above_the_cap(count: int, mode: Mode) -> None:
+    assert mode_for(count, FanLimits(has_queue=False), is_open=False) is mode
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_with_an_open_circuit_what_would_be_inline_is_not(count: int) -> None:
+    assert mode_for(count, FanLimits(), is_open=True) is Mode.CIRCUIT_OPEN
+    assert mode_for(count, FanLimits(has_queue=False), is_open=True) is Mode.CIRCUIT_OPEN
+
+
+def test_modes_are_called_what_the_seed_calls_them() -> None:
+    assert [mode.value for mode in Mode] == ["inline", "queued", "circuit-open", "skipped"]
+
+
+# The breaker: the seed's list of transitions
+
+MINUTE = 60_000
+
+
+def opened(at_ms: int = 0) -> Breaker:
+    breaker = Breaker()
+    for _ in range(5):
+        breaker.note(0, 3, at_ms)
+    return breaker
+
+
+def test_a_breaker_begins_closed() -> None:
+    assert Breaker().state(0) is BreakerState.CLOSED
+    assert Breaker().admits(0)
+    assert not Breaker().has_failures
+
+
+def test_it_opens_after_five_failures_in_a_row() -> None:
+    breaker = Breaker()
+    for _ in range(4):
+        breaker.note(0, 1, 0)
+        assert breaker.state(0) is BreakerState.CLOSED
+        assert breaker.has_failures
+    breaker.note(2, 1, 0)  # one that failed for some has failed
+    assert breaker.state(0) is BreakerState.OPEN
+    assert not breaker.admits(0)
+
+
+def test_one_without_failures_begins_the_count_anew() -> None:
+    breaker = Breaker()
+    for successes, failures in [(0, 1)] * 4 + [(1, 0)] + [(0, 1)] * 4:
+        breaker.note(successes, failures, 0)
+    assert breaker.state(0) is BreakerState.CLOSED
+
+
+def test_it_is_half_open_a_minute_after_the_last_failure() -> None:
+    breaker = opened(at_ms=1000)
+    assert breaker.state(1000 + MINUTE - 1) is BreakerState.OPEN
+    assert breaker.state(1000 + MINUTE) is BreakerState.HALF_OPEN
+
+
+def test_half_open_it_admits_one_alone() -> None:
+    breaker = opened()
+    assert breaker.admits(MINUTE)
+    assert not breaker.admits(MINUTE)
+    assert not breaker.admits(2 * MINUTE - 1)
+    assert breaker.admits(2 * MINUTE), "the first was never heard of again"
+
+
+def test_any_success_closes_it_when_half_open() -> None:
+    breaker = opened()
+    assert breaker.admits(MINUTE)
+    breaker.note(1, 2, MINUTE + 5)
+    assert breaker.state(MINUTE + 5) is BreakerState.CLOSED
+    assert not breaker.has_failures
+
+
+def test_only_failures_open_it_again_when_half_open() -> None:
+    breaker = opened()
+    assert breaker.admits(MINUTE)
+    breaker.note(0, 3, MINUTE + 5)
+    assert breaker.state(MINUTE + 5 + MINUTE - 1) is BreakerState.OPEN
+    assert breaker.state(MINUTE + 5 + MINUTE) is BreakerState.HALF_OPEN
+
+
+@pytest.mark.parametrize("now_ms", [0, MINUTE])
+def test_one_without_failures_closes_it_from_any_state(now_ms: int) -> None:
+    breaker = opened()
+    breaker.note(0, 0, now_ms)
+    assert breaker.state(now_ms) is BreakerState.CLOSED
+
+
+def test_one_that_was_under_way_when_it_opened_does_not_close_it_by_half() -> None:
+    breaker = opened()
+    breaker.note(2, 1, 10)
+    assert breaker.state(10) is BreakerState.OPEN
+
+
+# Names
+
+
+@pytest.mark.parametrize("text", ["a", "user-alice", "0190a5a1-7c3e-7000-8000-000000000000", "a.b:c_d-e", "x" * 128])
+def test_an_id_of_a_session_is_taken(text: str) -> None:
+    assert session_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "x" * 129, "a/b", "a b", "a*", "a\n", "\u00e9", ">", "a%2Fb"])
+def test_another_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        session_id(text)
+
+
+@pytest.mark.parametrize("text", ["chat", "chat:*", "*", "a/*/c", "a*b*c", "x" * 256])
+def test_a_stream_or_a_pattern_can_be_subscribed_to(text: str) -> None:
+    assert source_name(text) == text
+    assert is_pattern(text) == ("*" in text)
+
+
+@pytest.mark.parametrize("text", ["", "*" * 9, "x" * 256 + "*", "a b*", "a//b", "a*\n", ">*", "/a"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        source_name(text)
+
+
+@pytest.mark.parametrize("text", ["session:42", "session:*"])
+def test_streams_of_sessions_cannot_be_subscribed_to(text: str) -> None:
+    with pytest.raises(InvalidParameter):
+        source_name(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stream", "fits"),
+    [
+        ("chat:*", "chat:1", True),
+        ("chat:*", "chat:", True),
+        ("chat:*", "chat", False),
+        ("chat:*", "xchat:1", False),
+        ("chat:*", "chat:1/2", False),
+        ("*", "a/b", False),
+        ("*/b", "a/b", True),
+        ("a/*/c", "a/b/c", True),
+        ("a/*/c", "a/b/b/c", False),
+        ("a*b*c", "abbc", True),
+        ("a*b*c", "acb", False),
+        ("a.c*", "abc", False),
+        ("*", "session:1", False),
+        ("s*", "session:1", False),
+        ("*", "sessions", True),
+    ],
+)
+def test_a_star_stands_for_any_characters_of_one_part_and_for_no_session(pattern: str, stream: str, fits: bool) -> None:
+    assert pattern_matches(pattern, stream) is fits
+
+
+@given(st.text("ab/*.", min_size=1, max_size=8), st.text("ab/.", min_size=1, max_size=8))
+def test_patterns_fit_what_the_same_regular_expression_fits(pattern: str, stream: str) -> None:
+    expression = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
+    assert pattern_matches(pattern, stream) is (re.fullmatch(expression, stream) is not None)
+
+
+def test_no_pattern_takes_long() -> None:
+    """Whoever may subscribe chooses the pattern, and every publish tries it."""
+    began = time.perf_counter()
+    assert not pattern_matches("*a*a*a*a*a*a*a*b", "a" * 255)
+    assert time.perf_counter() - began < 0.1
+
+
+# Envelopes
+
+
+def test_json_in_an_envelope_stays_json() -> None:
+    made = enveloped("chat:1", "0_5", b'{"a":1},2', JSON)
+    assert msgspec.json.decode(made) == {"stream": "chat:1", "offset": "0_5", "messages": [{"a": 1}, 2]}
+
+
+def test_text_in_an_envelope_is_a_string() -> None:
+    made = enveloped("chat", "0_5", 'say "\u00e9"\n'.encode() + b"\xff", TEXT)
+    assert msgspec.json.decode(made) == {"stream": "chat", "offset": "0_5", "text": 'say "\u00e9"\n\ufffd'}
+
+
+@given(st.binary())
+def test_bytes_in_an_envelope_are_base64(payload: bytes) -> None:
+    made = msgspec.json.decode(enveloped("chat", "0_5", payload, "application/octet-stream"))
+    assert (base64.b64decode(made.pop("base64")), made) == (payload, {"stream": "chat", "offset": "0_5"})
+
+
+def test_an_envelope_alone_says_where_the_message_is() -> None:
+    assert msgspec.json.decode(envelope_alone("chat", "0_5")) == {"stream": "chat", "offset": "0_5", "isOmitted": True}
+
+
+# What is stored
+
+
+def test_records_have_a_version_and_take_fields_that_are_not_known() -> None:
+    change = Change(op=Op.JOIN, members=(member("a", 5, envelope=True),))
+    assert decode_change(encode(change)) == change
+    assert decode_change(b'{"v":2,"op":"-","sessions":["a"],"new":1}') == Change(v=2, op=Op.LEAVE, sessions=("a",))
+    assert decode_state(b"{}") == FanState()
+    record = SessionRecord(id="a", content_type=TEXT, created_at_ms=1, expires_at_ms=2, subscriptions={})
+    assert msgspec.json.decode(encode(record))["v"] == 1
