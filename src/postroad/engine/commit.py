@@ -98,6 +98,7 @@ class Committer:
         self._backlog = backlog
         self._batch_ids = ShortIds()
         self._waiting: deque[_Unit] = deque()
+        self._together_waiting = 0  # units of several messages: they need a batch anyway, and the others may come along
         self._alone_in_flight = 0
         self._is_batch_in_flight = False
         self._is_advance_due = False
@@ -149,6 +150,7 @@ class Committer:
         self._backlog.take(size)
         unit = _Unit(drafts, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
         self._waiting.append(unit)
+        self._together_waiting += len(drafts) > 1
         self._advance_soon()
         return unit.future
 
@@ -163,7 +165,7 @@ class Committer:
         self._is_advance_due = False
         if self._is_batch_in_flight:
             return
-        if len(self._waiting) >= self._policy.batch_from:
+        if len(self._waiting) >= self._policy.batch_from or self._together_waiting:
             self._is_batch_in_flight = True
             self._start(self._store_batch(self._take_batch()))
             return
@@ -186,6 +188,7 @@ class Committer:
             if units and (messages > self._policy.batch_messages_max or size > self._policy.batch_bytes_max):
                 break
             self._waiting.popleft()
+            self._together_waiting -= len(unit.drafts) > 1
             if unit.future.cancelled():  # its caller left before it was ever sent
                 self._backlog.give_back(unit.size)
                 messages -= len(unit.drafts)
