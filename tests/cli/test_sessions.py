@@ -148,7 +148,7 @@ async def test_a_tail_ends_with_its_session(shell: Shell, stream: str, session: 
 
 async def test_a_tail_that_touches_keeps_a_session_alive(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
-    own = Installation(tmp_path / "own", POSTROAD_SESSION_TTL_SECONDS="3")
+    own = Installation(tmp_path / "own", POSTROAD_SESSION_TTL_SECONDS="3", POSTROAD_FANOUT_QUEUE_THRESHOLD="0")
     try:
         await own.start().ready()
         there = shell.with_environment(POSTROAD_URL=own.url, POSTROAD_KEY=own.credentials["tenant_key"])
@@ -156,7 +156,7 @@ async def test_a_tail_that_touches_keeps_a_session_alive(shell: Shell, tmp_path:
         looked_at, touched = (there.run("sessions", "subscribe", "s").output.strip() for _ in range(2))
         only_looks, touches = start(there, "sessions", "tail", looked_at), start(there, "sessions", "tail", touched, "--touch")
         await eventually(lambda: there.try_to("sessions", "show", looked_at).code == 4, 15)
-        there.run("sessions", "publish", "s", '"still here"')
+        assert there.run("sessions", "publish", "s", '"still here"').output.endswith("sessions get it in a moment (queued)\n")
         assert touches.stdout is not None
         assert touches.stdout.readline() == '"still here"\n'
         touches.send_signal(signal.SIGINT)
