@@ -15,6 +15,7 @@ async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:
         yield running
 
 
+@pytest.mark.timeout(300)  # thousands of requests, on a machine that may be busy with other tests
 @pytest.mark.parametrize("is_platform", [False, True], ids=["a tenant's key", "a platform key"])
 async def test_every_operation_keeps_to_its_description(own_gateway: Gateway, is_platform: bool) -> None:
     outcome = await schemathesis(own_gateway, is_platform=is_platform, examples=8, is_same_each_time=True)
