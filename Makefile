@@ -13,6 +13,7 @@ run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included;
 	@exec $(BIN)/postroad up
 
 test: setup ## Run every test
+	@sh scripts/setup-node
 	@$(BIN)/python -m pytest -n auto --dist loadgroup tests
 
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)

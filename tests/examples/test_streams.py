@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -24,8 +23,6 @@ from tests.installation import Installation
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "streams"
 PAGE = Path(__file__).parent / "page.mjs"
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +104,6 @@ async def appending(postroad: AsyncPostroad, stream: str, count: int) -> AsyncIt
     await task
 
 
-@needs_node
 async def test_reloads_lose_and_repeat_nothing(postroad: AsyncPostroad, page: Page) -> None:
     async with appending(postroad, stream_of(page), 400):
         progress = set()
@@ -122,7 +118,6 @@ async def test_reloads_lose_and_repeat_nothing(postroad: AsyncPostroad, page: Pa
     assert page.record == list(range(400))
 
 
-@needs_node
 async def test_a_line_that_breaks_loses_and_repeats_nothing(postroad: AsyncPostroad, page: Page, running: Installation) -> None:
     line = Line(running.url, lasts_bytes=4000)
     async with line.laid() as url, appending(postroad, stream_of(page), 300):
@@ -133,7 +128,6 @@ async def test_a_line_that_breaks_loses_and_repeats_nothing(postroad: AsyncPostr
     assert {state["name"] for state in states} == {"connecting", "live", "waiting", "closed"}
 
 
-@needs_node
 async def test_what_the_page_was_busy_with_comes_again(postroad: AsyncPostroad, page: Page) -> None:
     await postroad.streams.append_many(stream_of(page), [1, 2])
     await page.load(lifeMs=400, handlingMs=60_000)
@@ -143,7 +137,6 @@ async def test_what_the_page_was_busy_with_comes_again(postroad: AsyncPostroad, 
     assert page.record == [1, 2, 3]
 
 
-@needs_node
 async def test_what_the_page_could_not_handle_comes_again(postroad: AsyncPostroad, page: Page) -> None:
     await postroad.streams.append_many(stream_of(page), [1, 2])
     await postroad.streams.close(stream_of(page), 3)
@@ -152,7 +145,6 @@ async def test_what_the_page_could_not_handle_comes_again(postroad: AsyncPostroa
     assert [state["error"] for state in states if state["name"] == "waiting"] == ["the page could not"] * 2
 
 
-@needs_node
 async def test_a_token_that_is_no_longer_good_is_replaced(postroad: AsyncPostroad, page: Page) -> None:
     await postroad.streams.close(stream_of(page), 1)
     renewed = Page(page.home, page.url, ("pr_token_expired", *page.tokens))
@@ -160,7 +152,6 @@ async def test_a_token_that_is_no_longer_good_is_replaced(postroad: AsyncPostroa
     assert page.record == [1]
 
 
-@needs_node
 async def test_what_cannot_be_helped_is_said(postroad: AsyncPostroad, page: Page) -> None:
     refused = Page(page.home, page.url, ("pr_token_wrong",))
     assert (await refused.load())[-1]["name"] == "failed"
@@ -169,7 +160,6 @@ async def test_what_cannot_be_helped_is_said(postroad: AsyncPostroad, page: Page
     assert (last["name"], "no such stream" in last["error"].lower()) == ("failed", True)
 
 
-@needs_node
 async def test_now_begins_with_what_is_to_come(postroad: AsyncPostroad, page: Page) -> None:
     await postroad.streams.append(stream_of(page), "before")
     await page.load(lifeMs=400, offset="now")

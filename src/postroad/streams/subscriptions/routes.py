@@ -13,7 +13,7 @@ import msgspec
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Handler, Route
-from postroad.kernel.caller import Scope
+from postroad.kernel.caller import SEND_A_KEY, Scope
 from postroad.kernel.errors import (
     AlreadyExists,
     EngineUnavailable,
@@ -179,7 +179,7 @@ class SubscriptionRoutes:
 
     async def get_subscription(self, request: Request) -> Reply:
         if Scope.READ not in request.caller.scopes:  # nobody in particular: a stream may be public, a subscription is not
-            raise Unauthenticated("send a key as 'Authorization: Bearer <key>'")
+            raise Unauthenticated(SEND_A_KEY)
         return Reply(self._view(await self._subscriptions.find(request.caller, _id(request))))
 
     async def delete_subscription(self, request: Request) -> Reply:
