@@ -36,6 +36,9 @@ class Process:
     queue: FanoutQueue
     sweep: Sweep
     tenant: str
+    committers: Committers
+    clock: Clock
+    limits: FanLimits
 
     def name(self, stream: str) -> Name:
         return Name(self.tenant, stream)
@@ -126,14 +129,20 @@ async def open_process(
     await ensure_stream(link, queue_stream(1))
     clock = clock or ShiftedClock()
     committers = Committers(link, policy or CommitPolicy(), Backlog(waiting_bytes_max))
+    return _process(link, committers, clock, tenant, limits or FanLimits())
+
+
+def reborn(process: Process) -> Process:
+    """A process that knows nothing of what that one knew, on its connection."""
+    return _process(process.link, process.committers, process.clock, process.tenant, process.limits)
+
+
+def _process(link: Link, committers: Committers, clock: Clock, tenant: str, limits: FanLimits) -> Process:
     streams = Streams(Store(link, committers, 1), clock)
-    return _process(link, committers, streams, clock, tenant, limits or FanLimits())
-
-
-def _process(link: Link, committers: Committers, streams: Streams, clock: Clock, tenant: str, limits: FanLimits) -> Process:
     queue = FanoutQueue(link, committers)
     sessions = Sessions(link, committers, streams, queue, clock, SessionOptions(TTL_SECONDS, limits))
-    return Process(link, streams, sessions, queue, Sweep(link, sessions, streams, queue, lambda: [tenant], clock), tenant)
+    sweep = Sweep(link, sessions, streams, queue, lambda: [tenant], clock)
+    return Process(link, streams, sessions, queue, sweep, tenant, committers, clock, limits)
 
 
 def numbered(numbers: Iterable[int]) -> list[bytes]:

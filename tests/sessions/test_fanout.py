@@ -1,8 +1,7 @@
 """Fan-out: everyone gets everything once and in order, whoever does it, whoever else does it too, and whoever dies at it."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from postroad.sessions.rules import Mode, Step
 from postroad.streams.lives import Blueprint, ForkOf
 from postroad.streams.offsets import offset_text
 from tests.servers import Cable
+from tests.sessions.interrupted import interrupted
 from tests.sessions.processes import JSON, TEXT, OpenProcess, Process, decoded, numbered
 from tests.waiting import eventually
 
@@ -184,39 +184,7 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
 # Dying at it
 
 
-class Interrupted:
-    """The process's calls to the engine, of which the one that is named is made, but its answer never arrives."""
-
-    def __init__(self, at: int) -> None:
-        self._at = at
-        self.calls = 0
-
-    def patch(self, patched: pytest.MonkeyPatch) -> None:
-        patched.setattr(log, "read", self._wrap(log.read))  # they call it as the module's
-        patched.setattr(log, "last", self._wrap(log.last))
-        patched.setattr(Committer, "append_together", self._wrap(Committer.append_together))
-
-    def _wrap(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def wrapped(*arguments: Any, **more: Any) -> Any:
-            answer = await call(*arguments, **more)
-            self.calls += 1
-            if self.calls == self._at:
-                raise asyncio.CancelledError
-            return answer
-
-        return wrapped
-
-
-@contextlib.contextmanager
-def interrupted(at: int) -> Iterator[Interrupted]:
-    with pytest.MonkeyPatch.context() as patched:
-        work = Interrupted(at)
-        work.patch(patched)
-        with contextlib.suppress(asyncio.CancelledError):
-            yield work
-
-
-@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("at", range(1, 10))
 async def test_a_fan_out_that_stops_anywhere_is_gone_on_with_by_the_same_process_or_another(
     one: Process, other: Process, at: int
 ) -> None:

@@ -458,6 +458,39 @@ async def test_a_clean_up_does_not_take_what_has_just_come_back(one: Process, ot
     assert await subscriptions(one, "s") == {"chat"}
 
 
+async def test_a_clean_up_does_not_take_a_stream_that_was_just_made_where_the_sessions_was(one: Process, other: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    await one.streams.delete(one.name("session:s"))
+    there = await one.sessions._find(one.tenant, "s")
+    await other.create("session:s", JSON)
+    await other.append("session:s", b"1", JSON)
+    assert await one.sessions._end(one.tenant, "s", there) is False
+    assert await one.clean() == 1
+    assert await one.members("chat") == {}
+    assert decoded(await one.read("s")) == [1]
+
+
+async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
+    one: Process, other: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    clock.ahead_ms = TTL_MS + 1
+    find = Sessions._find
+
+    async def find_and_publish(self: Sessions, tenant: str, session: str) -> Any:
+        there = await find(self, tenant, session)
+        await one.publish("chat", b"too late")
+        return there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sessions, "_find", find_and_publish)
+        assert (await other.subscribe("s", "chat")).is_new
+    await one.publish("chat", b"1")
+    assert await one.stored("s") == numbered([1])
+
+
 async def test_a_delete_that_died_half_way_is_finished_by_the_clean_up(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")

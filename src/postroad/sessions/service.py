@@ -180,7 +180,7 @@ class Sessions:
                 expires_at_ms=expires,
                 is_fed=True,
             )
-            return record_draft(name, stream, fence(name.everything, known.last))
+            return record_draft(name, stream, fence(name.record, known.record_at))  # copies for the last one may still come
         longer = msgspec.structs.replace(known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_fed=True)
         return record_draft(name, longer, "Nats-Rollup: sub\r\n" + fence(name.record, known.record_at))
 
@@ -364,11 +364,11 @@ class Sessions:
         drafts = [leave_draft(tenant, source, (session,)) for source in (there.record.subscriptions if there.record else ())]
         stream = there.known.record
         is_anothers = stream is not None and not stream.is_fed
+        condition = fence(name.record, there.known.record_at)  # whoever makes it anew writes that, and has subscriptions then
         if stream is not None and stream.state is State.LIVE and not is_anothers:
             ended = msgspec.structs.replace(stream, state=State.HIDDEN if stream.forks else State.DELETED)
-            drafts.append(record_draft(name, ended, fence(name.record, there.known.record_at)))
-        elif drafts:  # unless somebody has made the session anew meanwhile: these are its subscriptions then
-            condition = fence(session_subject(tenant, session), there.record_at)
+            drafts.append(record_draft(name, ended, condition))
+        elif drafts:
             drafts[0] = msgspec.structs.replace(drafts[0], headers=condition, is_conditional=True)
         if drafts:
             try:

@@ -36,7 +36,7 @@ class Sweep:
     async def deliver(self, *, complete_seconds: float, clean_seconds: float) -> None:
         """All of it, until cancelled."""
         async with asyncio.TaskGroup() as together:
-            together.create_task(self._queue.consume(self._sessions.complete))
+            together.create_task(self._queue.consume(self._complete))
             together.create_task(self._every(complete_seconds, self.complete_all))
             together.create_task(self._every(clean_seconds, self.clean_all))
 
@@ -53,6 +53,11 @@ class Sweep:
             await asyncio.sleep(seconds)
 
     # Fan-outs
+
+    async def _complete(self, name: Name) -> None:
+        """A job of a tenant that is no more is done: to look for its stream would be to make its store anew."""
+        if name.tenant in self._tenants():
+            await self._sessions.complete(name)
 
     async def complete_all(self, tenant: str) -> int:
         """How many messages somebody lacked."""

@@ -1,0 +1,44 @@
+"""A process that dies, or gives up, at one of its calls to the engine."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from postroad.engine import log
+from postroad.engine.commit import Committer
+from postroad.kernel.errors import PostroadError
+
+
+class Interrupted:
+    """Counts the calls, and stops the caller at one of them: when it has been made, but its answer has not arrived; or before."""
+
+    def __init__(self, at: int, *, is_made: bool) -> None:
+        self._at, self._is_made = at, is_made
+        self.calls = 0
+
+    def wrap(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def wrapped(*arguments: Any, **more: Any) -> Any:
+            self.calls += 1
+            is_last = self.calls == self._at
+            if not is_last:
+                return await call(*arguments, **more)
+            if self._is_made:
+                with contextlib.suppress(PostroadError):
+                    await call(*arguments, **more)
+            raise asyncio.CancelledError
+
+        return wrapped
+
+
+@contextlib.contextmanager
+def interrupted(at: int, *, is_made: bool = True) -> Iterator[Interrupted]:
+    """What is in the block is cancelled at its `at`th call to the engine."""
+    work = Interrupted(at, is_made=is_made)
+    with pytest.MonkeyPatch.context() as patched:
+        for owner, name in ((log, "read"), (log, "last"), (Committer, "append_together")):
+            patched.setattr(owner, name, work.wrap(getattr(owner, name)))
+        with contextlib.suppress(asyncio.CancelledError):
+            yield work
