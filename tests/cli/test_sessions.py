@@ -1,5 +1,6 @@
 """Sessions from the command line."""
 
+import asyncio
 import json
 import signal
 import uuid
@@ -148,21 +149,27 @@ async def test_a_tail_ends_with_its_session(shell: Shell, stream: str, session: 
 
 async def test_a_tail_that_touches_keeps_a_session_alive(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
-    own = Installation(tmp_path / "own", POSTROAD_SESSION_TTL_SECONDS="3", POSTROAD_FANOUT_QUEUE_THRESHOLD="0")
+    own = Installation(tmp_path / "own", POSTROAD_SESSION_TTL_SECONDS="5", POSTROAD_FANOUT_QUEUE_THRESHOLD="0")
     try:
         await own.start().ready()
         there = shell.with_environment(POSTROAD_URL=own.url, POSTROAD_KEY=own.credentials["tenant_key"])
         there.run("streams", "create", "s")
-        looked_at, touched = (there.run("sessions", "subscribe", "s").output.strip() for _ in range(2))
-        only_looks, touches = start(there, "sessions", "tail", looked_at), start(there, "sessions", "tail", touched, "--touch")
-        await eventually(lambda: there.try_to("sessions", "show", looked_at).code == 4, 15)
-        assert there.run("sessions", "publish", "s", '"still here"').output.endswith("sessions get it in a moment (queued)\n")
-        assert touches.stdout is not None
-        assert touches.stdout.readline() == '"still here"\n'
-        touches.send_signal(signal.SIGINT)
-        touches.communicate(timeout=15)
-        only_looks.kill()
-        only_looks.communicate(timeout=15)
+        touched = there.run("sessions", "subscribe", "s").output.strip()
+        assert there.run("sessions", "publish", "s", "1").output.endswith("; 1 sessions get it in a moment (queued)\n")
+        tail = start(there, "sessions", "tail", touched, "--touch")
+        assert tail.stdout is not None
+        begun = asyncio.ensure_future(asyncio.to_thread(tail.stdout.readline))
+        while not begun.done():  # until it has begun, which takes a while on a busy machine, somebody else must
+            await asyncio.wait({begun}, timeout=0.5)
+            there.run("sessions", "touch", touched)
+        assert begun.result() == "1\n"
+
+        left_alone = there.run("sessions", "subscribe", "s").output.strip()
+        await eventually(lambda: there.try_to("sessions", "show", left_alone).code == 4, 20)
+        there.run("sessions", "publish", "s", '"still here"')
+        assert tail.stdout.readline() == '"still here"\n'
+        tail.send_signal(signal.SIGINT)
+        tail.communicate(timeout=15)
     finally:
         own.end()
 
