@@ -1,6 +1,7 @@
 """Tenants and keys as every worker sees them: followed in memory, so that a revoked key stops everywhere within moments."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
@@ -16,6 +17,7 @@ FIRST_TENANT = "default"
 _RECENT_MAX = 50_000
 _UNKNOWN_MAX = 10_000
 _UNKNOWN_SECONDS = 1.0
+_TOUCH_SECONDS = 0.05  # how long a good answer to whether the registry is followed is good
 _TIMER_SECONDS_MAX = 30 * 86_400.0  # whoever stays longer is asked to come back
 
 
@@ -27,6 +29,7 @@ class Directory:
     ) -> None:
         self._tenants, self._keys, self._uses, self._clock = tenants, keys, uses, clock
         self._trust_seconds_max = trust_seconds_max
+        self._in_touch_until = 0.0
         self._recent: dict[str, Caller] = {}  # by the hash of a key's text
         self._unknown: dict[str, float] = {}  # ids that the engine did not know either, and when that was
         self._hashes: dict[str, tuple[str, ...]] = {}
@@ -58,9 +61,13 @@ class Directory:
 
     def check_in_touch(self) -> None:
         """Raises OutOfTouch: a key may have been revoked without this worker's knowing."""
+        now = time.monotonic()
+        if now < self._in_touch_until:
+            return
         age = max(self._keys.out_of_touch_seconds, self._tenants.out_of_touch_seconds)
         if age > self._trust_seconds_max:
             raise OutOfTouch(f"the registry was last followed {age:.0f} s ago", retry_after=5)
+        self._in_touch_until = now + _TOUCH_SECONDS
 
     async def caller_by_key(self, text: str, named_tenant: str | None, *, may_ask: bool = True) -> Caller | None:
         """The caller behind a key, None if it is not good. `may_ask`: look a key up that is not known here; another process

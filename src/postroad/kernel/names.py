@@ -125,6 +125,7 @@ def queue_subject(tenant: str, queue: str) -> str:
     return f"q.{tenant}.{escape(queue)}"
 
 
+@lru_cache(maxsize=65_536)
 def stream_id(text: str) -> str:
     """A durable stream's id, which may have several segments. `__ds` is the protocol's own word for what is not a stream."""
     if len(text) > STREAM_CHARS_MAX or not STREAM.fullmatch(text):
