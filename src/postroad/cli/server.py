@@ -64,7 +64,8 @@ def serve_command(
     """Start stateless workers against the engine that POSTROAD_NATS_URL names.
 
     All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` will send out and has no work yet, `backstage` is both of these; every role answers /healthz, /readyz and /metrics.
+    `delivery` brings messages to sessions and wakes subscribers, `backstage` is both of these; every role answers /healthz,
+    /readyz and /metrics.
     """
     from postroad.assembly import Role
     from postroad.cli.banner import print_banner

@@ -79,6 +79,10 @@ class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="
     """The queue has a JSON Schema, and the payload does not fit it; `errors` names what and where."""
 
 
+class WebhookRefused(InvalidRequest, code="webhook-refused", status=400, title="The webhook's URL cannot be used"):
+    """A webhook is called by `https`, on a public address; `http` only on `localhost`."""
+
+
 class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
     """The body, or one message of it, is over the limit that `detail` names."""
 
@@ -157,6 +161,10 @@ class StreamGone(Missing, code="stream-gone", status=410, title="The stream was 
     """It was deleted, and only the streams that were forked from it still read what it had."""
 
 
+class SubscriptionNotFound(Missing, code="subscription-not-found", status=404, title="No such subscription"):
+    """There is no subscription with this id, or it is of streams that the key is kept from."""
+
+
 class MessageNotFound(Missing, code="message-not-found", status=404, title="No such message"):
     """There is no message with this id where it was looked for (any more)."""
 
@@ -230,6 +238,22 @@ class SequenceConflict(Conflicting, code="sequence-conflict", status=409, title=
 
 class ProducerGap(Conflicting, code="producer-gap", status=409, title="A producer's append is missing"):
     """The producer's sequence skips one: `Producer-Expected-Seq` says which is next."""
+
+
+class WakeFenced(Conflicting, code="wake-fenced", status=409, title="Another wake has taken its place"):
+    """The wake was done, released or its lease has ended; what belongs to it no longer counts."""
+
+
+class OffsetRefused(Conflicting, code="offset-refused", status=409, title="The offset cannot be acknowledged"):
+    """An acknowledged offset lies before the last one or beyond the stream's end, or its stream is not subscribed to."""
+
+
+class WakeTaken(Conflicting, code="wake-taken", status=409, title="Somebody else has it"):
+    """Another worker holds the lease; `error.current_holder` says which."""
+
+
+class NothingToDo(Conflicting, code="nothing-to-do", status=409, title="Nothing is waiting"):
+    """Everything in the subscription's streams is acknowledged."""
 
 
 class ReceiptInvalid(Conflicting, code="receipt-invalid", status=400, title="Not a receipt of this queue"):

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.errors import InvalidParameter, OffsetRefused
 from postroad.streams.subscriptions import rules
-from postroad.streams.subscriptions.errors import OffsetRefused
 from postroad.streams.subscriptions.records import Kind, Link
 from postroad.streams.subscriptions.rules import BEFORE_FIRST, ZERO, config_of, glob_matches
 from tests.streams.subscriptions.making import at, record

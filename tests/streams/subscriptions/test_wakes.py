@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.kernel.errors import NothingToDo, WakeFenced, WakeTaken
 from postroad.streams.subscriptions import wakes
-from postroad.streams.subscriptions.errors import NothingToDo, WakeFenced, WakeTaken
 from postroad.streams.subscriptions.records import Kind, Link, SubscriptionRecord
 from postroad.streams.subscriptions.wakes import Due, Step
 from tests.streams.subscriptions.making import at, record

@@ -18,22 +18,20 @@ from postroad.kernel.errors import (
     AlreadyExists,
     EngineUnavailable,
     InvalidParameter,
+    NothingToDo,
     NotNow,
+    OffsetRefused,
     PostroadError,
+    SubscriptionNotFound,
     TenantDisabled,
     Unauthenticated,
-)
-from postroad.kernel.json import encode
-from postroad.streams.subscriptions import rules
-from postroad.streams.subscriptions.errors import (
-    NothingToDo,
-    OffsetRefused,
-    SubscriptionNotFound,
     WakeFenced,
     WakeTaken,
     WebhookRefused,
-    word,
 )
+from postroad.kernel.json import encode
+from postroad.streams.subscriptions import rules
+from postroad.streams.subscriptions.errors import word
 from postroad.streams.subscriptions.keys import JwkSet, SigningKeys
 from postroad.streams.subscriptions.records import SubscriptionRecord
 from postroad.streams.subscriptions.service import Subscriptions

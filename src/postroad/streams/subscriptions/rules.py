@@ -8,9 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
-from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.errors import InvalidParameter, OffsetRefused
 from postroad.kernel.names import stream_id
-from postroad.streams.subscriptions.errors import OffsetRefused
 from postroad.streams.subscriptions.records import Kind, Link, SubscriptionRecord
 
 ZERO = "0000000000000000_0000000000000000"

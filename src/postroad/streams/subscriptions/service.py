@@ -18,14 +18,15 @@ from postroad.kernel.errors import (
     Forbidden,
     InvalidParameter,
     NotNow,
+    SubscriptionNotFound,
     TenantDisabled,
     Unauthenticated,
+    WebhookRefused,
 )
 from postroad.kernel.ids import new_id
 from postroad.outbound.client import Outbound
 from postroad.outbound.rules import OutboundRefused
 from postroad.streams.subscriptions import rules, wakes
-from postroad.streams.subscriptions.errors import SubscriptionNotFound, WebhookRefused
 from postroad.streams.subscriptions.records import Kind, SubscriptionRecord, record_key
 from postroad.streams.subscriptions.rules import Config, StreamState
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from postroad.streams.subscriptions.errors import NothingToDo, WakeFenced, WakeTaken
+from postroad.kernel.errors import NothingToDo, WakeFenced, WakeTaken
 from postroad.streams.subscriptions.records import Kind, SubscriptionRecord, Wake
 from postroad.streams.subscriptions.rules import first_pending
 
