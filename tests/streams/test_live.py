@@ -332,8 +332,8 @@ async def test_readers_who_come_at_any_place_at_any_time_miss_and_repeat_nothing
 
     async with asyncio.TaskGroup() as everyone:
         everyone.create_task(write())
-        for number in range(16):
-            await eventually(partial(written_beyond, number * 28), 20)
+        for number in range(12):
+            await eventually(partial(written_beyond, number * 38), 20)
             everyone.create_task(poll() if number % 8 == 3 else follow())
 
 

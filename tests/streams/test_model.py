@@ -271,7 +271,7 @@ def try_many(url: str) -> None:
         quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
         count = 0
 
-        @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
         @given(STEPS)
         def try_it(steps: list[tuple[str, str, int, bool]]) -> None:
             nonlocal count

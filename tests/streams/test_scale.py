@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from postroad.engine import log
+from postroad.engine.link import Link
+from postroad.kernel.names import streams_store
 from postroad.streams import lanes
 from postroad.streams.store import Name
 from tests.streams.workers import OpenWorker, Worker
@@ -28,15 +30,16 @@ class Spy:
 
 
 @pytest.fixture
-def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
-    """On every read of the log, whoever makes it."""
+def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
+    """On every read of this test's tenant's log, whoever makes it."""
     seen = Spy()
     really: Callable[..., Awaitable[log.Page]] = log.read
 
-    async def read(*arguments: Any, **named: Any) -> log.Page:
-        page = await really(*arguments, **named)
-        seen.calls += 1
-        seen.sent += len(page.entries)
+    async def read(link: Link, stream: str, *arguments: Any, **named: Any) -> log.Page:
+        page = await really(link, stream, *arguments, **named)
+        if stream == streams_store(name):
+            seen.calls += 1
+            seen.sent += len(page.entries)
         return page
 
     monkeypatch.setattr(log, "read", read)

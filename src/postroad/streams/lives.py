@@ -128,7 +128,7 @@ class Lives:
         first = _first_data(record, body)
         before = [source.prefix] if source is not None and source.prefix else []
         own = [*before, *([first] if first is not None else [])]
-        drafts = [record_draft(name, record, fence(name.everything, known.last))]
+        drafts = [record_draft(name, record, fence(name.record, known.record_at))]
         drafts += [data_draft(name, data, None, None) for data in own]
         if source is not None:
             drafts.append(_counted(source))
