@@ -210,6 +210,24 @@ async def test_a_fan_out_that_stops_anywhere_is_gone_on_with_by_the_same_process
     assert work.calls == at
 
 
+@pytest.mark.parametrize("at", range(1, 7))
+async def test_a_look_that_stops_anywhere_leaves_nobody_out(one: Process, other: Process, at: int) -> None:
+    """What a process has read of the lists is not to be newer than whom it knows."""
+    await one.create("chat", JSON)
+    await one.subscribe("a", "chat")
+    await one.subscribe("p", "c*")
+    await one.publish("chat", b"1", JSON)
+    await other.subscribe("b", "chat")
+    await other.subscribe("q", "c*")
+    await other.subscribe("r", "*t")
+    with interrupted(at) as work:
+        await one.fan("chat").refreshed()
+    assert work.calls == min(at, 5)
+    await one.publish("chat", b"2", JSON)
+    for session in "bqr":
+        assert decoded(await one.read(session)) == [2], session
+
+
 async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
     cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

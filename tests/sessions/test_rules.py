@@ -85,6 +85,7 @@ def test_step_by_step_each_member_gets_each_message_once_and_in_order(
         assert len(step.writes) <= limit
         assert len(step.writes) <= 1 or sum(len(write.message.payload) for write in step.writes) <= bytes_max
         assert step.writes or step.state.done == last, "a step that writes nothing is the last"
+        assert step.state != state, "each step gets somewhere"
         made += step.writes
         state = step.state
     assert made == expected_writes(messages, members)
@@ -107,6 +108,7 @@ def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
         if number == steps:
             roster = Roster([stay, come])
         step = next_step(state, messages, roster, TEXT, limit)
+        assert step.state != state, "each step gets somewhere"
         made += step.writes
         state = step.state
         number += 1
