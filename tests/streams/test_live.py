@@ -354,7 +354,6 @@ async def test_a_reader_who_is_still_catching_up_gets_nothing_of_a_stream_that_t
     assert b"event: data" not in rest
 
 
-@pytest.mark.xfail(strict=True, reason="a follower begins before its stream was born, and reads what a crash left: reported")
 async def test_a_reader_gets_nothing_that_a_crash_left_of_a_stream_that_had_the_name(
     new_stream: NewLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,15 +65,13 @@ async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: 
     assert await worker.read_all(stream) == [b"x", b"y"]
 
 
-PATTERN = "the engine does not see what is before a pattern's fence in the same batch: reported"
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         ("record", "data"),
         ("record", "record"),
-        *[pytest.param(one, "pattern", marks=pytest.mark.xfail(strict=True, reason=PATTERN)) for one in ("record", "pattern")],
+        ("record", "pattern"),
+        ("pattern", "pattern"),
     ],
 )
 async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: str, second: str) -> None:

@@ -25,13 +25,18 @@ _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a mess
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream."""
+    """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream.
+
+    `rests_on`: its condition is about everything under this subject. The engine checks such a condition against what was stored
+    before the batch, and not against what stands before it in the same one; so there must be nothing of the kind.
+    """
 
     subject: str
     payload: bytes
     id: str
     headers: str = ""
     is_conditional: bool = False
+    rests_on: str = ""
 
     @property
     def size(self) -> int:
@@ -180,9 +185,12 @@ class Committer:
 
     def _take_batch(self) -> list[_Unit]:
         units: list[_Unit] = []
+        written: set[str] = set()  # above which there are subjects in this batch
         messages = size = 0
         while self._waiting:
             unit = self._waiting[0]
+            if units and any(draft.rests_on and draft.rests_on in written for draft in unit.drafts):
+                break
             messages += len(unit.drafts)
             size += unit.size
             if units and (messages > self._policy.batch_messages_max or size > self._policy.batch_bytes_max):
@@ -195,6 +203,7 @@ class Committer:
                 size -= unit.size
             else:
                 units.append(unit)
+                written.update([draft.subject.rpartition(".")[0] for draft in unit.drafts])
         return units
 
     async def _store_alone(self, unit: _Unit) -> None:

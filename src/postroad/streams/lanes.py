@@ -5,6 +5,7 @@ then it looks again. It says no, or "done before", only from what it has just re
 """
 
 import asyncio
+import contextlib
 import random
 from collections import ChainMap, OrderedDict
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,14 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
 from postroad.streams import metrics
-from postroad.streams.records import Producer, StreamRecord, resolved
+from postroad.streams.records import Producer, State, StreamRecord, resolved
 from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide
 from postroad.streams.store import Name, Store, data_draft, fence, record_draft
 
 _ROUND_WISHES_MAX = 400
 _ROUND_BYTES_MAX = 2 * 1024 * 1024
 _TRIES = 30
+_PATIENCE = 3
 _CHECKPOINT_EVERY = 512
 _LANES_MAX = 20_000
 
@@ -153,6 +155,8 @@ class Lane:
         is_guarded = any(waiting.wish.is_guarded for waiting in taken)
         is_fresh = False
         for tries in range(_TRIES):
+            if is_guarded and tries >= _PATIENCE:
+                await self._hold_others_up()
             if self._known is None or (is_guarded and self._producers is None):
                 self._learn(await self._store.known(self._name, with_producers=is_guarded))
                 is_fresh = True
@@ -169,6 +173,15 @@ class Lane:
             self._answer(plan, stored)
             return len(plan.answers)
         raise Overloaded("too many write to this stream at once", retry_after=1)
+
+    async def _hold_others_up(self) -> None:
+        """Others append without end, and each time the fence tells. A new version of the record stops those that they have on
+        their way, and while they look what it is, this one has its turn."""
+        known = await self._store.known(self._name)
+        if known.record is not None and known.record.state is State.LIVE:
+            draft = record_draft(self._name, known.record, fence(self._name.record, known.record_at))
+            with contextlib.suppress(Conflict):
+                await self._store.committer(self._name).append(draft)
 
     def _learn(self, known: Known) -> None:
         self._known = known
@@ -305,3 +318,8 @@ class Lanes:
         else:
             self._lanes.move_to_end(name)
         return lane
+
+    def forget(self, tenant: str) -> None:
+        """The tenant's streams are gone, and what lanes know of them."""
+        for name in [name for name in self._lanes if name.tenant == tenant]:
+            del self._lanes[name]

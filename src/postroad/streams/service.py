@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from postroad.engine.log import Entry
 from postroad.engine.tail import Source, follow
 from postroad.kernel.clock import Clock
+from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
 from postroad.streams.lanes import Lanes
 from postroad.streams.lives import Blueprint, Lives, Made
@@ -15,6 +16,7 @@ from postroad.streams.rules import Known, Outcome, Wish
 from postroad.streams.store import Name, Store
 
 _PAGE = 500
+_HEAD_ROOM = 4096  # for what stands in a stored message's head
 
 
 class Streams:
@@ -31,6 +33,8 @@ class Streams:
 
     async def append(self, name: Name, wish: Wish) -> Outcome:
         """Append, close, or both. Returns once it would survive a crash; raises what `rules.decide` does, EngineUnavailable."""
+        if wish.data is not None and len(wish.data) + _HEAD_ROOM > self.store.link.max_payload:
+            raise TooLarge(f"an append has at most {self.store.link.max_payload - _HEAD_ROOM} bytes")
         return await self._lanes.of(name).submit(wish)
 
     async def look(self, name: Name, *, touches: bool = False) -> Known:
@@ -54,6 +58,7 @@ class Streams:
         await self._lives.delete(name)
 
     async def delete_all(self, tenant: str) -> None:
+        self._lanes.forget(tenant)
         await self.store.delete_all(tenant)
 
     async def end_expired(self, tenant: str) -> int:

@@ -102,11 +102,15 @@ def data_draft(name: Name, data: bytes, claim: ProducerClaim | None, seq: str | 
         lines += f"{PRODUCER}: {quote(claim.id, safe='')} {claim.epoch} {claim.sequence}\r\n"
     if seq is not None:
         lines += f"{SEQ}: {quote(seq, safe='')}\r\n"
-    return Draft(name.data, data, new_id(), lines, is_conditional=bool(condition))
+    return Draft(name.data, data, new_id(), lines, bool(condition), _rests_on(name, condition))
 
 
 def record_draft(name: Name, record: StreamRecord, condition: str = "") -> Draft:
-    return Draft(name.record, encode_record(record), new_id(), condition, is_conditional=bool(condition))
+    return Draft(name.record, encode_record(record), new_id(), condition, bool(condition), _rests_on(name, condition))
+
+
+def _rests_on(name: Name, condition: str) -> str:
+    return name.subject if condition and name.everything in condition else ""
 
 
 class Store:

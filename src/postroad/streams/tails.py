@@ -49,6 +49,7 @@ class Follower:
         self._store, self._name = store, name
         self.record = record
         self.tail = self.ring_start = tail
+        self._ends_at: int | None = None  # once it is closed
         self.is_closed = False  # and everything up to its end is here
         self.is_over = False  # deleted, or given up: there is nothing more to come
         self.readers = 0
@@ -62,7 +63,9 @@ class Follower:
         self._has_news = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
         self._woken_at = 0.0
-        self._tail = Tail(store.link, Source(name.store, name.data), tail, self._deliver, look_every=_LOOK_EVERY)
+        # What lies before its record is of another stream that had this name.
+        begin = max(tail, record.born)
+        self._tail = Tail(store.link, Source(name.store, name.data), begin, self._deliver, look_every=_LOOK_EVERY)
 
     async def run(self) -> None:
         """Until cancelled. If it fails, its readers are sent away and come back to another one."""
@@ -100,13 +103,18 @@ class Follower:
             return
         self.record = record
         if record.is_closed and not self.is_closed:
-            while self._tail.position < known.tail:
-                self._tail.look_soon()
-                changed = self._changed
-                if self._tail.position < known.tail:
-                    await changed.wait()
+            self._ends_at = known.tail
+            self._close_if_complete()
+
+    def _close_if_complete(self) -> None:
+        """Readers must have all data before they are told that there will be no more."""
+        if self._ends_at is None:
+            return
+        if self.tail >= self._ends_at:
             self.is_closed = True
             self._wake()
+        else:
+            self._tail.look_soon()
 
     def beat(self) -> None:
         """Have readers show that they are there, if they have nothing else to say."""
@@ -129,6 +137,8 @@ class Follower:
         self.tail = entry.sequence
         self._joined.clear()
         self._wake_in_time()
+        if self._ends_at is not None and self.tail >= self._ends_at:
+            self._close_if_complete()
 
     def _wake_in_time(self) -> None:
         """At once, unless readers were woken a moment ago: to wake them all costs so much each, and what comes meanwhile can go
