@@ -317,7 +317,7 @@ def test_appends_in_any_order_are_judged_as_the_protocols_words_would(
         else:
             if isinstance(decided, Change):
                 verdict = "new"
-                producers.update(decided.producers)
+                producers.update(decided.producers or {})
                 told = after(told, decided, NOON)
             else:
                 verdict = "duplicate"

@@ -22,7 +22,7 @@ class Guard:
         self._levels: dict[str, tuple[float, float]] = {}  # address → failures that still count, and when that was
 
     def is_braked(self, address: str) -> bool:
-        return self._level(_group(address)) + 1 > self._burst
+        return bool(self._levels) and self._level(_group(address)) + 1 > self._burst
 
     def fail(self, address: str, why: str) -> Exception:
         """Count a failure; what to raise for it."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
 import structlog
 
 from postroad.engine.commit import Draft, Stored
@@ -208,7 +209,7 @@ class Lane:
             answers.append((waiting, answer))
             if isinstance(answer, Change):
                 drafts += self._drafts(answer, condition if not drafts else "")
-                noted.update(answer.producers)
+                noted.update(answer.producers or {})
                 known = after(known, answer, now)
                 if answer.wish.closes:  # where the stream ends is known once this is stored; what follows must say it
                     break
@@ -247,7 +248,7 @@ class Lane:
                 seen = self._placed(answer, places, seen)
                 outcome = Outcome(seen[0], is_closed=answer.wish.closes, claim=answer.wish.claim)
             else:
-                outcome = replace(answer, next_offset=seen[0])
+                outcome = msgspec.structs.replace(answer, next_offset=seen[0])
             if not waiting.future.done():
                 waiting.future.set_result(outcome)
         tail, record, record_at = seen

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -55,8 +55,7 @@ def _count(name: str, text: str) -> int:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """What somebody wants to be done to a stream: append, close, or both at once.
 
     `data` None: nothing is appended. `fault`: what is wrong with the body, to be said in its turn.
@@ -88,8 +87,7 @@ class Known:
     last_seq: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of a wish. `is_duplicate`: it had been done before."""
 
     next_offset: int
@@ -98,13 +96,12 @@ class Outcome:
     claim: ProducerClaim | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What a wish changes. The sequence it gets is not known yet."""
 
     wish: Wish
     record: StreamRecord | None = None  # a new record, if it changes that
-    producers: dict[str, Producer] = field(default_factory=dict)
+    producers: dict[str, Producer] | None = None
 
 
 def is_expired(record: StreamRecord, touched_at_ms: int, now_ms: int) -> bool:
@@ -148,7 +145,8 @@ def decide(known: Known, wish: Wish, now_ms: int) -> Change | Outcome:
         raise SequenceConflict(f"the last Stream-Seq was {known.last_seq[:64]!r}")
     if wish.fault is not None:
         raise wish.fault
-    return replace(change, record=_changed_record(record, wish))
+    changed = _changed_record(record, wish)
+    return change if changed is None else msgspec.structs.replace(change, record=changed)
 
 
 def _of_a_closed_one(known: Known, record: StreamRecord, wish: Wish) -> Outcome:
