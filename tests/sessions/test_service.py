@@ -1,12 +1,13 @@
 """Subscribing, and the lives of sessions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
+from postroad.engine import log
 from postroad.engine.commit import CommitPolicy, Committer, Draft, Stored
 from postroad.kernel.errors import (
     ContentTypeMismatch,
@@ -20,7 +21,8 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.ids import new_id
 from postroad.sessions import members, service
-from postroad.sessions.records import SessionRecord, Subscription, session_subject
+from postroad.sessions.fanout import Fan
+from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
 from postroad.sessions.service import Sessions, Subscribed
 from postroad.streams.lives import Blueprint, ForkOf
 from postroad.streams.rules import Wish
@@ -532,6 +534,82 @@ async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: 
     assert await is_gone(one, "s")
 
 
+def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
+    """Between the process's next look at a session and what it does then, somebody else does something."""
+    find = Sessions._find
+    has_been = False
+
+    async def find_and_wait(self: Sessions, tenant: str, session: str) -> Any:
+        nonlocal has_been
+        there = await find(self, tenant, session)
+        if self is process.sessions and not has_been:
+            has_been = True
+            await work()
+        return there
+
+    monkeypatch.setattr(Sessions, "_find", find_and_wait)
+
+
+@pytest.fixture
+async def in_two(one: Process) -> Process:
+    """There is a session that subscribes to two streams."""
+    for source in ("a", "b", "c"):
+        await one.create(source)
+    for source in ("a", "b"):
+        await one.subscribe("s", source)
+    return one
+
+
+async def test_a_change_made_in_ignorance_of_another_is_made_anew(
+    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, in_two, lambda: other.unsubscribe("s", "b"))
+    await in_two.unsubscribe("s", "a")
+    assert await subscriptions(other, "s") == set()
+    meanwhile(monkeypatch, in_two, lambda: other.subscribe("s", "b"))
+    await in_two.subscribe("s", "c")
+    assert await subscriptions(other, "s") == {"b", "c"}
+
+
+async def test_a_touch_does_not_bring_back_what_was_deleted_meanwhile(
+    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, in_two, lambda: other.end("s"))
+    with pytest.raises(SessionNotFound):
+        await in_two.touch("s")
+    assert await is_gone(other, "s")
+
+
+async def test_a_subscribe_to_what_was_deleted_meanwhile_makes_it_anew(
+    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, in_two, lambda: other.end("s"))
+    assert (await in_two.subscribe("s", "c")).is_new
+    assert await subscriptions(other, "s") == {"c"}
+    assert await other.members("a") == {}
+
+
+async def test_a_delete_takes_what_was_subscribed_to_meanwhile(
+    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, in_two, lambda: other.subscribe("s", "c"))
+    await in_two.end("s")
+    assert await is_gone(other, "s")
+    assert await other.members("c") == {}
+
+
+async def test_a_new_session_does_not_take_the_place_of_a_stream_made_meanwhile(
+    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make() -> None:
+        await other.create("session:new")
+        await other.append("session:new", b"mine")
+
+    meanwhile(monkeypatch, in_two, make)
+    assert not (await in_two.subscribe("new", "a")).is_new
+    assert await other.read("new") == [b"mine"]
+
+
 async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(one: Process, other: Process) -> None:
     sources = ["a", "b", "c"]
     for source in sources:
@@ -570,7 +648,9 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
     for number in range(5):
         await one.subscribe(f"s{number}", "chat")
         await one.publish("chat", b"%d" % number)
+    await one.subscribe("gone", "chat")
     await other.publish("chat", b"5")  # now this one knows them too
+    await one.unsubscribe("gone", "chat")
     for _ in range(10):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
@@ -588,6 +668,7 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
         assert await one.read(f"s{number}") == numbered(range(number, 9))
     assert await one.read("late") == numbered([7, 8])
     assert await one.read("guest") == []
+    assert await one.read("gone") == numbered([5]), "who was on the list when another read it last is not on it any more"
 
 
 async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,10 +686,32 @@ async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monke
 
 
 async def log_of(process: Process, source: str) -> int:
-    """How many changes a list's log has."""
-    found = members.Members(process.link, process.tenant, source)
-    await found.refresh()
-    return found._changes
+    """How many messages a list's log has."""
+    page = await log.read(process.link, process.name("").store, members_subject(process.tenant, source), 1, 1000)
+    return len(page.entries)
+
+
+async def test_who_comes_while_a_list_is_written_anew_is_on_it(
+    one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_ANEW_FROM", 3)
+    await one.create("chat")
+    for _ in range(5):
+        await one.subscribe("guest", "chat")
+        await one.unsubscribe("guest", "chat")
+    write = Fan._write_anew
+
+    async def somebody_comes(self: Fan, group: members.Members) -> None:
+        await other.subscribe("s", "chat")
+        await write(self, group)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fan, "_write_anew", somebody_comes)
+        await one.complete("chat")
+    await one.publish("chat", b"1")
+    assert await one.read("s") == numbered([1])
+    await one.complete("chat")
+    assert (set(await one.members("chat")), await log_of(one, "chat")) == ({"s"}, 1)
 
 
 # What is stored

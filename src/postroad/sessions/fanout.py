@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import structlog
 
 from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers, Draft
@@ -54,8 +53,6 @@ _READ_BYTES = 1024 * 1024
 _TRIES = 50
 _ROOM = 4096  # of a message, for its headers and its subject
 _LATEST = "Nats-Rollup: sub\r\n"  # it takes the place of what was there
-
-log = structlog.get_logger("postroad.sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +138,28 @@ class Fan:
     async def run(self, record: StreamRecord, until: int) -> Reached:
         """Give everyone what they lack, at least up to the sequence `until`. Returns how that one message fared."""
         async with self._lock:
-            try:
-                return await self._run(record, until)
-            except BaseException:  # what was under way may or may not have been stored, so what is known is no more
-                self._roster = None
-                raise
-
-    async def _run(self, record: StreamRecord, until: int) -> Reached:
-        roster = self._roster or await self._learn()
-        successes = tries = 0
-        media = media_type(record.content_type)
-        while self._state.done < until and len(roster):
-            messages = await self._pending(record, roster)
-            if not messages:
-                break
-            step = next_step(self._state, messages, roster, media, _BATCH, _BATCH_BYTES)
-            try:
-                await self._make(step, media)
-            except (Conflict, EngineRefused) as problem:  # refused: some of these copies have been made already
-                metrics.fanout_conflicts.inc()
-                tries += 1
-                if tries > _TRIES:
-                    raise Overloaded("too many fan out this stream at once", retry_after=1) from problem
-                roster = await self._learn()
-                continue
-            tries = 0
-            successes += sum(write.message.sequence == until for write in step.writes)
-        count = sum(member.joined_at < until for member in roster.members)
-        # Whoever else was at work may have served some of them.
-        return Reached(count, max(successes, count if self._state.done >= until else 0))
+            roster = self._roster or await self._learn()
+            successes = tries = 0
+            media = media_type(record.content_type)
+            while self._state.done < until and len(roster):
+                messages = await self._pending(record, roster)
+                if not messages:
+                    break
+                step = next_step(self._state, messages, roster, media, _BATCH, _BATCH_BYTES)
+                try:
+                    await self._make(step, media)
+                except (Conflict, EngineRefused) as problem:  # refused: some of these copies have been made already
+                    metrics.fanout_conflicts.inc()
+                    tries += 1
+                    if tries > _TRIES:
+                        raise Overloaded("too many fan out this stream at once", retry_after=1) from problem
+                    roster = await self._learn()
+                    continue
+                tries = 0
+                successes += sum(write.message.sequence == until for write in step.writes)
+            count = sum(member.joined_at < until for member in roster.members)
+            # Whoever else was at work may have served some of them.
+            return Reached(count, max(successes, count if self._state.done >= until else 0))
 
     async def _pending(self, record: StreamRecord, roster: Roster) -> Sequence[SourceMessage]:
         after = max(self._state.done, record.born, roster.first_joined())
@@ -212,11 +202,7 @@ class Fan:
             target = Name(self._name.tenant, STREAM_PREFIX + write.member.session)
             condition = conditions[len(drafts)] if len(drafts) < len(conditions) else ""
             identity = f"{write.member.session}:{self._name.id}:{message.sequence}"
-            draft = Draft(target.data, payload, identity, condition, is_conditional=bool(condition))
-            if draft.size > self._link.max_payload:  # it just fitted its source; to try for ever would hold up all that follow
-                log.warning("copy_too_large", stream=self._name.id, session=write.member.session, sequence=message.sequence)
-                continue
-            drafts.append(draft)
+            drafts.append(Draft(target.data, payload, identity, condition, is_conditional=bool(condition)))
         return drafts
 
     def _wrapped(self, message: SourceMessage, media: str) -> bytes:
