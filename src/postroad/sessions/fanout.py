@@ -37,6 +37,7 @@ from postroad.sessions.rules import (
     SourceMessage,
     Step,
     Write,
+    eligible,
     envelope_alone,
     enveloped,
     next_step,
@@ -157,7 +158,7 @@ class Fan:
                     continue
                 tries = 0
                 successes += sum(write.message.sequence == until for write in step.writes)
-            count = sum(member.joined_at < until for member in roster.members)
+            count = eligible(roster, until, media)
             # Whoever else was at work may have served some of them.
             return Reached(count, max(successes, count if self._state.done >= until else 0))
 

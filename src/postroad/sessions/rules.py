@@ -125,8 +125,9 @@ class Roster:
         return self.members[bisect_right(self.sessions, session) :] if session else self.members
 
 
-def takes(member: Member, message: SourceMessage, media: str) -> bool:
-    return member.joined_at < message.sequence and (member.envelope or member.media == media)
+def takes(member: Member, sequence: int, media: str) -> bool:
+    """Whether a message of this sequence and type is for the member."""
+    return member.joined_at < sequence and (member.envelope or member.media == media)
 
 
 def next_step(
@@ -144,15 +145,15 @@ def next_step(
                 last = writes[-1]
                 is_same = last.message.sequence == message.sequence
                 return Step(writes, FanState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto))
-            if takes(member, message, media):
+            if takes(member, message.sequence, media):
                 writes.append(Write(member, message))
                 size += len(message.payload)
         state = FanState(done=message.sequence)
     return Step(writes, state)
 
 
-def eligible(roster: Roster, sequence: int) -> int:
-    return sum(member.joined_at < sequence for member in roster.members)
+def eligible(roster: Roster, sequence: int, media: str) -> int:
+    return sum(takes(member, sequence, media) for member in roster.members)
 
 
 def enveloped(stream: str, offset: str, payload: bytes, media: str) -> bytes:
