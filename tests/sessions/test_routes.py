@@ -12,6 +12,8 @@ from postroad.kernel.caller import Scope
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.sessions.fanout import Fan
+from postroad.sessions.queue import FanoutQueue
+from postroad.streams.store import Name
 from tests.access.control import SECRETS
 from tests.gateway import Answer, Client, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 
@@ -238,9 +240,14 @@ async def test_what_cannot_be_published(api: Api) -> None:
     (await api.publish("chat", b"")).problem(400, "invalid-parameter")
 
 
+async def _put_nowhere(_queue: FanoutQueue, _name: Name, _until: int) -> None:
+    pass
+
+
 @pytest.fixture
-async def queued(engine_url: str) -> AsyncIterator[Gateway]:
-    """A gateway that gives fan-outs to more than one to the queue."""
+async def queued(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
+    """A gateway that gives fan-outs to more than one to a queue from which nobody takes."""
+    monkeypatch.setattr(FanoutQueue, "put", _put_nowhere)
     async with running_gateway(gateway_settings(engine_url, fanout_queue_threshold=1)) as running:
         yield running
 

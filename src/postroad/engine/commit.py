@@ -323,7 +323,10 @@ class Committer:
             self._link.forget(reply)
         if answer.status == "503":
             raise EngineUnavailable("no responders")
-        ack = decode_pub_ack(answer.data)
+        try:
+            ack = decode_pub_ack(answer.data)
+        except msgspec.DecodeError as exc:
+            raise EngineUnavailable("an answer that cannot be read") from exc
         if ack.error is not None:
             raise translate(ack.error)
         if len(drafts) == 1:

@@ -202,11 +202,14 @@ class Link:
 
     async def write(self, commands: bytes) -> None:
         """Send encoded protocol commands in one piece. This is the one place that reaches into nats-py, whose `publish`
-        encodes and flushes message by message: for a batch of 128 that costs five times as much (decision 0004)."""
+        encodes and flushes message by message: for a batch of 128 that costs five times as much (decision 0004). Raises Lost."""
         connection = self._nc
-        await connection._send_command(commands)
-        if connection._flush_queue is not None and connection._flush_queue.empty():
-            await connection._flush_pending()
+        try:
+            await connection._send_command(commands)
+            if connection._flush_queue is not None and connection._flush_queue.empty():
+                await connection._flush_pending()
+        except (nats.errors.Error, OSError, AttributeError) as exc:  # it went away just now; parts of it are None then
+            raise Lost from exc
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """A reply subject and the future of its answer, which is Lost if the connection goes away first."""

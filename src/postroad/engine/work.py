@@ -127,7 +127,7 @@ class WorkQueue:
             if puller in self._pullers:
                 self._pullers.remove(puller)
                 self._inbox.put_nowait(None)  # if it was the last one, what the engine was asked for is to be taken back
-            await self.settle_without_answer([(found.delivery, nak(0)) for found in puller.got])
+            await self._give_back([found.delivery for found in puller.got])
             raise
 
     async def _run(self) -> None:
@@ -250,7 +250,11 @@ class WorkQueue:
         if not self._link.is_up:
             await self._no_responders()
             return False
-        await self._link.publish(self._next, msgspec.json.encode(body), self._inbox_name)
+        try:
+            await self._link.publish(self._next, msgspec.json.encode(body), self._inbox_name)
+        except Lost:
+            await self._no_responders()
+            return False
         return True
 
     async def _take_in(self, message: Msg | None) -> str:
@@ -268,8 +272,13 @@ class WorkQueue:
             if not puller.is_served:
                 puller.got.append(delivered)
                 return "message"
-        await self.settle_without_answer([(delivered.delivery, nak(0))])
+        await self._give_back([delivered.delivery])
         return "message"
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """At once; or, if the connection is lost, the engine does so by itself a little later."""
+        with contextlib.suppress(EngineUnavailable):
+            await self.settle_without_answer([(delivery, nak(0)) for delivery in deliveries])
 
     def _answer(self) -> None:
         """Answer those who have something, or whose time is up."""
@@ -303,10 +312,16 @@ class WorkQueue:
         return f"{self._acks}{numbers}.0"
 
     async def settle_without_answer(self, settled: Sequence[tuple[Delivery, bytes]]) -> None:
-        """Send the verdicts in one piece. For leases: if one is lost, the message comes back earlier than it should."""
+        """Send the verdicts in one piece. For leases: if one is lost, the message comes back earlier than it should.
+
+        Raises EngineUnavailable when there is nobody to send them to.
+        """
         commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), len(verdict), verdict) for one, verdict in settled]
         if commands:
-            await self._link.write(b"".join(commands))
+            try:
+                await self._link.write(b"".join(commands))
+            except Lost as exc:
+                raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
     async def settle(self, settled: Sequence[tuple[Delivery, bytes]], *, deadline_seconds: float = 10.0) -> None:
         """Send the verdicts and return once the engine has stored them all; saying a thing twice is harmless.
