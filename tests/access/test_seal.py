@@ -122,3 +122,9 @@ def test_neither_the_key_nor_the_tag_depends_on_chance(key: str) -> None:
 def test_a_seal_that_was_handed_out_by_an_earlier_version_opens() -> None:
     """Receipts live for hours and outlast an upgrade: the format may not change without notice."""
     assert SEALER.seal(b"owner", b"body") == "jqPlesN9h6k-IXRMSG63MbVib2R5"
+
+
+@pytest.mark.parametrize("number", range(300))
+def test_what_is_sealed_does_not_begin_with_a_dash(number: int) -> None:
+    """Whatever the platform key: on a command line a dash in front would make an option of it."""
+    assert Sealer((f"{number:032d}",), "receipt").seal(b"owner", b"body")[0] != "-"

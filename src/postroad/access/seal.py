@@ -43,8 +43,10 @@ class Sealer:
 
 
 def _number(key: bytes) -> bytes:
-    """Spares the opening of most seals that another key made; says nothing about the key."""
-    return hashlib.sha256(b"number" + key).digest()[:1]
+    """Spares the opening of most seals that another key made; says nothing about the key. What is sealed begins with it, and must
+    not begin with `-` (62 in the first six bits): on a command line that would make an option of it."""
+    number = hashlib.sha256(b"number" + key).digest()[0]
+    return bytes([number & 0x7F if number >> 2 == 62 else number])
 
 
 def _tag(key: bytes, owner: bytes, body: bytes) -> bytes:

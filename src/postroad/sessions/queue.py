@@ -5,6 +5,7 @@ job that comes twice does nothing the second time.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -57,10 +58,15 @@ class FanoutQueue:
         await ensure_work_consumer(self._link, STREAM, _CONSUMER, "fanout.>")
         queue = WorkQueue(self._link, STREAM, _CONSUMER)
         while True:
+            taken: list[Delivered] = []
             try:
                 taken = await queue.pull(_AT_ONCE, _WAIT_SECONDS)
                 await queue.settle_without_answer([(one.delivery, nak(_LEASE_MS)) for one in taken])
                 await asyncio.gather(*(self._do(queue, jobs, work) for jobs in _by_stream(taken)))
+            except asyncio.CancelledError:  # somebody else should have them at once; those that are done are not heard of again
+                with contextlib.suppress(PostroadError):
+                    await queue.settle_without_answer([(one.delivery, nak(0)) for one in taken])
+                raise
             except PostroadError as problem:
                 log.warning("fanout_queue_waits", code=problem.code)
                 await asyncio.sleep(0.5)
