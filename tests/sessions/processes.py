@@ -28,6 +28,9 @@ JSON = "application/json"
 TTL_SECONDS = 1800
 
 
+QUEUE = "FANOUT_OF_TESTS"  # from which no gateway takes
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     link: Link
@@ -126,7 +129,7 @@ async def open_process(
 ) -> Process:
     link = Link(LinkSettings((url,), name="tests-sessions"))
     await link.open(deadline=10)
-    await ensure_stream(link, queue_stream(1))
+    await ensure_stream(link, queue_stream(1, QUEUE))
     clock = clock or ShiftedClock()
     committers = Committers(link, policy or CommitPolicy(), Backlog(waiting_bytes_max))
     return _process(link, committers, clock, tenant, limits or FanLimits())
@@ -139,7 +142,7 @@ def reborn(process: Process) -> Process:
 
 def _process(link: Link, committers: Committers, clock: Clock, tenant: str, limits: FanLimits) -> Process:
     streams = Streams(Store(link, committers, 1), clock)
-    queue = FanoutQueue(link, committers)
+    queue = FanoutQueue(link, committers, QUEUE)
     sessions = Sessions(link, committers, streams, queue, clock, SessionOptions(TTL_SECONDS, limits))
     sweep = Sweep(link, sessions, streams, queue, lambda: [tenant], clock)
     return Process(link, streams, sessions, queue, sweep, tenant, committers, clock, limits)

@@ -13,12 +13,12 @@ from postroad.engine.link import Link
 from postroad.kernel.errors import EngineUnavailable
 from postroad.sessions import queue as queue_module
 from postroad.sessions.fanout import Fan, Reached
-from postroad.sessions.queue import STREAM, queue_stream
+from postroad.sessions.queue import queue_stream
 from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanLimits, Mode, Step
 from postroad.sessions.sweep import Sweep
 from postroad.streams.store import Name
 from tests.gateway import ShiftedClock
-from tests.sessions.processes import OpenProcess, Process, numbered
+from tests.sessions.processes import QUEUE, OpenProcess, Process, numbered
 from tests.waiting import eventually
 
 QUEUED = FanLimits(queue_threshold=1, inline_max=2, has_queue=True)
@@ -28,8 +28,8 @@ SKIPPED = FanLimits(queue_threshold=1, inline_max=2, has_queue=False)
 @pytest.fixture(autouse=True)
 async def empty_queue(link: Link) -> None:
     """What earlier tests had in hand would be delivered again only after its lease."""
-    await delete_stream(link, STREAM)
-    await ensure_stream(link, queue_stream(1))
+    await delete_stream(link, QUEUE)
+    await ensure_stream(link, queue_stream(1, QUEUE))
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new
 
 
 async def is_drained(process: Process) -> bool:
-    state = await consumer_state(process.link, STREAM, "fanout")
+    state = await consumer_state(process.link, QUEUE, "fanout")
     return state is not None and state.num_pending == state.num_ack_pending == 0
 
 

@@ -38,25 +38,25 @@ class FanoutJob(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(FanoutJob).decode
 
 
-def queue_stream(replicas: int) -> StreamSpec:
+def queue_stream(replicas: int, stream: str = STREAM) -> StreamSpec:
     options = {"retention": "workqueue", "allow_atomic": True, "num_replicas": replicas, "duplicate_window": 60_000_000_000}
-    return StreamSpec(STREAM, ("fanout.>",), options)
+    return StreamSpec(stream, (f"{stream.lower()}.>",), options)
 
 
 class FanoutQueue:
-    def __init__(self, link: Link, committers: Committers) -> None:
-        self._link, self._committers = link, committers
+    def __init__(self, link: Link, committers: Committers, stream: str = STREAM) -> None:
+        self._link, self._committers, self._stream = link, committers, stream
 
     async def put(self, name: Name, until: int) -> None:
         """Durable when this returns."""
         job = msgspec.json.encode(FanoutJob(name.tenant, name.id, until))
-        draft = Draft(f"fanout.{name.tenant}.{escape(name.id)}", job, f"{name.tenant}:{name.id}:{until}")
-        await self._committers.of(STREAM).append(draft)
+        draft = Draft(f"{self._stream.lower()}.{name.tenant}.{escape(name.id)}", job, f"{name.tenant}:{name.id}:{until}")
+        await self._committers.of(self._stream).append(draft)
 
     async def consume(self, work: Callable[[Name], Awaitable[object]]) -> None:
         """Do the jobs, a few streams at a time, until cancelled. One that fails comes again."""
-        await ensure_work_consumer(self._link, STREAM, _CONSUMER, "fanout.>")
-        queue = WorkQueue(self._link, STREAM, _CONSUMER)
+        await ensure_work_consumer(self._link, self._stream, _CONSUMER, f"{self._stream.lower()}.>")
+        queue = WorkQueue(self._link, self._stream, _CONSUMER)
         while True:
             taken: list[Delivered] = []
             try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from postroad.engine import log as stored_log
-from postroad.engine.layout import subjects_of
+from postroad.engine.layout import stream_info, subjects_of
 from postroad.engine.link import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
@@ -55,8 +55,9 @@ class Sweep:
     # Fan-outs
 
     async def _complete(self, name: Name) -> None:
-        """A job of a tenant that is no more is done: to look for its stream would be to make its store anew."""
-        if name.tenant in self._tenants():
+        """A job of a tenant that is no more is done: to look for its stream would be to make its store anew. One that is not
+        known here may have been made just now, and then it has a store."""
+        if name.tenant in self._tenants() or await stream_info(self._link, streams_store(name.tenant)) is not None:
             await self._sessions.complete(name)
 
     async def complete_all(self, tenant: str) -> int:
