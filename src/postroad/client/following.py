@@ -113,8 +113,7 @@ _control = msgspec.json.Decoder(_Control).decode
 class Follower:
     """One reader of one stream, from an offset until the stream is closed.
 
-    `live` None is by server-sent events, except for text: there those keep neither line ends nor leading spaces, so that is
-    polled for.
+    `live` None is by server-sent events, except for text: those do not keep which line ends it has, so that is polled for.
     """
 
     def __init__(

@@ -125,10 +125,6 @@ class Fan:
         self._roster = Roster(group.by_session.values() for group in (self._own, *self._groups.values()))
         return self._roster
 
-    @property
-    def state(self) -> FanState:
-        return self._state
-
     async def refreshed(self) -> tuple[FanState, Roster]:
         async with self._lock:
             roster = await self._learn()

@@ -310,7 +310,7 @@ class Sessions:
         await self._streams.look(name)
         state, roster = await self.fans.of(name).refreshed()
         breaker = self._breakers.get(name)
-        outstanding = await self.lacking(name)
+        outstanding = await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
         standing = BreakerState.CLOSED if breaker is None else breaker.state(self._clock())
         return FanView(len(roster), state.done, outstanding, standing)
 
