@@ -36,7 +36,7 @@ docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
 lock: setup ## Resolve the dependencies anew into requirements.lock
-	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --extra pipeline --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header --upgrade -o requirements.lock
 
 bench: setup ## Measure publishing against the bare engine (needs wrk)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -293,12 +293,26 @@ class Link:
         """Send without waiting for anything."""
         await self.write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
 
-    async def subscribe(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Have `handler` called for each message; returns what ends that, once it has had what was on its way."""
+    async def subscribe(
+        self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, last_word: Callable[[], Awaitable[None]] | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Have `handler` called for each message; returns what ends that, once it has had what was on its way.
+
+        The server may still send a message after it has confirmed the end, if it had chosen whom to send it to before. Who must
+        not miss that one gives a `last_word`: it is called when the end has been sent, and returns when nothing can follow.
+        """
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
+        async def end() -> None:
+            if not self.is_up:
+                await subscription.unsubscribe()
+                return
+            if last_word is not None:
+                await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py would no longer listen
+                await last_word()
+            await subscription.drain()
+
         async def stop() -> None:
-            end: Callable[[], Coroutine[None, None, None]] = subscription.drain if self.is_up else subscription.unsubscribe
             ending = asyncio.create_task(end())
             ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # an end is an end
             await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)

@@ -27,6 +27,7 @@ _WAKE_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _CONFIRM_SECONDS = 2.0
+_LAST_WORD_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 
 ACK = b"+ACK"
@@ -133,7 +134,7 @@ class WorkQueue:
     async def _run(self) -> None:
         try:
             self._inbox_name = f"_INBOX.{new_id()}"
-            stop = await self._link.subscribe(self._inbox_name, self._heard)
+            stop = await self._link.subscribe(self._inbox_name, self._heard, last_word=self._last_word)
             forget = self._link.on_reconnect(self._start_over)
             try:
                 while await self._somebody_waits():
@@ -155,6 +156,15 @@ class WorkQueue:
         finally:
             self._is_wake_open = False
             self._loop = asyncio.create_task(self._run()) if self._pullers else None  # somebody came as this was ending
+
+    async def _last_word(self) -> None:
+        """Return when no message can come any more of those that the engine was asked for.
+
+        Whatever a consumer sends goes through one line, and what it refuses is said there, too: the refusal of a request that
+        means nothing comes behind the last message that it had chosen us for.
+        """
+        with contextlib.suppress(Lost, TimeoutError):
+            await self._link.request(self._next, b"nothing", timeout=_LAST_WORD_SECONDS)
 
     async def _heard(self, message: Msg) -> None:
         self._inbox.put_nowait(message)

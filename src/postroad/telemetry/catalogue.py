@@ -151,6 +151,128 @@ class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
     request_id: str = ""
 
 
+class QueueSampled(Event, frozen=True, kw_only=True, tag="queue.sampled"):
+    """What is in a queue. Those with something in them are looked at every few seconds, the others now and then; `seconds` is how
+    long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how long the oldest waits."""
+
+    version: int = 1
+    queue: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    waiting: int
+    oldest_age_ms: int | None = None
+    expected_drain_seconds: int
+    in_per_second: float
+    out_per_second: float
+    seconds: float
+
+
+class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
+    """What a tenant has stored, in all its queues and streams; it counts for the `seconds` since the sample before."""
+
+    version: int = 1
+    bytes: int
+    messages: int
+    queues: int
+    streams: int
+    seconds: float
+
+
+class TrafficSampled(Event, frozen=True, kw_only=True, tag="traffic.sampled"):
+    """What one process did for a tenant in the last `seconds`. Only processes that did something say so."""
+
+    version: int = 1
+    worker: str
+    seconds: float
+    requests: int = 0
+    failures: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    appends: int = 0
+    append_bytes: int = 0
+    fanout_messages: int = 0
+
+
+class ProcessSampled(Event, frozen=True, kw_only=True, tag="process.sampled"):
+    """How a process of Postroad is; the tenant is `_platform`. `loop_lag_ms`: the longest that its work waited for its turn."""
+
+    version: int = 1
+    worker: str
+    role: str
+    seconds: float
+    requests: int
+    client_errors: int
+    server_errors: int
+    open_requests: int
+    loop_lag_ms: int
+    memory_bytes: int
+    events_dropped: int
+
+
+class StreamCreated(Event, frozen=True, kw_only=True, tag="stream.created"):
+    """A durable stream was made, of its own or as a fork."""
+
+    version: int = 1
+    stream_id: str
+    content_type: str
+    forked_from: str | None = None
+    key_id: str
+
+
+class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
+    """Nothing can be appended to the stream any more."""
+
+    version: int = 1
+    stream_id: str
+    key_id: str
+
+
+class StreamDeleted(Event, frozen=True, kw_only=True, tag="stream.deleted"):
+    """A stream is gone: somebody deleted it, or its time was over (`is_expired`)."""
+
+    version: int = 1
+    stream_id: str
+    is_expired: bool = False
+    key_id: str = ""
+
+
+class SessionSubscribed(Event, frozen=True, kw_only=True, tag="session.subscribed"):
+    """A session gets what is written to a stream, or to those of a pattern. Untouched, it lives until `expires_at`."""
+
+    version: int = 1
+    session_id: str
+    stream_id: str
+    is_new: bool
+    expires_at: str
+
+
+class SessionUnsubscribed(Event, frozen=True, kw_only=True, tag="session.unsubscribed"):
+    """A session gets no more of a stream."""
+
+    version: int = 1
+    session_id: str
+    stream_id: str
+
+
+class SessionTouched(Event, frozen=True, kw_only=True, tag="session.touched"):
+    """A session lives on, until `expires_at`."""
+
+    version: int = 1
+    session_id: str
+    expires_at: str
+
+
+class SessionEnded(Event, frozen=True, kw_only=True, tag="session.ended"):
+    """A session is gone with its stream: somebody deleted it, or its time was over (`is_expired`)."""
+
+    version: int = 1
+    session_id: str
+    is_expired: bool
+    subscriptions: int
+
+
 class WorkerStarted(Event, frozen=True, kw_only=True, tag="worker.started"):
     """A process of Postroad is ready. The tenant is `_platform`."""
 
@@ -174,6 +296,17 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     QueuePurged,
     QueueChanged,
     QueueDeleted,
+    QueueSampled,
+    StorageSampled,
+    TrafficSampled,
+    ProcessSampled,
+    StreamCreated,
+    StreamClosed,
+    StreamDeleted,
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SessionTouched,
+    SessionEnded,
     WorkerStarted,
 )
 

@@ -1,0 +1,1 @@
+"""What the pipeline found out, served to whoever asks."""
