@@ -153,7 +153,7 @@ class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
 
 class QueueSampled(Event, frozen=True, kw_only=True, tag="queue.sampled"):
     """What is in a queue. Those with something in them are looked at every few seconds, the others now and then; `seconds` is how
-    long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how long the oldest waits."""
+    long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how old the oldest is."""
 
     version: int = 1
     queue: str

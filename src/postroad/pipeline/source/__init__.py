@@ -1,1 +1,1 @@
-"""The Spark data source `jetstream`: streams of a NATS server as tables, batch and streaming, both ways. Knows nothing of Postroad."""
+"""The Spark data source `jetstream`: streams of a NATS server as tables, batch and streaming, both ways. Knows no Postroad."""

@@ -1,0 +1,117 @@
+"""The columns of the pipeline's tables. Those of events come from the catalogue: a field that is added there is a column here."""
+
+import types
+from functools import cache
+from typing import get_args, get_origin
+
+import msgspec
+from pyspark.sql import types as spark
+
+from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
+
+_KINDS: dict[type, spark.DataType] = {
+    str: spark.StringType(),
+    int: spark.LongType(),
+    float: spark.DoubleType(),
+    bool: spark.BooleanType(),
+}
+
+# What every event has, and where it was found. The catalogue's `timestamp` becomes `time`.
+HEAD = ("event", "version", "event_id", "tenant", "time", "stream", "sequence", "line")
+
+MESSAGES = spark.StructType(
+    [
+        spark.StructField("stream", spark.StringType()),
+        spark.StructField("subject", spark.StringType()),
+        spark.StructField("sequence", spark.LongType()),
+        spark.StructField("timestamp", spark.TimestampType()),
+        spark.StructField("headers", spark.MapType(spark.StringType(), spark.StringType())),
+        spark.StructField("data", spark.BinaryType()),
+    ]
+)
+
+BRONZE = spark.StructType([*MESSAGES.fields, spark.StructField("batch_id", spark.LongType())])
+
+QUARANTINE = spark.StructType(
+    [
+        spark.StructField("reason", spark.StringType()),
+        spark.StructField("raw", spark.StringType()),
+        spark.StructField("stream", spark.StringType()),
+        spark.StructField("sequence", spark.LongType()),
+        spark.StructField("line", spark.IntegerType()),
+        spark.StructField("time", spark.TimestampType()),
+    ]
+)
+
+AUDIT = spark.StructType(
+    [
+        spark.StructField("tenant", spark.StringType()),
+        spark.StructField("time", spark.TimestampType()),
+        spark.StructField("sequence", spark.LongType()),
+        spark.StructField("action", spark.StringType()),
+        spark.StructField("entry", spark.StringType()),
+    ]
+)
+
+
+def spark_type(wanted: object) -> spark.DataType:
+    """Of a field of the catalogue: a text, a number or a truth value, or one of these or nothing."""
+    if isinstance(wanted, types.UnionType) or get_origin(wanted) is types.UnionType:
+        [wanted] = [one for one in get_args(wanted) if one is not type(None)]
+    if isinstance(wanted, type) and wanted in _KINDS:
+        return _KINDS[wanted]
+    raise TypeError(f"the catalogue has a field of a type that the pipeline has no column for: {wanted!r}")
+
+
+def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {one.name: one for one in msgspec.structs.fields(kind)}
+
+
+@cache
+def event_columns() -> dict[str, spark.DataType]:
+    """The columns that come from events' own fields, in the order in which the catalogue has them."""
+    found: dict[str, spark.DataType] = {}
+    for kind in EVENT_TYPES:
+        for name, field in _fields_of(kind).items():
+            if name in HEAD or name == "timestamp":
+                continue
+            wanted = spark_type(field.type)
+            if found.setdefault(name, wanted) != wanted:
+                raise TypeError(f"{event_name(kind)}: {name} is {wanted}, and elsewhere {found[name]}")
+    return found
+
+
+@cache
+def known_fields() -> dict[str, tuple[str, ...]]:
+    """By event, the names that its JSON may have."""
+    return {event_name(kind): ("event", *_fields_of(kind)) for kind in EVENT_TYPES}
+
+
+@cache
+def required_fields() -> dict[str, tuple[str, ...]]:
+    """By event, the names that its JSON must have."""
+    return {event_name(kind): tuple(name for name, one in _fields_of(kind).items() if one.required) for kind in EVENT_TYPES}
+
+
+@cache
+def known_versions() -> dict[str, int]:
+    return {event_name(kind): int(_fields_of(kind)["version"].default) for kind in EVENT_TYPES}
+
+
+@cache
+def events_schema() -> spark.StructType:
+    """The silver table `events`."""
+    return spark.StructType(
+        [
+            spark.StructField("event", spark.StringType()),
+            spark.StructField("version", spark.IntegerType()),
+            spark.StructField("event_id", spark.StringType()),
+            spark.StructField("tenant", spark.StringType()),
+            spark.StructField("time", spark.TimestampType()),
+            spark.StructField("stream", spark.StringType()),
+            spark.StructField("sequence", spark.LongType()),
+            spark.StructField("line", spark.IntegerType()),
+            *(spark.StructField(name, kind) for name, kind in event_columns().items()),
+            spark.StructField("extra", spark.StringType()),
+        ]
+    )
