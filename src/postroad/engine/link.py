@@ -302,15 +302,18 @@ class Link:
         not miss that one gives a `last_word`: it is called when the end has been sent, and returns when nothing can follow.
         """
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
+        drain: Callable[[], Awaitable[None]] = subscription.drain
 
         async def end() -> None:
             if not self.is_up:
                 await subscription.unsubscribe()
                 return
-            if last_word is not None:
-                await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py would no longer listen
-                await last_word()
-            await subscription.drain()
+            try:
+                if last_word is not None:
+                    await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py would no longer listen
+                    await last_word()
+            finally:
+                await drain()
 
         async def stop() -> None:
             ending = asyncio.create_task(end())

@@ -23,6 +23,8 @@ from postroad.kernel.ids import new_id
 
 _ASK_MAX = 1000
 _WAKE_SECONDS = 5.0
+_WAKE_SECONDS_MIN = 0.001
+_WAKE_LOST_SECONDS = 1.0
 _WAKE_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
@@ -31,6 +33,7 @@ _LAST_WORD_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 
 ACK = b"+ACK"
+_NONSENSE = b'{"batch": "none"}'  # not a number: refused by every version, and sent nothing for
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class WorkQueue:
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox_name = ""
         self._is_wake_open = False
-        self._wake_lost_at = 0.0
+        self._wake_ends_at = 0.0
         self._has_lost_touch = False
 
     # Pulling
@@ -164,7 +167,7 @@ class WorkQueue:
         means nothing comes behind the last message that it had chosen us for.
         """
         with contextlib.suppress(Lost, TimeoutError):
-            await self._link.request(self._next, b"nothing", timeout=_LAST_WORD_SECONDS)
+            await self._link.request(self._next, _NONSENSE, timeout=_LAST_WORD_SECONDS)
 
     async def _heard(self, message: Msg) -> None:
         self._inbox.put_nowait(message)
@@ -229,12 +232,21 @@ class WorkQueue:
         await asyncio.sleep(0.1)
 
     async def _wait_for_one(self) -> None:
-        """Nothing is ready: have the engine send the next message as soon as there is one."""
+        """Nothing is ready: have the engine send the next message as soon as there is one.
+
+        It is asked for no longer than somebody waits, and whoever waits longest is answered when the engine says that the time is
+        over: so nothing has to be taken back, unless they all hang up.
+        """
         loop = asyncio.get_running_loop()
         if not self._is_wake_open:
-            self._is_wake_open = await self._request({"batch": 1, "expires": int(_WAKE_SECONDS * 1e9)})
-            self._wake_lost_at = loop.time() + _WAKE_SECONDS + 1
-        until = min(self._wake_lost_at, *(puller.give_up_at for puller in self._pullers))
+            now = loop.time()
+            self._wake_ends_at = min(max(puller.give_up_at for puller in self._pullers), now + _WAKE_SECONDS)
+            seconds = max(self._wake_ends_at - now, _WAKE_SECONDS_MIN)
+            self._is_wake_open = await self._request({"batch": 1, "expires": int(seconds * 1e9)})
+            if not self._is_wake_open:
+                return
+        lost_at = self._wake_ends_at + _WAKE_LOST_SECONDS
+        until = min([lost_at, *(puller.give_up_at for puller in self._pullers if puller.give_up_at < self._wake_ends_at)])
         try:
             async with asyncio.timeout_at(max(until, loop.time() + 0.001)):
                 while True:
@@ -246,11 +258,11 @@ class WorkQueue:
                             puller.has_been_asked_for = False
                         return
                     if not self._is_wake_open or not all(puller.has_been_asked_for for puller in self._pullers):
-                        return
+                        break
         except TimeoutError:
-            if loop.time() >= self._wake_lost_at:  # neither a message nor word that it expired: its leader is gone
+            if loop.time() >= lost_at:  # neither a message nor word that it expired: its leader is gone
                 self._is_wake_open = False
-            self._answer()
+        self._answer()
 
     async def _request(self, body: dict[str, object]) -> bool:
         if not self._link.is_up:
