@@ -303,12 +303,74 @@ async def test_what_came_for_a_puller_who_left_comes_back_for_the_next(queue: _Q
         assert sorted(got) == [b"1", b"2", b"3"]
 
 
+class _LateLine(Cable):
+    """On which messages are late: each comes only just before the next status that the engine sends. That is the order of the
+    engine's own line; all else may overtake it, such as word that a subscription has ended."""
+
+    def __init__(self, server_url: str) -> None:
+        super().__init__(server_url)
+        self.holds_one = asyncio.Event()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_answers: bool = False) -> None:
+        held = b""
+        try:
+            while are_answers and (line := await reader.readline()):
+                words = line.split()
+                if words[0] in (b"MSG", b"HMSG"):
+                    line += await reader.readexactly(int(words[-1]) + 2)
+                if words[0] in (b"MSG", b"HMSG") and words[3].startswith(b"$JS.ACK."):
+                    held += line
+                    self.holds_one.set()
+                    continue
+                if words[0] == b"HMSG":
+                    line, held = held + line, b""
+                writer.write(line)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        await super()._carry(reader, writer, are_answers=are_answers)
+
+
+async def test_a_message_that_is_late_for_a_puller_who_left_comes_back_at_once(
+    link: Link, engine_url: str, open_link: OpenLink, name: str
+) -> None:
+    """The engine sends it although it has confirmed that nobody listens any more, if it had chosen whom to send it to before."""
+    line = _LateLine(engine_url)
+    near, far = await _make_queue(link, name), _Queue(await open_link((await line.lay()).url), name)
+    try:
+        waiting = asyncio.create_task(far.work.pull(1, 20))
+        await eventually(lambda: _is_asked(near))
+        await near.publish(b"1")
+        await asyncio.wait_for(line.holds_one.wait(), 5)
+        waiting.cancel()
+        started = time.monotonic()
+        assert _payloads(await near.pull(1, 20)) == [b"1"]
+        assert time.monotonic() - started < 5, "it came when the engine had waited for a lease long enough"
+    finally:
+        line.remove()
+
+
+async def test_an_empty_pull_leaves_nothing_open(queue: _Queue) -> None:
+    """What the engine was asked for is over when the wait is. So nothing is taken back, and the subscription can be kept."""
+    inboxes = set()
+    for wait_seconds in (0.05, 0.1, 0.15):
+        assert await queue.pull(10, wait_seconds) == []
+        assert not queue.work._is_wake_open
+        inboxes.add(queue.work._inbox_name)
+    assert len(inboxes) == 1
+
+
 async def test_closing_tells_whoever_waits(queue: _Queue) -> None:
     waiting = [asyncio.create_task(queue.work.pull(1, 20)) for _ in range(3)]
     await asyncio.wait(waiting, timeout=0.05)
     queue.work.close(Draining("stopping"))
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Draining] * 3
+
+
+async def _is_asked(queue: _Queue) -> bool:
+    """Somebody waits at the engine."""
+    state = await consumer_state(queue.link, queue.name, "work")
+    return state is not None and state.num_waiting == 1
 
 
 async def _is_on_disk(server: Server) -> None:

@@ -302,24 +302,23 @@ class Link:
         not miss that one gives a `last_word`: it is called when the end has been sent, and returns when nothing can follow.
         """
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
-        drain: Callable[[], Awaitable[None]] = subscription.drain
 
-        async def end() -> None:
+        async def hear_out() -> None:
             if not self.is_up:
-                await subscription.unsubscribe()
                 return
-            try:
-                if last_word is not None:
-                    await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py would no longer listen
-                    await last_word()
-            finally:
-                await drain()
+            await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py, if it did this, would hear no more
+            await (last_word or self._nc.flush)()
+            await subscription._pending_queue.join()
 
         async def stop() -> None:
-            ending = asyncio.create_task(end())
+            ending = asyncio.create_task(hear_out())
             ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # an end is an end
-            await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)
-            ending.cancel()
+            try:
+                await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)
+            finally:
+                ending.cancel()
+                with contextlib.suppress(nats.errors.Error, OSError, AttributeError):
+                    await subscription.unsubscribe()
 
         return stop
 
