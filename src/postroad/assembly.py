@@ -28,6 +28,8 @@ from postroad.http.app import App, AppSettings
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
 from postroad.http.sse import HEARTBEAT_SECONDS
+from postroad.insights.parts import InsightParts
+from postroad.insights.store import insights_stream
 from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
@@ -116,7 +118,7 @@ async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
     specs = (audit_stream(settings.replica_count, settings.audit_keep_days), queue_stream(settings.replica_count))
-    for spec in (*frame_streams(settings.replica_count), *specs):
+    for spec in (*frame_streams(settings.replica_count), *specs, insights_stream(settings.replica_count)):
         await ensure_stream(engine.link, spec)
     for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
         await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
@@ -213,18 +215,22 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         link, engine.committers, streams.service, access.directory.tenant_ids, clock, _session_settings(settings)
     )
     jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
+    insights = InsightParts(link, clock)
     access.tenants.clean_with(
-        queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all
+        *(queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all),
+        insights.delete_all,
     )
     runner = Runner(task_table, clock, queues.task_handlers)
-    operations = Operations(__version__, _readiness(settings, engine, access, queues.table), access.gate, settings.metrics_dir)
+    readiness = _readiness(settings, engine, access, queues.table, insights)
+    operations = Operations(__version__, readiness, access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
         routes += [*access.routes(), *queues.routes(), *streams.routes(), *subscriptions.routes(), *sessions.routes()]
-        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table()]
+        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table(), *insights.routes()]
     operations.describe(routes)
     access.tokens.offer(routes)
-    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, _sweeping(queues.definitions, streams, access))
+    sweeping = _sweeping(queues.definitions, streams, access)
+    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, sweeping, insights.measure)
     return _Parts(
         engine,
         access,
@@ -301,14 +307,16 @@ def _app_settings(settings: Settings) -> AppSettings:
 
 
 def _readiness(
-    settings: Settings, engine: Engine, access: Access, queues: Table[QueueRecord]
+    settings: Settings, engine: Engine, access: Access, queues: Table[QueueRecord], insights: InsightParts
 ) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
     async def checks() -> dict[str, Check]:
         age = max(access.out_of_touch_seconds, queues.out_of_touch_seconds)
         limit = settings.out_of_touch_seconds_max
+        reached = await _engine_check(engine.link)
         return {
-            "engine": await _engine_check(engine.link),
+            "engine": reached,
             "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
+            "pipeline": Check(True, await insights.watch.detail() if reached.ok else "unknown"),  # nothing here depends on it
         }
 
     return checks

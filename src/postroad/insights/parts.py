@@ -1,0 +1,28 @@
+"""Puts the insights of one process together."""
+
+from collections.abc import Sequence
+
+from postroad.engine.link import Link
+from postroad.http.routing import Route
+from postroad.insights.pipeline import PipelineWatch, measure
+from postroad.insights.routes import InsightRoutes
+from postroad.insights.service import Insights
+from postroad.insights.store import ResultsStore
+from postroad.kernel.clock import Clock
+
+
+class InsightParts:
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self._store = ResultsStore(link)
+        self.service = Insights(self._store, clock)
+        self.watch = PipelineWatch(link, clock)
+
+    def routes(self) -> Sequence[Route]:
+        return InsightRoutes(self.service, self.watch).table()
+
+    async def measure(self) -> None:
+        """Keep the metrics of the pipeline, until cancelled. For one process."""
+        await self.watch.follow(measure)
+
+    async def delete_all(self, tenant: str) -> None:
+        await self._store.delete_all(tenant)
