@@ -8,6 +8,7 @@ from postroad import __version__
 from postroad.cli.audit import audit
 from postroad.cli.credentials import secrets, tokens
 from postroad.cli.dead_letters import dlq
+from postroad.cli.demo.command import demo
 from postroad.cli.invites import invites
 from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
@@ -66,6 +67,7 @@ cli.add_typer(sessions, name="sessions", rich_help_panel=_USE)
 cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
 cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
 cli.command("worker", rich_help_panel=_USE)(worker)
+cli.command("demo", rich_help_panel=_SERVER)(demo)
 
 cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
 cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)
