@@ -74,6 +74,7 @@ FITTING = {
     "state": "running",
     "status": "done",
     "action": "dlq",
+    "grain": "hour",
     "on_progress": None,
     "claim": Claim(wake_id="w", generation=1, token="t", streams=[], lease_ttl_ms=1000),
 }

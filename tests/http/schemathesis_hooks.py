@@ -44,6 +44,9 @@ _MEANING = (
     "an empty array has no messages",
     "not an offset",  # in `Last-Event-ID`, which counts in one kind of answer only
     "a stream's id is",  # in a body
+    "`from` must be before `to`",
+    "covers at most",  # so many days by the minute or hour
+    "not a cursor that this report gave out",
     "so many copies",  # as there are servers
 )
 

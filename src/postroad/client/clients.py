@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from postroad.client.audit import AsyncAudit, Audit
 from postroad.client.health import AsyncHealth, Health
+from postroad.client.insights import AsyncInsights, AsyncPipeline, Insights, Pipeline
 from postroad.client.invites import AsyncInvites, Invites
 from postroad.client.jobs import AsyncJobs, Jobs
 from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
@@ -65,6 +66,8 @@ class Postroad:
         self.stream_subscriptions = StreamSubscriptions(self._transport)
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
+        self.insights = Insights(self._transport)
+        self.pipeline = Pipeline(self._transport)
         self.tasks = Tasks(self._transport)
         self.tenants = Tenants(self._transport)
         self.keys = Keys(self._transport)
@@ -114,6 +117,8 @@ class AsyncPostroad:
         self.stream_subscriptions = AsyncStreamSubscriptions(self._transport)
         self.sessions = AsyncSessions(self._transport)
         self.jobs = AsyncJobs(self._transport)
+        self.insights = AsyncInsights(self._transport)
+        self.pipeline = AsyncPipeline(self._transport)
         self.tasks = AsyncTasks(self._transport)
         self.tenants = AsyncTenants(self._transport)
         self.keys = AsyncKeys(self._transport)

@@ -1,0 +1,84 @@
+"""Results as the pipeline's sink publishes them (decision 0021), without a pipeline."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from postroad.engine.commit import Backlog, CommitPolicy, Committers, Draft
+from postroad.engine.link import Link
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.ids import new_id
+
+DAY = 86_400_000
+HOUR = 3_600_000
+MINUTE = 60_000
+
+
+def day_of(at: int) -> str:
+    return rfc3339(at)[:10].replace("-", "")
+
+
+def usage(at: int, **some: Any) -> dict[str, Any]:
+    names = "published publishedBytes deliveries done dead requests bytesIn bytesOut appends appendBytes fanoutMessages"
+    return {"time": rfc3339(at), **dict.fromkeys(names.split(), 0), "storageByteHours": 0.5, "storedBytes": 0, **some}
+
+
+def latency(at: int, queue: str = "orders", phase: str = "wait", **some: Any) -> dict[str, Any]:
+    numbers = {"count": 3, "p50": 10, "p95": 20, "p99": 30.5, "max": 31, "mean": 12.25}
+    return {"time": rfc3339(at), "queue": queue, "phase": phase, **numbers, **some}
+
+
+def dead_letters(at: int, queue: str = "orders", reason: str = "broken", **some: Any) -> dict[str, Any]:
+    return {"time": rfc3339(at), "queue": queue, "reason": reason, "count": 2, "firstAttempt": 1, "lastAt": rfc3339(at), **some}
+
+
+def sessions(at: int, **some: Any) -> dict[str, Any]:
+    names = ("subscribed", "unsubscribed", "touched", "deleted", "expired")
+    return {"time": rfc3339(at), **dict.fromkeys(names, 0), **some}
+
+
+def backlog(at: int, queue: str = "orders", **some: Any) -> dict[str, Any]:
+    numbers = {"ready": 2.5, "readyMax": 4, "leased": 1, "delayed": 0, "dead": 0, "oldestAgeMsMax": 1500}
+    return {"time": rfc3339(at), "queue": queue, **numbers, **some}
+
+
+def health(queue: str = "orders", status: str = "healthy", **some: Any) -> dict[str, Any]:
+    numbers = {"ready": 1, "leased": 0, "delayed": 0, "dead": 0, "waiting": 1, "oldestAgeMs": 20, "expectedDrainSeconds": None}
+    at = "2026-11-16T12:00:00Z"
+    return {"queue": queue, "status": status, "problems": [], **numbers, "growthPerMinute": 0.0, "sampledAt": at, **some}
+
+
+async def put(link: Link, subject: str, body: object, message_id: str = "") -> None:
+    """Stored when this returns. Bytes go as they are."""
+    committers = Committers(link, CommitPolicy(), Backlog(64 * 1024 * 1024))
+    payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    stream = "INSIGHTS" if subject.startswith("insight.") else "HISTORY"
+    await committers.of(stream).append(Draft(subject, payload, message_id or new_id()))
+
+
+async def publish(
+    link: Link, tenant: str, report: str, day: str, part: str, rows: Sequence[dict[str, Any]], *, batch: Any = 1, **more: Any
+) -> None:
+    body = {
+        "v": 1,
+        "report": report,
+        "tenant": tenant,
+        "day": day,
+        "part": part,
+        "batch": batch,
+        "computedAt": "2026-11-16T12:00:04.000Z",
+        "rows": list(rows),
+        "dropped": 0,
+        **more,
+    }
+    await put(link, f"insight.{tenant}.{report}.{day}.{part}", body, f"{report}:{batch}:{tenant}:{day}:{part}")
+
+
+async def tell_of_pipeline(
+    link: Link, computed_at: int, rows: Sequence[dict[str, Any]] = (), *, batch: Any = 4181, **more: Any
+) -> None:
+    about = {"v": 1, "report": "pipeline", "tenant": "_platform", "day": "now", "part": "all", "batch": batch}
+    numbers = {"events": 10, "seconds": 1.5, "quarantined": {"no-json": 2}, "late": 1, "duplicates": 3, "dropped": 0}
+    body = {**about, **numbers, "computedAt": rfc3339(computed_at), "rows": list(rows), **more}
+    await put(link, "insight._platform.pipeline.now.all", body)
