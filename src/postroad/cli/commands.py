@@ -15,6 +15,7 @@ from postroad.cli.keys import keys, whoami
 from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
+from postroad.cli.report import report
 from postroad.cli.server import openapi_command, serve_command, up_command
 from postroad.cli.sessions import sessions
 from postroad.cli.settings import settings
@@ -68,6 +69,7 @@ cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
 cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
 cli.command("worker", rich_help_panel=_USE)(worker)
 cli.command("demo", rich_help_panel=_SERVER)(demo)
+cli.command("report", rich_help_panel=_SERVER)(report)
 
 cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
 cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)

@@ -1,0 +1,85 @@
+"""Axes and numbers: where ticks go, and how values are written for people. Pure."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+
+_TIME_STEPS = tuple(minutes * MINUTE for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440))
+
+Write = Callable[[float], str]
+
+
+def ticks(top: float, count: int = 4) -> list[float]:
+    """From 0 to the first step at or above `top`, in steps of 1, 2, 2.5 or 5 with noughts, about `count` of them."""
+    if not top > 0 or not math.isfinite(top):
+        return [0.0, 1.0]
+    rough = top / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * size for size in (1, 2, 2.5, 5, 10) if unit * size >= rough * 0.999)
+    return [step * number for number in range(math.ceil(top / step * 0.999) + 1)]
+
+
+def whole_ticks(top: float, count: int = 4) -> list[float]:
+    """As `ticks`, for what is counted: there is no half message."""
+    found = ticks(top, count)
+    return found if all(one == int(one) for one in found) else [float(one) for one in range(math.ceil(top) + 1)]
+
+
+def time_ticks(start: int, end: int, count: int = 8) -> list[int]:
+    """Round moments, `count` or fewer."""
+    step = next((one for one in _TIME_STEPS if (end - start) / one <= count), DAY)
+    return list(range(-(-start // step) * step, end + 1, step))
+
+
+def clock(at: float) -> str:
+    """`13:45`, in UTC; midnight at the end of the day is 24:00 to those who read an axis, so the axis says so itself."""
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%H:%M")
+
+
+def millis(text: str) -> int:
+    """Of an RFC 3339 time."""
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def number(value: float) -> str:
+    """`1,234`; below 100 with a decimal where it has one."""
+    return f"{value:,.1f}".removesuffix(".0") if abs(value) < 100 else f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """For axes: `950`, `1.2k`, `3M`."""
+    return _with_unit(value, 1000, ("", "k", "M", "G", "T"))
+
+
+def size(value: float) -> str:
+    """`512 B`, `1.2 kB`: of a thousand each, as disks are sold."""
+    return _with_unit(value, 1000, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def duration(value: float) -> str:
+    """Of milliseconds: `12 ms`, `1.5 s`, `3 min`, `2.5 h`, `4 d`."""
+    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1000, "s")):
+        if value >= unit:
+            return f"{_three(value / unit)} {name}"
+    return f"{_three(value)} ms"
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "none"
+
+
+def _with_unit(value: float, thousand: int, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if abs(value) < thousand * 0.9995:
+            return f"{_three(value)}{unit}"
+        value /= thousand
+    return f"{_three(value)}{units[-1]}"
+
+
+def _three(value: float) -> str:
+    """About three digits."""
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}".removesuffix(".0") if abs(value) >= 1 else f"{value:.2g}"

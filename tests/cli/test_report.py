@@ -1,0 +1,470 @@
+"""`postroad report`: axes, charts and sections from a few rows; and the whole page from results on the stream."""
+
+import re
+from base64 import b64encode
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import typer
+
+from postroad.cli.report import day_of
+from postroad.cli.reports import scales, sections
+from postroad.cli.reports.charts import Axis, Frame, Series, bar_chart, line_chart
+from postroad.cli.reports.gathering import Computed, DayData, TenantData
+from postroad.cli.reports.markup import Cell, legend, table, text
+from postroad.cli.reports.page import frame_of, page
+from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
+from tests.cli.shell import Shell
+from tests.insights import results
+from tests.insights.results import HOUR, MINUTE, publish
+from tests.installation import Installation
+from tests.servers import OpenLink
+
+MIDNIGHT = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
+HOURLY = Frame(MIDNIGHT, MIDNIGHT + 24 * HOUR, HOUR, 1066, 136)  # a plot of 1000 by 100
+EVIL = """<script>alert("1")</script> & 'q'"""
+EVIL_SHOWN = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; &#x27;q&#x27;"
+
+
+def at(hour: int, minute: int = 0) -> int:
+    return MIDNIGHT + hour * HOUR + minute * MINUTE
+
+
+def when(hour: int, minute: int = 0) -> str:
+    return f"2026-11-16T{hour:02}:{minute:02}:00Z"
+
+
+def shapes(svg: str, tag: str, css: str) -> list[ElementTree.Element]:
+    """The shapes of this kind in groups of this class. Fails if it is not well-formed."""
+    return [
+        shape
+        for group in ElementTree.fromstring(svg).iter("g")
+        if css in (group.get("class") or "").split()
+        for shape in group.iter(tag)
+    ]
+
+
+def tips(svg: str) -> list[str]:
+    return [shape.get("data-tip", "") for shape in shapes(svg, "rect", "hits")]
+
+
+# Axes and numbers
+
+
+@pytest.mark.parametrize(
+    ("top", "marks"),
+    [(0, [0, 1]), (1, [0, 0.25, 0.5, 0.75, 1]), (7, [0, 2, 4, 6, 8]), (100, [0, 25, 50, 75, 100]), (4321, [0, 2000, 4000, 6000])],
+)
+def test_ticks_are_round_and_reach_the_top(top: float, marks: list[float]) -> None:
+    assert scales.ticks(top) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize("top", [0.003, 1, 3, 9.99, 17, 250, 99_999, 1e9])
+def test_there_are_neither_too_many_ticks_nor_too_few(top: float) -> None:
+    marks = scales.ticks(top)
+    assert marks[0] == 0 and marks[-1] >= top * 0.999 and 2 <= len(marks) <= 6
+
+
+def test_what_is_counted_has_whole_ticks() -> None:
+    assert scales.whole_ticks(1) == [0, 1]
+    assert scales.whole_ticks(3) == [0, 1, 2, 3]
+
+
+def test_time_ticks_are_round_moments() -> None:
+    assert [scales.clock(one) for one in scales.time_ticks(at(13, 58), at(14, 21))] == [
+        "14:00",
+        "14:05",
+        "14:10",
+        "14:15",
+        "14:20",
+    ]
+    assert len(scales.time_ticks(at(0), at(24))) == 9
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "said"),
+    [
+        (scales.duration, 0.4, "0.4 ms"),
+        (scales.duration, 12, "12 ms"),
+        (scales.duration, 1500, "1.5 s"),
+        (scales.duration, 180_000, "3 min"),
+        (scales.duration, 5_400_000, "1.5 h"),
+        (scales.duration, 4 * 86_400_000, "4 d"),
+        (scales.size, 512, "512 B"),
+        (scales.size, 1_230_000, "1.2 MB"),
+        (scales.size, 999_999, "1 MB"),
+        (scales.short, 950, "950"),
+        (scales.short, 12_345, "12.3k"),
+        (scales.number, 12.345, "12.3"),
+        (scales.number, 12, "12"),
+        (scales.number, 1234.5, "1,234"),
+    ],
+)
+def test_numbers_are_written_for_people(write: scales.Write, value: float, said: str) -> None:
+    assert write(value) == said
+
+
+# Charts
+
+
+def test_a_line_is_drawn_to_scale() -> None:
+    svg = line_chart(HOURLY, [Series("a", {at(0): 0.0, at(1): 50.0, at(2): 100.0})], Axis(), "t")
+    [path] = shapes(svg, "path", "line")
+    points = [tuple(map(float, point.split())) for point in path.get("d", "")[1:].split("L")]
+    assert points == [(72.8, 112), (114.5, 62), (156.2, 12)]  # the middle of each hour; from the floor to the top
+    assert tips(svg)[1] == "01:00 to 02:00 UTC\na: 50"
+
+
+def test_a_line_is_broken_where_there_is_no_value() -> None:
+    svg = line_chart(HOURLY, [Series("a", {at(0): 1.0, at(1): 1.0, at(5): 2.0, at(6): 2.0, at(9): 3.0})], Axis(), "t")
+    assert len(shapes(svg, "path", "line")) == 2
+    assert len(shapes(svg, "circle", "line")) == 5
+
+
+def test_a_point_that_is_alone_is_seen_among_many() -> None:
+    minutes = Frame(at(0), at(3), MINUTE)
+    values = {at(0, minute): 1.0 for minute in range(59)} | {at(2): 1.0} | {at(2, minute): 1.0 for minute in range(30, 59)}
+    assert len(shapes(line_chart(minutes, [Series("a", values)], Axis(), "t"), "circle", "line")) == 1
+
+
+def test_bars_side_by_side_and_on_top_of_each_other() -> None:
+    series = [Series("a", {at(0): 60.0}), Series("b", {at(0): 40.0, at(23): 0.0})]
+    a, b = shapes(bar_chart(HOURLY, series, Axis(), "t"), "rect", "bar")
+    assert (a.get("height"), a.get("y")) == ("100.0", "12.0")
+    assert float(b.get("x", "0")) > float(a.get("x", "0")) and b.get("y") != a.get("y")
+    a, b = shapes(bar_chart(HOURLY, series, Axis(), "t", is_stacked=True), "rect", "bar")
+    assert a.get("x") == b.get("x")
+    assert [float(one.get("height", "0")) for one in (a, b)] == [60, 40]
+    assert float(b.get("y", "0")) + 40 == float(a.get("y", "0"))
+
+
+def test_a_chart_says_what_it_is_and_nothing_in_it_is_markup() -> None:
+    for svg in (
+        line_chart(HOURLY, [Series(EVIL, {at(1): 1.0})], Axis(), EVIL, EVIL),
+        bar_chart(HOURLY, [Series(EVIL, {at(1): 1.0})], Axis(), EVIL, EVIL),
+    ):
+        assert "<script" not in svg
+        root = ElementTree.fromstring(svg)
+        assert [root.findtext("title"), root.findtext("desc"), root.get("role")] == [EVIL, EVIL, "img"]
+        assert tips(svg) == [f"01:00 to 02:00 UTC\n{EVIL}: 1"]
+
+
+def test_a_chart_of_nothing_is_a_chart() -> None:
+    for svg in (line_chart(HOURLY, [], Axis(), "t"), bar_chart(HOURLY, [Series("a", {})], Axis(), "t")):
+        assert tips(svg) == []
+    assert "24:00" in line_chart(HOURLY, [], Axis(), "t")
+
+
+def test_text_is_escaped_and_has_no_control_characters() -> None:
+    assert text(EVIL) == EVIL_SHOWN
+    assert text("a\x00b\x1bc\u202ed") == "abcd"
+    assert EVIL_SHOWN in table([EVIL], [[EVIL], [Cell(EVIL)]]) and "<script" not in table([EVIL], [[EVIL], [Cell(EVIL)]])
+    assert "<script" not in legend([EVIL, EVIL])
+
+
+# Sections
+
+
+def latency(hour: int, queue: str = "orders", phase: str = "wait", **some: Any) -> LatencyRow:
+    numbers = {"count": 10, "p50": 10, "p95": 20, "p99": 30, "max": 40, "mean": 12}
+    return LatencyRow(time=when(hour), queue=queue, phase=phase, **{**numbers, **some})
+
+
+def dead(hour: int, reason: str, count: int, first: int = 0, queue: str = "orders") -> DeadLettersRow:
+    return DeadLettersRow(time=when(hour), queue=queue, reason=reason, count=count, first_attempt=first, last_at=when(hour, 30))
+
+
+def usage(hour: int, **some: Any) -> UsageRow:
+    row = results.usage(at(hour), **some)
+    names = {re.sub("([A-Z])", r"_\1", name).lower(): value for name, value in row.items()}
+    return UsageRow(**names)
+
+
+def cells(markup: str) -> list[list[str]]:
+    """The rows of its tables, those with the numbers of charts left out."""
+    rows = re.findall(r"<tr>(.*?)</tr>", re.sub(r"<details>.*?</details>", "", markup))
+    return [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows if "<td" in row]
+
+
+def test_latency_has_a_chart_for_each_queue_and_phase() -> None:
+    rows = [latency(1), latency(2, p99=1500), latency(1, phase="processing"), latency(1, "mails")]
+    made = sections.latency_section("a", HOURLY, rows, [latency(0, count=99, p99=1500)])
+    assert made.count("<svg") == 3
+    assert re.findall("<figcaption>(.*?)</figcaption>", made)[:2] == [
+        "orders: waiting for its first delivery",
+        "orders: from lease to acknowledgement",
+    ]
+    assert cells(made) == [["orders", "wait", "99", "10 ms", "20 ms", "1.5 s", "40 ms", "12 ms"]]
+    assert "the highest p99 is 1.5 s" in made
+
+
+def test_of_many_queues_the_busiest_are_drawn() -> None:
+    rows = [latency(1, f"q{number}", count=number) for number in range(1, 12)]
+    made = sections.latency_section("a", HOURLY, rows, [])
+    captions = re.findall("<figcaption>(.*?):", made)
+    assert captions == [f"q{number}" for number in range(11, 3, -1)]
+    assert "3 more are in the table" in made
+    assert len(cells(made)) == 11
+
+
+def test_backlog_is_a_line_for_each_queue_the_deepest_first() -> None:
+    def row(hour: int, queue: str, ready: float) -> BacklogRow:
+        return BacklogRow(
+            time=when(hour), queue=queue, ready=ready, ready_max=ready * 2, leased=1, delayed=0, dead=hour, oldest_age_ms_max=1000
+        )
+
+    made = sections.backlog_section("a", HOURLY, [row(1, "low", 1), row(2, "low", 3), row(2, "deep", 50)])
+    assert cells(made) == [["deep", "50", "100", "1", "0", "2", "1 s"], ["low", "2", "6", "1", "0", "2", "1 s"]]
+    assert made.count('class="line ') == 2
+    assert "The deepest was deep with 100" in made
+
+
+def test_dead_letters_are_told_by_reason_with_the_share_of_first_attempts() -> None:
+    rows = [dead(1, "no route", 3), dead(2, "no route", 1), dead(1, "bad key", 2, 2), dead(3, "redriven", 5, 5)]
+    made = sections.dead_section("a", HOURLY, rows)
+    assert "6 messages were given up, 33 % of them at their first attempt; 5 were put back." in made
+    assert cells(made) == [
+        ["orders", "no route", "4", "0 %", "02:30"],
+        ["orders", "misconfigured?bad key", "2", "100 %", "01:30"],
+    ]
+    assert made.count('class="bar ') == 2
+    many = sections.dead_section("a", HOURLY, [dead(1, f"reason {number}", 20 - number) for number in range(10)])
+    assert "3 other reasons" in many
+    assert many.count('class="bar ') == 8
+
+
+def test_health_has_the_worst_first_and_says_why() -> None:
+    def row(queue: str, status: str, *problems: str, **some: Any) -> HealthRow:
+        return HealthRow(queue=queue, status=status, problems=list(problems), **some)
+
+    well = row("well", "healthy", ready=0, growth_per_minute=-0.01)
+    sick = row("sick", "unhealthy", "old", "news", ready=7, oldest_age_ms=90_000, expected_drain_seconds=5, growth_per_minute=2.5)
+    made = sections.health_section("a", [well, row("gone", "unknown"), sick], when(12))
+    assert [line[0] for line in cells(made)] == ["sick", "gone", "well"]
+    assert cells(made)[0][1:4] == ["unhealthy", "the oldest message is older than it should be; news", "7"]
+    assert cells(made)[0][-3:] == ["1.5 min", "5 s", "+2.5"]
+    assert cells(made)[2][-1] == "0"
+    assert "1 of 3 queues need somebody. Of 1 nothing was heard" in made and "2026-11-16 12:00:00 UTC" in made
+
+
+def test_usage_is_summed_up() -> None:
+    rows = [usage(1, published=5, bytesIn=1000, storedBytes=10), usage(2, published=7, bytesIn=500, storedBytes=2000)]
+    made = sections.usage_section("a", HOURLY, rows, "hour")
+    [totals] = cells(made)
+    assert (totals[1], totals[7], totals[-2], totals[-1]) == ("12", "1.5 kB", "2 kB", "1 B")
+    assert made.count("<svg") == 4
+
+
+def test_sessions_are_told_over_time() -> None:
+    rows = [SessionsRow(time=when(hour), subscribed=hour, unsubscribed=0, touched=2, deleted=1, expired=0) for hour in (1, 2)]
+    made = sections.sessions_section("a", HOURLY, rows)
+    assert "3 subscribed, 0 unsubscribed, 4 touched, 2 deleted, 0 expired." in made
+    assert made.count('class="line ') == 5
+
+
+def test_every_section_has_something_to_say_about_nothing() -> None:
+    nothing = SessionsRow(time=when(1), subscribed=0, unsubscribed=0, touched=0, deleted=0, expired=0)
+    for made, said in (
+        (sections.latency_section("a", HOURLY, [], []), "No message was delivered on this day."),
+        (sections.backlog_section("a", HOURLY, []), "No queue had anything in it"),
+        (sections.dead_section("a", HOURLY, []), "No dead letters on this day."),
+        (sections.dead_section("a", HOURLY, [dead(1, "redriven", 4)]), "No dead letters on this day. 4 were put back."),
+        (sections.usage_section("a", HOURLY, [], "hour"), "Nothing was used on this day."),
+        (sections.sessions_section("a", HOURLY, [nothing]), "No session came"),
+        (sections.health_section("a", [], None), "Nothing is known of any queue yet."),
+    ):
+        assert said in made
+        assert "<svg" not in made
+
+
+# The page
+
+
+def of_day(*tenants: TenantData, grain: Any = "hour") -> DayData:
+    return DayData(date(2026, 11, 16), grain, tenants, "http://127.0.0.1:8080", datetime(2026, 11, 16, 13, tzinfo=UTC))
+
+
+class Outline(HTMLParser):
+    """Tags that do not close, ids that are there twice, and whatever a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.faults: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        if tag not in ("meta", "path", "rect", "line", "circle"):
+            self.open.append(tag)
+        self.ids += [told["id"] or ""] if "id" in told else []
+        href = told.get("href") or "#"
+        if (
+            any(name in told for name in ("src", "srcset", "style"))
+            or not href.startswith("#")
+            or any(n.startswith("on") for n in told)
+        ):
+            self.faults.append(f"{tag} {attrs}")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open.pop() != tag:
+            self.faults.append(f"</{tag}>")
+
+
+def check(written: str) -> None:
+    outline = Outline()
+    outline.feed(written)
+    assert (outline.faults, outline.open) == ([], [])
+    assert len(outline.ids) == len(set(outline.ids))
+    assert not re.search(r"https?://(?!127\.0\.0\.1)|url\(|@import", written)
+
+
+def full(tenant: str) -> TenantData:
+    return TenantData(
+        tenant=tenant,
+        usage=[usage(1, published=5)],
+        latency=[latency(1, EVIL)],
+        dead_letters=[dead(1, EVIL, 2, queue=EVIL)],
+        health=[HealthRow(queue=EVIL, status=EVIL, problems=[EVIL])],
+        sessions=[SessionsRow(time=when(1), subscribed=1, unsubscribed=0, touched=0, deleted=0, expired=0)],
+        computed={"usage": Computed(when(12, 5), "41", 0), "latency": Computed(when(12, 6), "42", 3)},
+    )
+
+
+def test_the_page_stands_for_itself_and_says_where_it_comes_from() -> None:
+    written = page(of_day(full("acme"), full(EVIL), TenantData("idle")))
+    check(written)
+    assert "alert(" in written and "<script>alert" not in written
+    assert "Monday, 16 November 2026" in written
+    assert "Computed by the pipeline at 2026-11-16 12:06:00 UTC, batch 42." in written
+    assert "3 rows were too many" in written
+    assert "There are no results of this day" in written
+    assert '<a href="#t1">' in written and "All tenants" in written
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> None:
+    written = page(of_day(full("acme")))
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', written)
+    assert policy is not None and policy[1].startswith("default-src 'none'; ")
+    for tag, name in (("style", "style-src"), ("script", "script-src")):
+        [content] = re.findall(f"<{tag}>(.*?)</{tag}>", written, re.DOTALL)
+        digest = b64encode(sha256(content.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}'" in policy[1]
+    assert "All tenants" not in written
+
+
+def test_what_the_key_may_not_see_is_said() -> None:
+    written = page(of_day(TenantData("acme", latency=[latency(1)], forbidden=frozenset({"usage", "sessions"}))))
+    assert written.count("This key may not see it") == 2
+
+
+def test_the_time_shown_is_the_day_or_what_there_is_of_it() -> None:
+    assert frame_of(of_day(full("acme"))) == Frame(at(0), at(24), HOUR)
+    rows = [
+        usage(13),
+        UsageRow(**{**{name: getattr(usage(13), name) for name in UsageRow.__struct_fields__}, "time": when(13, 40)}),
+    ]
+    assert frame_of(of_day(TenantData("a", usage=rows), grain="minute")) == Frame(at(13), at(13, 41), MINUTE)
+    assert frame_of(of_day(TenantData("a", usage=rows[:1]), grain="minute")) == Frame(at(12, 51), at(13, 1), MINUTE)
+
+
+def test_a_day_is_told_in_words_or_as_a_date() -> None:
+    now = datetime(2026, 11, 16, 0, 30, tzinfo=UTC)
+    assert [day_of(told, now).isoformat() for told in ("today", "yesterday", "2026-01-31")] == [
+        "2026-11-16",
+        "2026-11-15",
+        "2026-01-31",
+    ]
+    with pytest.raises(typer.BadParameter, match="tomorrow"):
+        day_of("tomorrow", now)
+
+
+# With a server
+
+
+async def stored(running: Installation, open_link: OpenLink, tenant: str, hours: tuple[int, ...]) -> None:
+    """A day's results as the pipeline leaves them: something in each of these hours."""
+    link = await open_link(running.nats_url)
+
+    async def put(report: str, part: str, rows: list[dict[str, Any]]) -> None:
+        await publish(link, tenant, report, "20261116", part, rows, batch=17)
+
+    by_hour = {
+        "latency": [results.latency(at(hour), "mails", p99=1234) for hour in hours],
+        "backlog": [results.backlog(at(hour), "mails") for hour in hours],
+        "usage": [results.usage(at(hour), published=1111) for hour in hours],
+        "dead-letters": [results.dead_letters(at(hour), "mails", EVIL) for hour in hours],
+        "sessions": [results.sessions(at(hour), subscribed=3) for hour in hours],
+    }
+    for report, rows in by_hour.items():
+        await put(report, "hour", rows)
+        for row, hour in zip(rows, hours, strict=True):
+            await put(report, f"minute-{hour:02}", [{**row, "time": when(hour, minute)} for minute in (5, 6)])
+    await put("latency", "day", [results.latency(at(0), "mails", count=4321)])
+    await publish(link, tenant, "health", "now", "all", [results.health("mails", "unhealthy", problems=["unpolled"])], batch=17)
+
+
+@pytest.mark.parametrize(("hours", "grain", "published"), [((13, 14), "minute", "4,444"), ((1, 2, 3, 22), "hour", "4,444")])
+async def test_a_report_is_one_file(
+    operator: Shell,
+    running: Installation,
+    open_link: OpenLink,
+    name: str,
+    tmp_path: Path,
+    hours: tuple[int, ...],
+    grain: str,
+    published: str,
+) -> None:
+    operator.run("tenants", "create", name)
+    await stored(running, open_link, name, hours)
+    told = operator.run("--tenant", name, "report", "--day", "2026-11-16")
+    path = Path(told.output.strip())
+    assert path == Path(f"postroad-report-{name}-2026-11-16.html")
+    written = path.read_text()  # noqa: ASYNC240
+    check(written)
+    assert f"What Postroad did for {name}, by the {grain}." in written
+    assert "at 2026-11-16 12:00:04 UTC, batch 17." in written
+    assert f"<dd>{published}" in written
+    assert EVIL_SHOWN in written and "nobody has polled it" in written and "4,321" in written
+    assert "mails: waiting for its first delivery" in written
+    empty = operator.run("--tenant", name, "report", "--day", "2026-11-14", "--out", "-").output
+    assert "No dead letters on this day." in empty and "No message was delivered on this day." in empty
+
+
+async def test_with_a_platform_key_it_is_about_all_tenants(
+    operator: Shell, running: Installation, open_link: OpenLink, name: str, tmp_path: Path
+) -> None:
+    for tenant in (f"{name}a", f"{name}b"):
+        operator.run("tenants", "create", tenant)
+        await stored(running, open_link, tenant, (5,))
+    out = tmp_path / "all.html"
+    assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).output.strip() == str(out)
+    written = out.read_text()
+    check(written)
+    assert "All tenants" in written
+    assert all(f">{tenant}</h2>" in written for tenant in (f"{name}a", f"{name}b", "default"))
+
+
+async def test_a_key_that_is_kept_to_some_queues_gets_their_part(
+    shell: Shell, operator: Shell, running: Installation, open_link: OpenLink, name: str
+) -> None:
+    operator.run("tenants", "create", name)
+    await stored(running, open_link, name, (5,))
+    key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").output.strip()
+    written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").output
+    assert written.count("This key may not see it") == 2
+    assert "mails: waiting" in written
+
+
+def test_what_goes_wrong_is_told(shell: Shell) -> None:
+    assert shell.try_to("report", "--day", "someday").code == 2
+    refused = shell.try_to("report", "--out", "no/such/folder/r.html")
+    assert (refused.code, "No such file or directory" in refused.complaints) == (1, True)
