@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from postroad.engine.log import _millis
 from postroad.engine.work import WorkQueue
 from postroad.kernel.names import queue_stream
+from postroad.queues.dead import DeadLetters
 from postroad.queues.leases import Leases
+from postroad.queues.rules import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -130,6 +133,31 @@ async def test_saying_it_twice_is_the_same_as_once(tenant: Tenant, action: str) 
     await nack(tenant, queue, message["receiptId"], action, delayMs=60_000 if action == "requeue" else None)
     assert len(await dead(tenant, queue)) == (action == "dlq")
     assert (await tenant.stats(queue)) == {"ready": 0, "leased": 0 if action == "dlq" else 1, "delayed": 0}
+
+
+async def test_two_who_give_up_the_same_delivery_at_once_tell_of_one_death(
+    gateway: Gateway, second_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    bury, both = DeadLetters.bury, asyncio.Barrier(2)
+
+    async def bury_together(self: DeadLetters, *given: Any) -> DeadLetter:
+        await both.wait()
+        return await bury(self, *given)
+
+    monkeypatch.setattr(DeadLetters, "bury", bury_together)
+    monkeypatch.setattr(second_gateway.clock, "ahead_ms", 100)  # each has a time of its own
+    elsewhere = second_gateway.seen_by(tenant)
+    await asyncio.gather(*(nack(one, queue, message["receiptId"], "dlq", reason="bad") for one in (tenant, elsewhere)))
+    told = [event for event in await tenant.events() if event["event"] == "job.dead"]
+    [letter] = await dead(tenant, queue)
+    assert len(told) == 2
+    assert {(event["event_id"], event["timestamp"]) for event in told} == {
+        (f"{message['messageId']}/{_millis(letter['deadAt'])}", letter["deadAt"])
+    }
 
 
 async def test_an_acknowledged_message_cannot_be_given_up(tenant: Tenant) -> None:

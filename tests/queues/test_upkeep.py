@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from postroad.assembly import Role
+from postroad.kernel.errors import EngineUnavailable
+from postroad.queues.dead import DeadLetters
+from postroad.queues.rules import QueueRecord
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
@@ -206,6 +209,31 @@ async def test_dead_letters_are_put_back_and_start_again(whole: Gateway) -> None
     assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
     redriven = [event for event in await tenant.events() if event["event"] == "job.redriven"]
     assert {event["message_id"] for event in redriven} == made
+
+
+async def test_a_redrive_that_is_taken_up_again_tells_the_same_in_the_same_words(
+    whole: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was interrupted when the messages were back and told of, and still among the dead letters."""
+    tenant = await whole.tenant()
+    queue = await tenant.queue()
+    made = {await bury(tenant, queue, number) for number in range(3)}
+    drop, tries = DeadLetters.drop, 0
+
+    async def drops_at_the_second_try(self: DeadLetters, record: QueueRecord, sequence: int) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= len(made):
+            raise EngineUnavailable("away")
+        await drop(self, record, sequence)
+
+    monkeypatch.setattr(DeadLetters, "drop", drops_at_the_second_try)
+    await ended(tenant, (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"])
+    redriven = [event for event in await tenant.events() if event["event"] == "job.redriven"]
+    assert len(redriven) == 6
+    assert sorted(redriven[:3], key=str) == sorted(redriven[3:], key=str)
+    dead = {event["message_id"]: event["timestamp"] for event in await tenant.events() if event["event"] == "job.dead"}
+    assert all(event["timestamp"] > dead[event["message_id"]] for event in redriven)
 
 
 async def test_only_what_the_filter_takes_is_put_back_to_another_queue_too(whole: Gateway) -> None:

@@ -108,7 +108,8 @@ class DeadLetters:
         reason: str,
         last_error: str | None = None,
     ) -> DeadLetter:
-        """Return once the dead letter is durable. `sequence` is the message's in its queue."""
+        """Return once the dead letter is durable, with what is stored: if somebody was quicker with the same delivery, theirs.
+        `sequence` is the message's in its queue."""
         known = await self._failure(_failure_key(record, message.id)) if attempts > 1 else None
         letter = DeadLetter(
             v=1,
@@ -122,8 +123,10 @@ class DeadLetters:
         # The id says which copy of the message this is: one that was put back and dies again is another.
         burial = f"{record.incarnation}/{sequence}/{attempts}"
         draft = Draft(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), burial)
-        await self._committers.of(record.dead_stream).append(draft)
-        return letter
+        stored = await self._committers.of(record.dead_stream).append(draft)
+        entry = await stored_log.at(self._link, record.dead_stream, stored.sequence) if stored.is_duplicate else None
+        first = _dead(entry, Sieve(MessageFilter())) if entry is not None else None
+        return letter if first is None else first.letter
 
     # Looking
 

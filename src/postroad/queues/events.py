@@ -5,6 +5,7 @@ from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
+from postroad.tasks.rules import TaskRecord
 from postroad.telemetry.catalogue import (
     JobDead,
     JobDone,
@@ -143,12 +144,13 @@ def dead(
     origin: Origin,
     message: StoredMessage,
     letter: DeadLetter,
-    now_ms: int,
+    _now_ms: int,
     audit: AuditMode,
 ) -> JobDead:
+    """Of the letter as it is stored: two who give up the same delivery tell of one death, in the same words."""
     return JobDead(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
+        event_id=f"{message.id}/{letter.dead_at}",
+        timestamp=rfc3339(letter.dead_at),
         tenant=record.tenant,
         job_id=message.job,
         message_id=message.id,
@@ -162,20 +164,20 @@ def dead(
     )
 
 
-def redriven(
-    record: QueueRecord, from_queue: str, message: StoredMessage, task_id: str, key_id: str, now_ms: int, audit: AuditMode
-) -> JobRedriven:
+def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task: TaskRecord, audit: AuditMode) -> JobRedriven:
+    """At the time at which the task last said how far it is: whoever takes it up from there tells the same again. It is after
+    the message's death, and before anybody can have the message."""
     return JobRedriven(
-        event_id=f"{task_id}/{message.id}",
-        timestamp=rfc3339(now_ms),
+        event_id=f"{task.id}/{message.id}",
+        timestamp=rfc3339(task.updated_at_ms),
         tenant=record.tenant,
         job_id=message.job,
         message_id=message.id,
         queue=record.name,
         audit=audit.value,
         from_queue=from_queue,
-        task_id=task_id,
-        key_id=key_id,
+        task_id=task.id,
+        key_id=task.created_by,
     )
 
 

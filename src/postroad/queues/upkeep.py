@@ -201,16 +201,13 @@ class Upkeep:
     async def _put_back(self, running: Running, record: QueueRecord, target: QueueRecord, dead: list[Dead]) -> int:
         if not dead:
             return 0
-        # The time from before: a consumer may have it, and give it up again, before the next line returns.
-        task, now = running.record, self._clock()
+        task = running.record
         outcomes = await self._queues.put_back(target, [(one.message, f"{task.id}/{one.sequence}") for one in dead])
         stored = [one for one, problem in zip(dead, outcomes, strict=True) if problem is None]
         retryable = next((problem for problem in outcomes if problem is not None and problem.retryable), None)
         audit = self._preferences.of(task.tenant).audit_mode
         if audit is not AuditMode.OFF:
-            await self._outbox.commit(
-                [events.redriven(target, record.name, one.message, task.id, task.created_by, now, audit) for one in stored]
-            )
+            await self._outbox.commit([events.redriven(target, record.name, one.message, task, audit) for one in stored])
         await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in stored))
         metrics.redriven.add(task.tenant, len(stored))
         if retryable is not None:  # the engine is away or full: the task is taken up again, from the same place
