@@ -1,0 +1,81 @@
+"""Numbers counted in buckets: exact to 127, then 64 buckets to each doubling, so that a percentile is off by less than 0.8 %.
+
+Integer arithmetic only, in Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from 128
+up is the count of doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+EXACT = 128  # below this a number is its own bucket
+PER_DOUBLING = 64
+
+
+def bucket_of(number: int) -> int:
+    """Raises ValueError for a negative one."""
+    if number < 0:
+        raise ValueError(f"only numbers from 0 are counted in buckets, not {number}")
+    if number < EXACT:
+        return number
+    doublings = number.bit_length() - PER_DOUBLING.bit_length()
+    return doublings * PER_DOUBLING + (number >> doublings)
+
+
+def value_of(bucket: int) -> int:
+    """The number in the middle of the bucket, which stands for all in it."""
+    if bucket < EXACT:
+        return bucket
+    doublings = bucket // PER_DOUBLING - 1
+    return (bucket % PER_DOUBLING + PER_DOUBLING << doublings) + (1 << doublings - 1)
+
+
+def rank_of(percent: int, count: int) -> int:
+    """Which one in order, from 1, is the percentile: the nearest rank."""
+    return max(1, -(-count * percent // 100))
+
+
+def percentile(counts: Mapping[int, int], percent: int) -> int | None:
+    """Of how many there are in each bucket; None if there are none."""
+    rank, seen = rank_of(percent, sum(counts.values())), 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            return value_of(bucket)
+    return None
+
+
+def bucket_column(number: Column) -> Column:
+    """`bucket_of`, as an expression: int. A negative number, which only clocks that disagree can give, counts as 0."""
+    # Spark has no count of bits. A logarithm is off by one now and then, which the shifts put right.
+    guess = F.floor(F.log2(number)).cast("int")
+    bits = (
+        F.when(_shifted_right(number, guess) == 0, guess - 1)
+        .when(_shifted_right(number, guess + 1) > 0, guess + 1)
+        .otherwise(guess)
+    )
+    doublings = bits - (PER_DOUBLING.bit_length() - 1)
+    coarse = doublings * PER_DOUBLING + _shifted_right(number, doublings).cast("int")
+    return F.when(number < EXACT, F.greatest(number, F.lit(0)).cast("int")).otherwise(coarse)
+
+
+def value_column(bucket: Column) -> Column:
+    """`value_of`, as an expression: long."""
+    doublings = F.floor(bucket / PER_DOUBLING).cast("int") - 1
+    first = _shifted_left((bucket % PER_DOUBLING + PER_DOUBLING).cast("long"), doublings)
+    return F.when(bucket < EXACT, bucket.cast("long")).otherwise(first + _shifted_left(F.lit(1).cast("long"), doublings - 1))
+
+
+def rank_column(percent: int, count: Column) -> Column:
+    """`rank_of`, as an expression: long."""
+    return F.greatest(F.lit(1), F.ceil(count * percent / 100)).cast("long")
+
+
+def _shifted_right(number: Column, by: Column) -> Column:
+    """The functions of PySpark shift by a literal only."""
+    return F.call_function("shiftright", number, by)
+
+
+def _shifted_left(number: Column, by: Column) -> Column:
+    return F.call_function("shiftleft", number, by)

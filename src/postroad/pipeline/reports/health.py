@@ -1,0 +1,95 @@
+"""How each queue is now, by its samples of the last minutes."""
+
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from postroad.pipeline.reports.report import last_of, top_of, total_of
+
+NAME = "health"
+LOOK_BACK = timedelta(minutes=10)  # what was not sampled for longer is left out: it is gone
+_WATCHED_MINUTES = 5
+_TIMES_EXPECTED = 2  # a queue whose oldest message is older than this many expected drains is in trouble
+_PROBLEMS = ("old", "growing", "unpolled")
+
+
+def rows(rollups: DataFrame, now: datetime) -> DataFrame:
+    """`tenant` and the columns that are published, a row for each queue with samples in the last ten minutes.
+
+    Whole minutes are compared, the present one is not over. `problems` is empty when the state is unknown, and
+    `growthPerMinute` null when there are no two minutes to compare.
+    """
+    this_minute = F.timestamp_seconds(F.lit(int(now.timestamp()) // 60 * 60))
+    age = (F.unix_seconds(this_minute) - F.unix_seconds("minute")) / 60  # in minutes: 0 is the present one
+    minutes = (
+        rollups.filter(
+            (F.col("report") == "backlog") & (F.col("minute") >= F.lit(now - LOOK_BACK)) & (F.col("minute") <= F.lit(now))
+        )
+        .groupBy("tenant", F.col("name").alias("queue"), age.cast("int").alias("age"))
+        .agg(
+            F.max(F.when(F.col("label") == "ready", F.col("last"))).alias("sample"),
+            *(last_of(label).alias(label) for label in _LEVELS),
+            (total_of("ready") / F.sum(F.when(F.col("label") == "ready", F.col("n")))).alias("depth"),
+            (top_of("leased") + top_of("waiting") + total_of("out")).alias("activity"),
+        )
+    )
+    queues = minutes.groupBy("tenant", "queue").agg(
+        *(F.min_by(label, "age").alias(label) for label in _LEVELS),
+        F.max("sample.at").alias("at"),
+        *(_depth(age).alias(f"depth_{age}") for age in range(1, _WATCHED_MINUTES + 2)),
+        _is_watched().alias("is_watched"),
+        _growth().alias("growthPerMinute"),
+    )
+    is_unknown = F.col("at") < F.lit(int((now - timedelta(minutes=_WATCHED_MINUTES)).timestamp() * 1000))
+    is_old = F.col("oldest_age_ms") > F.col("expected_drain_seconds") * (1000 * _TIMES_EXPECTED)
+    is_unpolled = F.col("is_watched") & (F.col("ready") > 0)
+    found = zip((is_old, _rose(), is_unpolled), _PROBLEMS, strict=True)
+    problems = F.filter(F.array(*(F.when(~is_unknown & is_so, problem) for is_so, problem in found)), lambda one: one.isNotNull())
+    return queues.withColumn("problems", problems).select(
+        "tenant",
+        "queue",
+        F.when(is_unknown, "unknown").when(F.size("problems") > 0, "unhealthy").otherwise("healthy").alias("status"),
+        "problems",
+        "ready",
+        "leased",
+        "delayed",
+        "dead",
+        "waiting",
+        F.col("oldest_age_ms").alias("oldestAgeMs"),
+        F.col("expected_drain_seconds").alias("expectedDrainSeconds"),
+        "growthPerMinute",
+        F.timestamp_millis("at").alias("sampledAt"),
+    )
+
+
+_LEVELS = ("ready", "leased", "delayed", "dead", "waiting", "oldest_age_ms", "expected_drain_seconds")
+
+
+def _depth(age: int) -> Column:
+    return F.max(F.when(F.col("age") == age, F.col("depth")))
+
+
+def _rose() -> Column:
+    """The mean depth of each of the last whole minutes was above that of the one before."""
+    is_rise = [F.col(f"depth_{age}") > F.col(f"depth_{age + 1}") for age in range(1, _WATCHED_MINUTES + 1)]
+    rose = is_rise[0]
+    for one in is_rise[1:]:
+        rose = rose & one
+    return F.coalesce(rose, F.lit(False))
+
+
+def _is_watched() -> Column:
+    """In each of the last whole minutes messages were ready, and neither in them nor since did anybody take one or wait for one."""
+    is_whole = F.col("age").between(1, _WATCHED_MINUTES)
+    minutes_ready = F.count_if(is_whole & (F.col("depth") > 0))
+    activity = F.sum(F.when(F.col("age") <= _WATCHED_MINUTES, F.col("activity")))
+    return (minutes_ready == _WATCHED_MINUTES) & (activity == 0)
+
+
+def _growth() -> Column:
+    """From the first to the last of the whole minutes that are compared."""
+    is_compared = F.col("age").between(1, _WATCHED_MINUTES + 1)
+    point = F.when(is_compared, F.struct(F.col("age"), F.col("depth")))
+    first, last = F.max(point), F.min(point)
+    return F.round((last["depth"] - first["depth"]) / F.nullif(first["age"] - last["age"], F.lit(0)), 3)

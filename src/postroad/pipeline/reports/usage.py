@@ -1,0 +1,36 @@
+"""What a tenant used: messages, deliveries, traffic, storage."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from postroad.pipeline.reports.report import Report, last_of, start_of, total_of
+
+_TOTALS = {
+    "published": "published",
+    "publishedBytes": "published_bytes",
+    "deliveries": "deliveries",
+    "done": "done",
+    "dead": "dead",
+    "requests": "requests",
+    "bytesIn": "bytes_in",
+    "bytesOut": "bytes_out",
+    "appends": "appends",
+    "appendBytes": "append_bytes",
+    "fanoutMessages": "fanout_messages",
+}
+
+
+def rows(rollups: DataFrame, grain: str) -> DataFrame:
+    """`storedBytes` is what the last sample said, 0 if there was none."""
+    return (
+        rollups.filter(F.col("report") == "usage")
+        .groupBy("tenant", start_of(grain, F.col("minute")).alias("time"))
+        .agg(
+            *(total_of(label).alias(name) for name, label in _TOTALS.items()),
+            F.round(total_of("storage_byte_seconds") / 3600, 3).alias("storageByteHours"),
+            F.coalesce(last_of("stored_bytes"), F.lit(0)).alias("storedBytes"),
+        )
+    )
+
+
+REPORT = Report("usage", rows, rank="requests")
