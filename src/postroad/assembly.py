@@ -31,6 +31,7 @@ from postroad.http.sse import HEARTBEAT_SECONDS
 from postroad.insights.parts import InsightParts
 from postroad.insights.store import insights_stream
 from postroad.jobs.capability import Jobs
+from postroad.jobs.history import history_stream
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
@@ -118,7 +119,8 @@ async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
     specs = (audit_stream(settings.replica_count, settings.audit_keep_days), queue_stream(settings.replica_count))
-    for spec in (*frame_streams(settings.replica_count), *specs, insights_stream(settings.replica_count)):
+    copies = settings.replica_count
+    for spec in (*frame_streams(copies), *specs, insights_stream(copies), history_stream(copies)):
         await ensure_stream(engine.link, spec)
     for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
         await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
@@ -218,7 +220,7 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
     insights = InsightParts(link, clock)
     access.tenants.clean_with(
         *(queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all),
-        insights.delete_all,
+        *(insights.delete_all, jobs.delete_all),
     )
     runner = Runner(task_table, clock, queues.task_handlers)
     readiness = _readiness(settings, engine, access, queues.table, insights)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from postroad.jobs.following import apply_frames
 from postroad.jobs.lookup import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus, status_at
 from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
 from postroad.telemetry.catalogue import JobEvent
-from tests.jobs.lives import T0, Life, batch, purged
+from tests.jobs.lives import T0, Life, batch, frame, purged
 
 NOW = T0 + 1000
 
@@ -303,3 +304,28 @@ def test_the_newest_file_comes_first_and_no_name_comes_twice(tmp_path: Path) -> 
 
 def test_only_its_owner_may_read_it(store: Store) -> None:
     assert store.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_gap_in_the_events_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "1.sqlite"
+    store = make_store(path, "s")
+    apply_frames(store, [frame(1, Life().queued()), frame(2, Life().queued())], T0)
+    assert store.complete_since == 0
+    apply_frames(store, [frame(3, Life().queued())], T0)
+    assert store.complete_since == 0
+    apply_frames(store, [frame(7, Life().queued())], T0)
+    assert store.complete_since == T0
+    store.close()
+    again = open_store(path, "s")
+    assert (again.complete_since, again.position) == (T0, 7)
+    again.close()
+
+
+def test_a_file_of_before_there_were_gaps_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "1.sqlite"
+    store = make_store(path, "s")
+    store.connection.execute("DROP TABLE gaps")
+    store.close()
+    again = open_store(path, "s")
+    assert again.complete_since == 0
+    again.close()

@@ -7,6 +7,7 @@ from postroad.engine.link import Link
 from postroad.http.routing import Route
 from postroad.jobs.crew import together
 from postroad.jobs.desk import FrontDesk, Inquirer
+from postroad.jobs.history import Budget, History
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
 from postroad.jobs.service import JobBoard
@@ -16,14 +17,19 @@ from postroad.kernel.clock import Clock
 class Jobs:
     """`folder` is for the files of the projection, and for nothing else."""
 
-    def __init__(self, link: Link, clock: Clock, folder: Path, keep_days: int) -> None:
+    def __init__(self, link: Link, clock: Clock, folder: Path, keep_days: int, archive: Budget | None = None) -> None:
         self.projection = Projection(link, clock, folder, keep_days)
-        self.board = JobBoard(Inquirer(link))
+        self._history = History(link, clock, archive)
+        self.board = JobBoard(Inquirer(link), self._history)
         self._desk = FrontDesk(link, self.projection, clock)
 
     def table(self) -> Sequence[Route]:
         """For gateways. They ask whoever leads."""
         return JobRoutes(self.board).table()
+
+    async def delete_all(self, tenant: str) -> None:
+        """What the archive has of a tenant that goes."""
+        await self._history.delete_all(tenant)
 
     async def lead(self) -> None:
         """Follow `JOBS` and answer, until cancelled. For one process at a time; two for a moment do no harm."""

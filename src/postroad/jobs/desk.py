@@ -14,7 +14,7 @@ import structlog
 from postroad.engine import log as stored_log
 from postroad.engine.link import Link, Lost
 from postroad.jobs.following import STREAM
-from postroad.jobs.lookup import EventKey, Key, Wanted, events, find, page
+from postroad.jobs.lookup import EventKey, Key, Wanted, events, find, known, page
 from postroad.jobs.projection import Projection
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.views import JobView, job_view
@@ -59,6 +59,11 @@ class AskPage(Ask, frozen=True, kw_only=True, tag="page"):
     before: Key | None = None
 
 
+class AskKnown(Ask, frozen=True, kw_only=True, tag="known"):
+    tenant: str
+    jobs: list[str]
+
+
 class AskEvents(Ask, frozen=True, kw_only=True, tag="events"):
     tenant: str
     job: str
@@ -80,8 +85,15 @@ class JobAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
 
 
 class PageAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
+    """Jobs that were created before `complete_since` may be missing: the archive may have them."""
+
     jobs: list[JobView]
     following: Key | None
+    complete_since: int = 0
+
+
+class KnownAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="known"):
+    jobs: list[str]
 
 
 class EventsAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="events"):
@@ -101,11 +113,11 @@ class ProblemAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="proble
     retry_after: float | None = None
 
 
-Answer = JobAnswer | PageAnswer | EventsAnswer | ProgressAnswer | ProblemAnswer
-A = TypeVar("A", JobAnswer, PageAnswer, EventsAnswer, ProgressAnswer)
+Answer = JobAnswer | PageAnswer | KnownAnswer | EventsAnswer | ProgressAnswer | ProblemAnswer
+A = TypeVar("A", JobAnswer, PageAnswer, KnownAnswer, EventsAnswer, ProgressAnswer)
 
 _encode = msgspec.json.Encoder().encode
-_decode_ask = msgspec.json.Decoder(AskJob | AskPage | AskEvents | AskProgress | AskRebuild).decode
+_decode_ask = msgspec.json.Decoder(AskJob | AskPage | AskKnown | AskEvents | AskProgress | AskRebuild).decode
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
@@ -128,6 +140,7 @@ class FrontDesk:
         self._answers: dict[type[Ask], Callable[[Any], Awaitable[Answer]]] = {
             AskJob: self._job,
             AskPage: self._page,
+            AskKnown: self._known,
             AskEvents: self._events,
             AskProgress: self._progress,
             AskRebuild: self._rebuild,
@@ -202,7 +215,10 @@ class FrontDesk:
                 taken.pop()
                 break
         following = (jobs[len(taken) - 1].created_at, jobs[len(taken) - 1].job_id) if len(jobs) > len(taken) else None
-        return PageAnswer(taken, following)
+        return PageAnswer(taken, following, self._projection.complete_since)
+
+    async def _known(self, ask: AskKnown) -> Answer:
+        return KnownAnswer(await self._projection.read(known, ask.tenant, ask.jobs))
 
     async def _events(self, ask: AskEvents) -> Answer:
         await self._catch_up(ask.tenant, ask.within_ms)

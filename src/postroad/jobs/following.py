@@ -97,6 +97,8 @@ class Follower:
 
 
 def apply_frames(store: Store, entries: list[Entry], now: int) -> None:
+    if entries[0].sequence > store.position + 1:
+        store.note_gap(entries[0].at_ms)
     batch = read_frames(entries)
     for sequence, problem in batch.unreadable[:_LOGGED_MAX]:
         log.error("event_unreadable", stream=STREAM, sequence=sequence, problem=problem)

@@ -39,6 +39,14 @@ def find(store: Store, tenant: str, job_id: str, globs: tuple[str, ...] | None =
     return found[1] if found else None
 
 
+def known(store: Store, tenant: str, job_ids: Sequence[str]) -> list[str]:
+    """Those of them that are there."""
+    number = store.tenant_number(tenant)
+    marks = ", ".join("?" * len(job_ids))
+    rows = store.connection.execute(f"SELECT job FROM jobs WHERE tenant = ? AND job IN ({marks})", (number, *job_ids))  # noqa: S608
+    return [job for (job,) in rows]
+
+
 def _numbered(store: Store, tenant: str, job_id: str, globs: tuple[str, ...] | None) -> tuple[int, Job] | None:
     where = (store.tenant_number(tenant), job_id)
     row = store.connection.execute("SELECT number, body FROM jobs WHERE tenant = ? AND job = ?", where).fetchone()

@@ -14,4 +14,8 @@ batch_seconds = Histogram(
 )
 pruned = Counter("postroad_jobs_pruned_total", "Jobs that ended long ago and were forgotten.")
 rebuilds = Counter("postroad_jobs_rebuilds_total", "Files made anew of the whole stream.")
+history_unreadable = Counter(
+    "postroad_jobs_history_unreadable_total", "Chunks of the archive of jobs that could not be read, in all or in part."
+)
+history_failures = Counter("postroad_jobs_history_failures_total", "Lists of jobs that had to do without the archive.")
 failures = Counter("postroad_jobs_failures_total", "Times that the file had to be opened again.")

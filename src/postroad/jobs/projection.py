@@ -26,6 +26,7 @@ _BITE = 500  # rows of a sweep or a pruning at once: milliseconds, during which 
 _PRUNE_EVERY = 600.0
 _AGAIN_AFTER = 0.5
 _DAY_MS = 86_400_000
+_CLOCKS_DIFFER_MS = 600_000  # between what says when a job was created and what says when its first event was stored
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,6 +109,12 @@ class Projection:
             if sequence <= position and not future.done():
                 future.set_result(None)
 
+    @property
+    def complete_since(self) -> int:
+        """Every job that was created since then is known here; of older ones, those that have not ended long ago."""
+        gap = self._now().current.keeper.store.complete_since
+        return max(gap, self._clock() - self._keep_ms) + _CLOCKS_DIFFER_MS
+
     async def progress(self) -> Progress:
         state = (await stream_now(self._link)).state
         running = self._now()
@@ -134,6 +141,8 @@ class Projection:
         stream = await stream_now(self._link)
         keeper = Keeper(await asyncio.to_thread(self._open, stream))
         current = Follower(self._link, self._clock, keeper, self._advanced)
+        if not stream.state.messages and stream.state.last_seq > current.position:
+            await keeper.call(Store.note_gap, self._clock())
         _say_what_was_missed(current.position, stream)
         crew, is_broken = Crew(), False
         self._running = running = _Running(crew, current, crew.start(current.run()))

@@ -85,7 +85,7 @@ class JobRoutes:
                 query=JobQuery,
                 answer=JobList,
                 errors=_READING,
-                description="Newest first. A key that is kept to some queues sees the jobs of these.",
+                description="Newest first, archived ones included. A key that is kept to some queues sees the jobs of these.",
             ),
             Route(
                 "GET",
@@ -108,7 +108,7 @@ class JobRoutes:
                 query=EventQuery,
                 answer=JobEventList,
                 errors=(JobNotFound, *_READING),
-                description="Oldest first. Kept where the tenant's `auditMode` is `full`.",
+                description="Oldest first. Kept where the tenant's `auditMode` is `full`, until the job is archived.",
             ),
             Route(
                 "GET",

@@ -1,35 +1,66 @@
-"""What a user can do with jobs: look at them. A caller that is kept to some queues sees the jobs of these and no others."""
+"""What a user can do with jobs: look at them. A caller that is kept to some queues sees the jobs of these and no others.
 
+The process that leads knows the jobs of late; those that it has forgotten are looked for in the archive.
+"""
+
+import structlog
+
+from postroad.jobs import metrics
 from postroad.jobs.desk import (
     AskEvents,
     AskJob,
+    AskKnown,
     AskPage,
     AskProgress,
     AskRebuild,
     EventsAnswer,
     Inquirer,
     JobAnswer,
+    KnownAnswer,
     PageAnswer,
     ProgressAnswer,
 )
+from postroad.jobs.history import Archived, History
 from postroad.jobs.lookup import EventKey, Key
-from postroad.jobs.rules import JobStatus
+from postroad.jobs.merging import LOWEST, MergedPage, Placed, Window, merge
+from postroad.jobs.rules import UNFINISHED, JobStatus
+from postroad.jobs.telling import millis
 from postroad.jobs.views import JobView
 from postroad.kernel.caller import Caller
+from postroad.kernel.errors import EngineRefused, EngineUnavailable, JobNotFound
+from postroad.kernel.globs import glob_matches
 
 _BEGINNING: EventKey = (0, 0, "")
+
+log = structlog.get_logger("postroad.jobs")
 
 
 class JobBoard:
     """All of these raise EngineUnavailable when nobody answers in time, or the answer would not be up to date."""
 
-    def __init__(self, inquirer: Inquirer) -> None:
-        self._inquirer = inquirer
+    def __init__(self, inquirer: Inquirer, history: History) -> None:
+        self._inquirer, self._history = inquirer, history
 
     async def find(self, caller: Caller, job: str) -> JobView:
         """Raises JobNotFound."""
         ask = AskJob(tenant=caller.tenant, job=job, globs=_globs(caller))
-        return (await self._inquirer.ask(ask, JobAnswer)).job
+        try:
+            return (await self._inquirer.ask(ask, JobAnswer)).job
+        except JobNotFound:
+            archived = await self._archived(caller, job)
+            if archived is None:
+                raise
+            return archived
+
+    async def _archived(self, caller: Caller, job: str) -> JobView | None:
+        """A job that is known, and not the caller's to see, is not looked for."""
+        globs = _globs(caller)
+        found = await self._history.find(caller.tenant, job)
+        if found is None or not _is_allowed(found.job, globs):
+            return None
+        if globs is not None and await self._known(caller.tenant, [found]):
+            return None
+        return found.job
 
     async def page(
         self,
@@ -43,8 +74,8 @@ class JobBoard:
         message_id: str | None,
         limit: int,
         before: Key | None,
-    ) -> PageAnswer:
-        """Newest first."""
+    ) -> MergedPage:
+        """Newest first. Without the archive, if that does not answer: then the list goes on where it would have come in."""
         ask = AskPage(
             tenant=caller.tenant,
             queue=queue,
@@ -57,12 +88,44 @@ class JobBoard:
             limit=limit,
             before=before,
         )
-        return await self._inquirer.ask(ask, PageAnswer)
+        answer = await self._inquirer.ask(ask, PageAnswer)
+        hot = [Placed((millis(job.created_at), job.job_id), job) for job in answer.jobs]
+        below = min(key for key in (before, (until, LOWEST), (answer.complete_since, LOWEST)) if key is not None)
+        window = Window(below, answer.following or (since, ""))
+        if window.is_empty or ask.globs == () or status in UNFINISHED:
+            return MergedPage(answer.jobs, answer.following)
+        try:
+            archived = await self._forgotten(ask, window)
+        except (EngineUnavailable, EngineRefused) as problem:
+            if before is not None and not hot:
+                raise
+            metrics.history_failures.inc()
+            log.warning("history_not_read", tenant=caller.tenant, problem=problem.detail)
+            return MergedPage(answer.jobs, answer.following or min((below, *(one.key for one in hot))))
+        return merge(hot, answer.following, archived.jobs, archived.reached, limit)
+
+    async def _forgotten(self, ask: AskPage, window: Window) -> Archived:
+        """What the archive has, save for what is known: a job that was put back may have ended in one queue and go on in another,
+        where it does not fit what is asked for."""
+        found = await self._history.page(ask.tenant, window, ask.limit + 1, lambda job: _fits(job, ask))
+        known = await self._known(ask.tenant, found.jobs)
+        return Archived([one for one in found.jobs if one.job.job_id not in known], found.reached)
+
+    async def _known(self, tenant: str, placed: list[Placed]) -> set[str]:
+        if not placed:
+            return set()
+        ask = AskKnown(tenant=tenant, jobs=[one.job.job_id for one in placed])
+        return set((await self._inquirer.ask(ask, KnownAnswer)).jobs)
 
     async def events(self, caller: Caller, job: str, limit: int, after: EventKey | None) -> EventsAnswer:
-        """Oldest first. Raises JobNotFound."""
+        """Oldest first; none of an archived job. Raises JobNotFound."""
         ask = AskEvents(tenant=caller.tenant, job=job, globs=_globs(caller), limit=limit, after=after or _BEGINNING)
-        return await self._inquirer.ask(ask, EventsAnswer)
+        try:
+            return await self._inquirer.ask(ask, EventsAnswer)
+        except JobNotFound:
+            if await self._archived(caller, job) is None:
+                raise
+            return EventsAnswer([], None)
 
     async def progress(self) -> ProgressAnswer:
         return await self._inquirer.ask(AskProgress(), ProgressAnswer)
@@ -77,3 +140,17 @@ def _globs(caller: Caller) -> tuple[str, ...] | None:
     if caller.only_stream is not None:
         return ()
     return caller.allowed.get("queue") if caller.allowed is not None else None
+
+
+def _is_allowed(job: JobView, globs: tuple[str, ...] | None) -> bool:
+    return globs is None or any(glob_matches(glob, job.queue) for glob in globs)
+
+
+def _fits(job: JobView, ask: AskPage) -> bool:
+    return (
+        (ask.queue is None or job.queue == ask.queue)
+        and (ask.status is None or job.status == ask.status)
+        and (ask.correlation_id is None or job.correlation_id == ask.correlation_id)
+        and (ask.message_id is None or job.message_id == ask.message_id)
+        and _is_allowed(job, ask.globs)
+    )

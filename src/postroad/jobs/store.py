@@ -78,6 +78,7 @@ class Store:
         self.pending: list[tuple[int, Purge]] = []  # purges that not every row of the queue knows of yet
         self._purges: dict[int, list[Purge]] = defaultdict(list)
         self.position, self._next_number = self._about()
+        self.complete_since = self._complete_since()
         self._tenants: dict[str, int] = {name: number for number, name in connection.execute("SELECT id, name FROM tenants")}
         self._queues: dict[int, dict[str, int]] = defaultdict(dict)
         for number, tenant, name in connection.execute("SELECT id, tenant, name FROM queues"):
@@ -93,6 +94,18 @@ class Store:
     def _about(self) -> tuple[int, int]:
         position, next_number = self.connection.execute("SELECT position, next_number FROM about").fetchone()
         return position, next_number
+
+    def _complete_since(self) -> int:
+        connection = self.connection  # the table is younger than the version of the others, which stay as they are
+        connection.execute("CREATE TABLE IF NOT EXISTS gaps (one INTEGER PRIMARY KEY CHECK (one = 1), until INTEGER NOT NULL)")
+        found = connection.execute("SELECT until FROM gaps").fetchone()
+        return int(found[0]) if found else 0
+
+    def note_gap(self, until: int) -> None:
+        """Events of before that moment were gone when they were to be read: jobs of that time may be missing."""
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO gaps VALUES (1, ?)", (until,))
+        self.complete_since = until
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -22,6 +22,7 @@ class JobView(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     due_at: Annotated[Timestamp | UnsetType, Meta(description="Not delivered before; of delayed and retrying jobs.")] = UNSET
     lease_until: Annotated[Timestamp | UnsetType, Meta(description="Of leased jobs.")] = UNSET
     expires_at: Annotated[Timestamp | UnsetType, Meta(description="When the queue drops it, if it is not done before.")] = UNSET
+    archived: Annotated[bool, Meta(description="It ended long ago: it is as it was then, and its events are gone.")] = False
 
 
 def job_view(job: Job, now: int) -> JobView:

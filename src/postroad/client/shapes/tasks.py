@@ -50,7 +50,10 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The life of a message. `status` is `queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`."""
+    """The life of a message. `status` is `queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`.
+
+    `archived`: it ended long ago, and is as it was then.
+    """
 
     job_id: str
     queue: str
@@ -64,6 +67,7 @@ class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     due_at: str | None = None
     lease_until: str | None = None
     expires_at: str | None = None
+    archived: bool = False
 
 
 class JobPage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
