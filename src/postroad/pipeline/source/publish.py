@@ -1,0 +1,141 @@
+"""Publishing many messages at once: sent in a row, each one's acknowledgement awaited, sent again when the connection breaks."""
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from postroad.pipeline.source import wire
+from postroad.pipeline.source.client import Client
+from postroad.pipeline.source.errors import ConnectionLost, InvalidRow, Refused, Unreachable
+
+log = logging.getLogger("postroad.pipeline.source")
+
+_SEND_BYTES = 256 * 1024
+_PENDING_BYTES = 8 * 1024 * 1024
+_ATTEMPTS = 5
+
+
+class Message(NamedTuple):
+    subject: bytes
+    headers: bytes
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.headers) + len(self.data)
+
+
+class Publisher:
+    """Publishes in order. A message that had to be repeated comes later than those after it."""
+
+    def __init__(self, client: Client, pending_max: int) -> None:
+        self._client = client
+        self._pending_max = pending_max
+        self._pending: dict[int, Message] = {}
+        self._pending_bytes = 0
+        self._repeat: list[int] = []
+        self._failures = 0
+        self._inbox = b""
+        self.stored = 0
+        self.duplicates = 0
+
+    def publish(self, messages: Iterable[Message]) -> None:
+        """Return when every message is stored. Raises Refused with the server's words, InvalidRow, or Unreachable."""
+        unsent: list[int] = []
+        unsent_bytes = 0
+        self._connect()
+        for number, message in enumerate(messages):
+            if message.size > self._client.max_payload:
+                raise InvalidRow(
+                    f"a message for {message.subject.decode()!r} has {message.size} bytes with its headers, "
+                    f"and the server takes {self._client.max_payload}"
+                )
+            self._pending[number] = message
+            self._pending_bytes += message.size
+            unsent.append(number)
+            unsent_bytes += message.size
+            is_full = len(self._pending) >= self._pending_max or self._pending_bytes >= _PENDING_BYTES
+            if is_full or unsent_bytes >= _SEND_BYTES:
+                self._send(unsent)
+                unsent, unsent_bytes = [], 0
+                if is_full:
+                    self._await(self._pending_max // 2, _PENDING_BYTES // 2)
+        self._send(unsent)
+        self._await(0, 0)
+
+    def _connect(self) -> None:
+        if not self._client.is_open:
+            self._client.open()
+        self._inbox = self._client.inbox
+
+    def _send(self, numbers: Iterable[int]) -> None:
+        try:
+            self._client.send(b"".join(self._encoded(number) for number in numbers))
+        except ConnectionLost as exc:
+            self._again(exc)
+
+    def _await(self, messages: int, size: int) -> None:
+        """Take acknowledgements until no more than this is outstanding."""
+        while self._pending and (len(self._pending) > messages or self._pending_bytes > size):
+            try:
+                frame = self._client.poll()
+                if frame is not None:
+                    self._take(frame)
+                if self._repeat and len(self._repeat) == len(self._pending):
+                    self._pause()
+            except ConnectionLost as exc:
+                self._again(exc)
+
+    def _take(self, frame: wire.Frame) -> None:
+        root, _, last = frame.subject.rpartition(b".")
+        if root != self._inbox or int(last) not in self._pending:
+            return  # an answer to an earlier attempt
+        number = int(last)
+        if frame.data.startswith(b'{"stream"') and b'"error"' not in frame.data:
+            message = self._pending.pop(number)
+            self._pending_bytes -= message.size
+            self.stored += 1
+            self.duplicates += b'"duplicate":true' in frame.data.replace(b" ", b"")
+            self._failures = 0
+            return
+        subject = self._pending[number].subject.decode()
+        if frame.status == 503:
+            reason = f"no stream takes messages for {subject!r}"
+        else:
+            error = json.loads(frame.data).get("error", {}) if frame.data else {}
+            reason = f"a message for {subject!r} was refused: {error.get('description')} ({error.get('err_code')})"
+            if error.get("code") != 429:  # too many at once
+                raise Refused(reason)
+        if self._failures >= _ATTEMPTS:
+            raise Refused(reason)
+        self._repeat.append(number)
+
+    def _pause(self) -> None:
+        """All that is left was turned away for a reason that may pass: a leader is elected, a queue is full."""
+        self._failures += 1
+        time.sleep(min(0.05 * 2**self._failures, 1.0))
+        numbers, self._repeat = sorted(self._repeat), []
+        self._send(numbers)
+
+    def _again(self, exc: ConnectionLost) -> None:
+        """Another connection, and everything that was not acknowledged once more: ids keep the server from storing it twice."""
+        while True:
+            self._failures += 1
+            if self._failures > _ATTEMPTS:
+                raise Unreachable(f"publishing failed {_ATTEMPTS} times: {exc}") from exc
+            log.warning("publishing: %s; sending %d messages again", exc, len(self._pending))
+            self._client.close()
+            time.sleep(min(0.05 * 2**self._failures, 1.0))
+            try:
+                self._connect()
+                self._repeat = []
+                self._client.send(b"".join(self._encoded(number) for number in sorted(self._pending)))
+                return
+            except ConnectionLost as lost:
+                exc = lost
+
+    def _encoded(self, number: int) -> bytes:
+        message = self._pending[number]
+        return wire.publish(message.subject, b"%b.%d" % (self._inbox, number), message.headers, message.data)
