@@ -35,12 +35,14 @@ from postroad.jobs.history import history_stream
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
+from postroad.kernel.traffic import Traffic
 from postroad.outbound.client import Outbound
 from postroad.queues.dead import FAILURES_BUCKET
 from postroad.queues.definitions import QUEUES_BUCKET, Definitions
 from postroad.queues.parts import QueueOptions, QueueParts
 from postroad.queues.rates import Rates
 from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.sessions.cleanups import cleanup_stream
 from postroad.sessions.parts import SessionParts, SessionSettings
 from postroad.sessions.queue import queue_stream
 from postroad.sessions.rules import FanLimits
@@ -56,6 +58,7 @@ from postroad.telemetry.catalogue import PLATFORM, WorkerStarted
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.routes import TelemetryRoutes
+from postroad.telemetry.sampler import ProcessSampler
 
 LEASES_BUCKET = "postroad_leases"
 _SWEEP_SECONDS = 300.0
@@ -118,8 +121,8 @@ async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
 
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
     """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
-    specs = (audit_stream(settings.replica_count, settings.audit_keep_days), queue_stream(settings.replica_count))
     copies = settings.replica_count
+    specs = (audit_stream(copies, settings.audit_keep_days), queue_stream(copies), cleanup_stream(copies))
     for spec in (*frame_streams(copies), *specs, insights_stream(copies), history_stream(copies)):
         await ensure_stream(engine.link, spec)
     for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
@@ -178,6 +181,7 @@ class _Parts:
     tables: tuple[Table[Any], ...]  # what every process follows
     rates: Rates
     outbox: Outbox
+    traffic: Traffic
     outbound: Outbound
     routes: tuple[Route, ...]
     chores: Callable[[], Coroutine[None, None, None]]
@@ -188,7 +192,7 @@ class _Parts:
 def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
     engine = engine_on(link, settings)
     access = access_of(engine, settings, clock)
-    outbox = Outbox(engine.committers)
+    outbox, traffic = Outbox(engine.committers), Traffic()
     task_table = Table(Bucket(link, TASKS_BUCKET, engine.committers), TaskRecord)
     tasks = Tasks(task_table, access.audit, clock)
     options = QueueOptions(
@@ -199,7 +203,7 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         platform_keys=platform_keys(settings),
     )
     queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
-    streams = StreamParts(link, engine.committers, clock, _stream_options(settings))
+    streams = StreamParts(link, engine.committers, outbox, traffic, clock, _stream_options(settings))
     outbound = Outbound(networks(settings.outbound_allow))
     subscriptions = StreamSubscriptions(
         link,
@@ -214,7 +218,14 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         has_localhost=settings.open,
     )
     sessions = SessionParts(
-        link, engine.committers, streams.service, access.directory.tenant_ids, clock, _session_settings(settings)
+        link,
+        engine.committers,
+        streams.service,
+        outbox,
+        traffic,
+        access.directory.tenant_ids,
+        clock,
+        _session_settings(settings),
     )
     jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
     insights = InsightParts(link, clock)
@@ -239,6 +250,7 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         (*access.tables, queues.table, task_table, *subscriptions.tables),
         queues.rates,
         outbox,
+        traffic,
         outbound,
         tuple(routes),
         chores,
@@ -278,17 +290,25 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
             if role.includes(Role.DELIVERY):
                 tasks.append(background.create_task(leading("delivery").run(parts.wake)))
                 tasks.append(background.create_task(parts.deliver()))
+            app = App(Router(parts.routes), parts.access.gate, _app_settings(settings), parts.traffic)
+            sampler = ProcessSampler(
+                parts.outbox,
+                parts.traffic,
+                clock,
+                worker=worker,
+                role=role.value,
+                tenants=parts.access.directory.tenant_ids,
+                open_requests=lambda: app.open_requests,
+                seconds=settings.sample_seconds,
+            )
+            tasks.append(background.create_task(sampler.run()))
             parts.outbox.emit([_started(worker, role, clock)])
             try:
-                yield Node(
-                    App(Router(parts.routes), parts.access.gate, _app_settings(settings)),
-                    parts.access,
-                    parts.engine,
-                    parts.routes,
-                )
+                yield Node(app, parts.access, parts.engine, parts.routes)
             finally:
                 for task in tasks:
                     task.cancel()
+                sampler.tell()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_DRAIN_SECONDS):
                         await parts.outbox.drain()

@@ -188,6 +188,9 @@ class Settings:
     )
 
     # Operation
+    sample_seconds: float = _setting(
+        10.0, "How often processes and queues are sampled for the pipeline: traffic, backlog, load (docs/events.md).", _positive
+    )
     stop_seconds: float = _setting(2.0, "How long open requests may go on after a stop was asked for.", _positive)
     out_of_touch_seconds_max: float = _setting(
         10.0, "How old the registry may be before a gateway calls itself not ready.", _positive

@@ -29,7 +29,7 @@ async def new_process(engine_url: str, name: str, clock: ShiftedClock) -> AsyncI
 
     yield open_one
     for process in opened:
-        await process.link.close()
+        await process.close()
 
 
 @pytest.fixture

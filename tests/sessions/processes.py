@@ -1,5 +1,7 @@
 """What one process has of the sessions: a connection, streams, sessions, the queue, the sweep. Two of them are two gateways."""
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,6 +12,7 @@ from postroad.engine.commit import Backlog, CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.clock import Clock
+from postroad.kernel.traffic import Traffic
 from postroad.sessions.fanout import Fan
 from postroad.sessions.members import Members
 from postroad.sessions.queue import FanoutQueue, queue_stream
@@ -21,6 +24,8 @@ from postroad.streams.lives import Blueprint
 from postroad.streams.rules import Wish
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
 from tests.gateway import ShiftedClock
 
 TEXT = "text/plain"
@@ -42,6 +47,14 @@ class Process:
     committers: Committers
     clock: Clock
     limits: FanLimits
+    outbox: Outbox
+    traffic: Traffic
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):  # of a server that is gone
+            async with asyncio.timeout(1):
+                await self.outbox.drain()
+        await self.link.close()
 
     def name(self, stream: str) -> Name:
         return Name(self.tenant, stream)
@@ -129,7 +142,8 @@ async def open_process(
 ) -> Process:
     link = Link(LinkSettings((url,), name="tests-sessions"))
     await link.open(deadline=10)
-    await ensure_stream(link, queue_stream(1, QUEUE))
+    for spec in (queue_stream(1, QUEUE), *frame_streams(1)):
+        await ensure_stream(link, spec)
     clock = clock or ShiftedClock()
     committers = Committers(link, policy or CommitPolicy(), Backlog(waiting_bytes_max))
     return _process(link, committers, clock, tenant, limits or FanLimits())
@@ -141,11 +155,12 @@ def reborn(process: Process) -> Process:
 
 
 def _process(link: Link, committers: Committers, clock: Clock, tenant: str, limits: FanLimits) -> Process:
-    streams = Streams(Store(link, committers, 1), clock)
+    outbox, traffic = Outbox(committers), Traffic()
+    streams = Streams(Store(link, committers, 1), outbox, traffic, clock)
     queue = FanoutQueue(link, committers, QUEUE)
-    sessions = Sessions(link, committers, streams, queue, clock, SessionOptions(TTL_SECONDS, limits))
+    sessions = Sessions(link, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))
     sweep = Sweep(link, sessions, streams, queue, lambda: [tenant], clock)
-    return Process(link, streams, sessions, queue, sweep, tenant, committers, clock, limits)
+    return Process(link, streams, sessions, queue, sweep, tenant, committers, clock, limits, outbox, traffic)
 
 
 def numbered(numbers: Iterable[int]) -> list[bytes]:

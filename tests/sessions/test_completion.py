@@ -11,7 +11,7 @@ import pytest
 from postroad.engine.layout import consumer_state, delete_stream, ensure_stream, stream_info
 from postroad.engine.link import Link
 from postroad.kernel.errors import EngineUnavailable
-from postroad.sessions import queue as queue_module
+from postroad.sessions import work as work_module
 from postroad.sessions.fanout import Fan, Reached
 from postroad.sessions.queue import queue_stream
 from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanLimits, Mode, Step
@@ -212,7 +212,7 @@ async def is_drained(process: Process) -> bool:
 
 
 async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "_RETRY_MS", 30)
+    monkeypatch.setattr(work_module, "_RETRY_MS", 30)
     one = await new_process(limits=QUEUED)
     await chat_with(one, "a", "b")
     tries = 0

@@ -198,7 +198,6 @@ async def play(steps: list[tuple[str, int, int, int, int]], url: str) -> None:
     clock = ShiftedClock()
     tenant = f"t{uuid.uuid4().hex[:12]}"
     processes = [await open_process(url, tenant, clock), await open_process(url, tenant, clock)]
-    links = [process.link for process in processes]
     try:
         player = Player(processes, clock)
         for source in SOURCES:
@@ -210,8 +209,8 @@ async def play(steps: list[tuple[str, int, int, int, int]], url: str) -> None:
         await player.check()
         assert await player.processes[1].complete_all() == 0
     finally:
-        for link in links:
-            await link.close()
+        for process in processes:
+            await process.close()
 
 
 def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

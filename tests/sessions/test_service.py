@@ -22,8 +22,9 @@ from postroad.kernel.errors import (
 from postroad.kernel.ids import new_id
 from postroad.sessions import members, service
 from postroad.sessions.fanout import Fan
+from postroad.sessions.lives import Found, Lives
 from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
-from postroad.sessions.service import Sessions, Subscribed
+from postroad.sessions.service import Subscribed
 from postroad.streams.lives import Blueprint, ForkOf
 from postroad.streams.rules import Wish
 from postroad.streams.store import fence
@@ -153,12 +154,12 @@ async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, 
     await one.create("chat")
     before = await one.subjects()
 
-    def refused(_self: Sessions, tenant: str, record: SessionRecord, _last: int) -> Draft:
+    def refused(tenant: str, record: SessionRecord, _last: int) -> Draft:
         subject = session_subject(tenant, record.id)
         return Draft(subject, b"", new_id(), fence(subject, 999_999), is_conditional=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Sessions, "_session_draft", refused)
+        patched.setattr(service, "session_draft", refused)
         for source in ("chat", "ch*"):
             with pytest.raises(Overloaded):
                 await one.subscribe("s", source, envelope=True)
@@ -447,14 +448,24 @@ async def test_a_stream_made_where_a_sessions_was_is_not_a_sessions(one: Process
     assert decoded(await one.read("s")) == ["mine"]
 
 
+async def found_by(process: Process) -> Found:
+    return await process.sessions._lives.look(process.tenant, "s")
+
+
+async def ends(process: Process, there: Found) -> bool:
+    """What a clean-up does with what it has found."""
+    assert there.record is not None
+    return await process.sessions._lives._end(process.tenant, there.record, there, is_expired=False)
+
+
 async def test_a_clean_up_does_not_take_what_has_just_come_back(one: Process, other: Process) -> None:
     """Between the clean-up's look and its batch somebody makes the session anew."""
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.streams.delete(one.name("session:s"))
-    there = await one.sessions._find(one.tenant, "s")
+    there = await found_by(one)
     assert (await other.subscribe("s", "chat")).is_new
-    assert await one.sessions._end(one.tenant, "s", there) is False
+    assert await ends(one, there) is False
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])
     assert await subscriptions(one, "s") == {"chat"}
@@ -464,10 +475,10 @@ async def test_a_clean_up_does_not_take_a_stream_that_was_just_made_where_the_se
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.streams.delete(one.name("session:s"))
-    there = await one.sessions._find(one.tenant, "s")
+    there = await found_by(one)
     await other.create("session:s", JSON)
     await other.append("session:s", b"1", JSON)
-    assert await one.sessions._end(one.tenant, "s", there) is False
+    assert await ends(one, there) is False
     assert await one.clean() == 1
     assert await one.members("chat") == {}
     assert decoded(await one.read("s")) == [1]
@@ -479,15 +490,15 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
-    find = Sessions._find
+    find = Lives.look
 
-    async def find_and_publish(self: Sessions, tenant: str, session: str) -> Any:
+    async def find_and_publish(self: Lives, tenant: str, session: str) -> Any:
         there = await find(self, tenant, session)
         await one.publish("chat", b"too late")
         return there
 
     with monkeypatch.context() as patched:
-        patched.setattr(Sessions, "_find", find_and_publish)
+        patched.setattr(Lives, "look", find_and_publish)
         assert (await other.subscribe("s", "chat")).is_new
     await one.publish("chat", b"1")
     assert await one.stored("s") == numbered([1])
@@ -536,18 +547,18 @@ async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
     """Between the process's next look at a session and what it does then, somebody else does something."""
-    find = Sessions._find
+    find = Lives.look
     has_been = False
 
-    async def find_and_wait(self: Sessions, tenant: str, session: str) -> Any:
+    async def find_and_wait(self: Lives, tenant: str, session: str) -> Any:
         nonlocal has_been
         there = await find(self, tenant, session)
-        if self is process.sessions and not has_been:
+        if self is process.sessions._lives and not has_been:
             has_been = True
             await work()
         return there
 
-    monkeypatch.setattr(Sessions, "_find", find_and_wait)
+    monkeypatch.setattr(Lives, "look", find_and_wait)
 
 
 @pytest.fixture

@@ -10,13 +10,17 @@ from typing import Any
 import msgspec
 
 from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
 from postroad.kernel.caller import ALL_SCOPES, Caller
+from postroad.kernel.traffic import Traffic
 from postroad.streams.live import LiveOptions
 from postroad.streams.parts import StreamOptions, StreamParts
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
 from tests.gateway import (
     Answer,
     Client,
@@ -147,7 +151,9 @@ async def small_gateway(
 ) -> AsyncIterator[tuple[Stream, App]]:
     committers = Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
     options = StreamOptions(replicas=1, live=LiveOptions(poll_seconds, sse_seconds, beat_seconds))
-    parts = StreamParts(link, committers, ShiftedClock(), options)
+    for spec in frame_streams(1):
+        await ensure_stream(link, spec)
+    parts = StreamParts(link, committers, Outbox(committers), Traffic(), ShiftedClock(), options)
     app = App(Router(parts.routes()), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:
         yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app

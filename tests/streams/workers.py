@@ -1,17 +1,23 @@
 """What one process has of the streams: a connection, a store, lanes. Two of them are two workers."""
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from postroad.engine import log
 from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.errors import Overloaded
+from postroad.kernel.traffic import Traffic
 from postroad.streams.lives import Blueprint, ForkOf, Made
 from postroad.streams.rules import Outcome, ProducerClaim, Wish
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
 from tests.gateway import ShiftedClock
 
 TEXT = "text/plain"
@@ -24,8 +30,13 @@ class Worker:
     store: Store
     streams: Streams
     clock: ShiftedClock
+    outbox: Outbox
+    traffic: Traffic
 
     async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):  # of a server that is gone
+            async with asyncio.timeout(1):
+                await self.outbox.drain()
         await self.link.close()
 
     async def create(self, name: Name, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> Made:
@@ -96,5 +107,8 @@ async def open_worker(url: str) -> Worker:
     link = Link(LinkSettings((url,), name="tests-streams"))
     await link.open(deadline=10)
     clock = ShiftedClock()
-    store = Store(link, Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024)), 1)
-    return Worker(link, store, Streams(store, clock), clock)
+    committers = Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
+    store, outbox, traffic = Store(link, committers, 1), Outbox(committers), Traffic()
+    for spec in frame_streams(1):
+        await ensure_stream(link, spec)
+    return Worker(link, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)

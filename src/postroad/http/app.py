@@ -19,7 +19,7 @@ from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, S
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
-from postroad.kernel.caller import Caller
+from postroad.kernel.caller import Caller, Need
 from postroad.kernel.errors import (
     InvalidParameter,
     Overloaded,
@@ -29,6 +29,7 @@ from postroad.kernel.errors import (
     UnsupportedMediaType,
 )
 from postroad.kernel.ids import ShortIds
+from postroad.kernel.traffic import NOBODY, Tally, Traffic
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
@@ -59,8 +60,9 @@ class AppSettings:
 class App:
     """Serves the routes of a `Router`. `drain` makes long answers end; new requests are still served until the socket closes."""
 
-    def __init__(self, router: Router, authority: Authority, settings: AppSettings) -> None:
+    def __init__(self, router: Router, authority: Authority, settings: AppSettings, traffic: Traffic | None = None) -> None:
         self._router, self._authority, self._settings = router, authority, settings
+        self._traffic = traffic or Traffic()
         self._request_ids = ShortIds()
         self._open = 0
         self.draining = asyncio.Event()
@@ -75,6 +77,10 @@ class App:
 
     def drain(self) -> None:
         self.draining.set()
+
+    @property
+    def open_requests(self) -> int:
+        return self._open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request; the server is set up to bring nothing else."""
@@ -112,12 +118,17 @@ class App:
                 reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
             status = reply.status
             try:
-                await self._send(reply, request_id, method, request, receive, send)
+                await self._send(reply, request_id, method, request, self._tally(request, route), receive, send)
             except Exception:  # its head is out: all that is left is to break off, so that the client sees it
                 log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
                 raise
         finally:
             self._open -= 1
+            tally = self._tally(request, route)
+            tally.requests += 1
+            if status >= 400:
+                tally.client_errors += status < 500
+                tally.server_errors += status >= 500
             self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)
 
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Reply:
@@ -133,10 +144,19 @@ class App:
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
-            request.body = json.decode(route.body_decoder, await self._read_body(_json_only(request)))
+            body = await self._read_body(_json_only(request))
+            self._tally(request, route).bytes_in += len(body)
+            request.body = json.decode(route.body_decoder, body)
         elif route.takes_bytes:
             request.body = await self._read_body(request)
+            self._tally(request, route).bytes_in += len(request.body)
         return await route.handler(request)
+
+    def _tally(self, request: Request | None, route: Route | None) -> Tally:
+        """Whose counts it goes to: those of the tenant that the caller was let in for."""
+        if request is None or request._caller is None or route is None or route.scope is Need.PLATFORM:
+            return self._traffic.of(NOBODY)
+        return self._traffic.of(request._caller.tenant)
 
     async def _read_body(self, request: Request) -> bytes:
         """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""
@@ -172,23 +192,39 @@ class App:
         return reply
 
     async def _send(
-        self, reply: Reply, request_id: str, method: str, request: Request | None, receive: Receive, send: Send
+        self,
+        reply: Reply,
+        request_id: str,
+        method: str,
+        request: Request | None,
+        tally: Tally,
+        receive: Receive,
+        send: Send,
     ) -> None:
         headers = [*self._common, (b"x-request-id", request_id.encode()), *reply.headers]
         if isinstance(reply.body, AsyncIterator):
             headers.append((b"content-type", reply.media))
             if request is None:
                 raise TypeError("only a route's answer is a stream")
-            await self._send_stream(reply, headers, request, receive, send)
+            await self._send_stream(reply, headers, request, tally, receive, send)
             return
         body = reply.encoded()
         if body or reply.status not in (204, 304):
             headers += [(b"content-type", reply.media), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+        if method == "HEAD":
+            body = b""
+        tally.bytes_out += len(body)
+        await send({"type": "http.response.body", "body": body})
 
     async def _send_stream(
-        self, reply: Reply, headers: list[tuple[bytes, bytes]], request: Request, receive: Receive, send: Send
+        self,
+        reply: Reply,
+        headers: list[tuple[bytes, bytes]],
+        request: Request,
+        tally: Tally,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Chunk by chunk until the source ends, the client leaves, or its right to the answer ends."""
         chunks = reply.body
@@ -201,6 +237,7 @@ class App:
             if request.method != "HEAD":
                 async for chunk in chunks:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    tally.bytes_out += len(chunk)
             await send({"type": "http.response.body", "body": b""})
 
         async def leave() -> None:

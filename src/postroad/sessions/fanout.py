@@ -19,6 +19,7 @@ from postroad.engine.link import Link
 from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
+from postroad.kernel.traffic import Tally, Traffic
 from postroad.sessions import metrics
 from postroad.sessions.members import Members
 from postroad.sessions.records import (
@@ -88,8 +89,8 @@ class Patterns:
 class Fan:
     """The fan-out of one source stream, as one process sees it."""
 
-    def __init__(self, link: Link, committers: Committers, name: Name, patterns: Patterns) -> None:
-        self._link, self._name, self._patterns = link, name, patterns
+    def __init__(self, link: Link, committers: Committers, name: Name, patterns: Patterns, tally: Tally) -> None:
+        self._link, self._name, self._patterns, self._tally = link, name, patterns, tally
         self._committer = committers.of(name.store)
         self._own = Members(link, name.tenant, name.id)
         self._groups: dict[str, Members] = {}
@@ -178,6 +179,7 @@ class Fan:
         stored = await self._committer.append_together(drafts)
         self._state, self._state_at = step.state, stored[0].sequence
         metrics.fanned_out.add(tenant, len(copies))
+        self._tally.fanout_messages += len(copies)
 
     def _conditions(self) -> list[str]:
         """Nobody has come or gone, and there is no new pattern."""
@@ -229,15 +231,16 @@ class Fan:
 class Fans:
     """The process's fans, those used last."""
 
-    def __init__(self, link: Link, committers: Committers, *, kept_max: int = 2000) -> None:
-        self._link, self._committers, self._kept_max = link, committers, kept_max
+    def __init__(self, link: Link, committers: Committers, traffic: Traffic, *, kept_max: int = 2000) -> None:
+        self._link, self._committers, self._traffic, self._kept_max = link, committers, traffic, kept_max
         self._fans: dict[Name, Fan] = {}
         self._patterns: dict[str, Patterns] = {}
 
     def of(self, name: Name) -> Fan:
         fan = self._fans.pop(name, None)
         if fan is None:
-            fan = Fan(self._link, self._committers, name, self.patterns(name.tenant))
+            tally = self._traffic.of(name.tenant)
+            fan = Fan(self._link, self._committers, name, self.patterns(name.tenant), tally)
             if len(self._fans) >= self._kept_max:
                 self._fans.pop(next(iter(self._fans)))
         self._fans[name] = fan  # last in line to be let go

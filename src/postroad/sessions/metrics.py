@@ -12,6 +12,9 @@ fanout_seconds = Histogram(
     "postroad_fanout_seconds", "From publish to the last copy, inline.", buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 10)
 )
 fanout_conflicts = Counter("postroad_fanout_conflicts_total", "Batches of copies tried again since something had changed.")
+cleanups = Counter(
+    "postroad_session_cleanups_total", "Requests to end sessions that may be over, by what became of the session.", ["outcome"]
+)
 outstanding = Gauge(
     "postroad_fanout_outstanding_messages",
     "Messages that some sessions still lack, as of the last sweep.",

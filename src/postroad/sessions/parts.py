@@ -1,5 +1,6 @@
 """Puts the sessions of one process together."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,12 +8,15 @@ from postroad.engine.commit import Committers
 from postroad.engine.link import Link
 from postroad.http.routing import Route
 from postroad.kernel.clock import Clock
+from postroad.kernel.traffic import Traffic
+from postroad.sessions.cleanups import Cleanups
 from postroad.sessions.queue import FanoutQueue
 from postroad.sessions.routes import SessionRoutes
 from postroad.sessions.rules import FanLimits
 from postroad.sessions.service import SessionOptions, Sessions
 from postroad.sessions.sweep import Sweep
 from postroad.streams.service import Streams
+from postroad.telemetry.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,17 @@ class SessionParts:
         link: Link,
         committers: Committers,
         streams: Streams,
+        outbox: Outbox,
+        traffic: Traffic,
         tenants: Callable[[], list[str]],
         clock: Clock,
         settings: SessionSettings,
     ) -> None:
         queue = FanoutQueue(link, committers)
         options = SessionOptions(settings.ttl_seconds, settings.limits)
-        self.service = Sessions(link, committers, streams, queue, clock, options)
+        self.service = Sessions(link, committers, streams, queue, outbox, traffic, clock, options)
         self.sweep = Sweep(link, self.service, streams, queue, tenants, clock)
+        self.cleanups = Cleanups(link, self.service, streams, tenants)
         self._settings = settings
 
     def routes(self) -> list[Route]:
@@ -44,4 +51,7 @@ class SessionParts:
 
     async def deliver(self) -> None:
         """What the delivery role does, until cancelled."""
-        await self.sweep.deliver(complete_seconds=self._settings.complete_seconds, clean_seconds=self._settings.clean_seconds)
+        chosen = self._settings
+        async with asyncio.TaskGroup() as together:
+            together.create_task(self.cleanups.consume())
+            together.create_task(self.sweep.deliver(complete_seconds=chosen.complete_seconds, clean_seconds=chosen.clean_seconds))

@@ -25,8 +25,18 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     envelope: bool = False
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a session ended, as its event says it: whoever has to tell that again uses the same words."""
+
+    id: str
+    at_ms: int
+    is_expired: bool
+    subscriptions: int
+
+
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`expires_at_ms` is when it was to end as of the last subscribe: a hint for the clean-up, which asks the stream."""
+    """`expires_at_ms` is when it was to end as of the last subscribe: a hint for the clean-up, which asks the stream. One that
+    has `ended` is there only until its remains are removed."""
 
     v: int = VERSION
     id: str
@@ -34,6 +44,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
     expires_at_ms: int
     subscriptions: dict[str, Subscription]
+    ended: Ending | None = None
 
 
 class Op(StrEnum):

@@ -225,7 +225,7 @@ class SessionRoutes:
     async def publish_to_stream(self, request: Request) -> Reply:
         name = Name(request.caller.tenant, stream_id(request.parameters["stream"]))
         wish = wish_of(request)
-        published = await self._sessions.publish(name, wish)
+        published = await self._sessions.publish(name, wish, key_id=request.caller.key_id)
         is_new_data = wish.claim is not None and wish.data is not None and not published.outcome.is_duplicate
         headers = [*outcome_headers(published.outcome), *_fanout_headers(published)]
         return Reply(b"", 200 if is_new_data else 204, b"text/plain", headers)

@@ -22,8 +22,10 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.sessions import metrics
+from postroad.kernel.traffic import Traffic
+from postroad.sessions import events, metrics
 from postroad.sessions.fanout import Fans, Reached
+from postroad.sessions.lives import TRIES, Fate, Lives, session_draft
 from postroad.sessions.members import join_draft, leave_draft
 from postroad.sessions.queue import FanoutQueue
 from postroad.sessions.records import (
@@ -32,10 +34,8 @@ from postroad.sessions.records import (
     PatternAdded,
     SessionRecord,
     Subscription,
-    decode_session,
     encode,
     patterns_subject,
-    session_subject,
 )
 from postroad.sessions.rules import (
     FANOUT_RPC_TIMEOUT_MS,
@@ -50,10 +50,10 @@ from postroad.streams.records import State, StreamRecord, media_type
 from postroad.streams.rules import Known, Outcome, Wish, found
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, fence, record_draft
+from postroad.telemetry.outbox import Outbox
 
 SUBSCRIPTIONS_MAX = 1000
 PATTERNS_MAX = 900  # each that fits a stream is a condition of its batches, which have 1,000 messages
-_TRIES = 20
 
 log = structlog.get_logger("postroad.sessions")
 
@@ -96,22 +96,22 @@ class FanView:
     breaker: BreakerState
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A session as it is stored: its own record, and what is known of its stream."""
-
-    record: SessionRecord | None
-    record_at: int
-    known: Known
-
-
 class Sessions:
     def __init__(
-        self, link: Link, committers: Committers, streams: Streams, queue: FanoutQueue, clock: Clock, options: SessionOptions
+        self,
+        link: Link,
+        committers: Committers,
+        streams: Streams,
+        queue: FanoutQueue,
+        outbox: Outbox,
+        traffic: Traffic,
+        clock: Clock,
+        options: SessionOptions,
     ) -> None:
         self._link, self._committers, self._streams, self._queue = link, committers, streams, queue
-        self._clock, self._options = clock, options
-        self.fans = Fans(link, committers)
+        self._outbox, self._clock, self._options = outbox, clock, options
+        self.fans = Fans(link, committers, traffic)
+        self._lives = Lives(link, committers, streams.store, outbox, clock)
         self._breakers: dict[Name, Breaker] = {}
 
     # Subscribing
@@ -121,7 +121,7 @@ class Sessions:
 
         Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter.
         """
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 return await self._subscribe(tenant, session, source, envelope=envelope)
             except Conflict:
@@ -130,13 +130,13 @@ class Sessions:
 
     async def _subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
         content_type = await self._content_type(tenant, source, envelope=envelope)
-        there = await self._find(tenant, session)
+        there = await self._lives.look(tenant, session)
         now = self._clock()
         expires = now + self._options.ttl_seconds * 1000
-        is_new = not self._lives(there.known)
+        is_new = not self._lives.has_stream(there.known)
         _check_can_be_fed(there.known, is_new=is_new)
-        record = there.record if self._is_there(there.known) else None
-        left = () if record is not None or there.record is None else tuple(there.record.subscriptions)
+        record = there.record if self._lives.is_there(there.known) else None
+        over = there.record if record is None else None  # an ended session of this id, that nobody has noticed
         if record is None:
             stream = None if is_new else there.known.record  # somebody made it already: then it is the session's from now on
             media = content_type if stream is None else stream.content_type
@@ -148,15 +148,21 @@ class Sessions:
         if source not in record.subscriptions and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise NotNow(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
         drafts = [self._stream_draft(Name(tenant, STREAM_PREFIX + session), there.known, record, expires, is_new=is_new)]
-        drafts += [leave_draft(tenant, name, (session,)) for name in left]  # an ended session of this id had them
+        drafts += [leave_draft(tenant, name, (session,)) for name in (over.subscriptions if over else ())]
         if source not in record.subscriptions:
             drafts.append(join_draft(tenant, source, Member(session, 0, media_type(record.content_type), envelope)))
             drafts += await self._pattern_drafts(tenant, source)
         wanted = record.subscriptions.get(source) or Subscription(now, envelope)
         changed = msgspec.structs.replace(record, expires_at_ms=expires, subscriptions={**record.subscriptions, source: wanted})
-        drafts.append(self._session_draft(tenant, changed, there.record_at))
+        drafts.append(session_draft(tenant, changed, there.record_at))
         stored = await self._committer(tenant).append_together(drafts)
         metrics.count("subscription", "subscribe")
+        if over is not None:
+            self._lives.tell_end(tenant, over)
+        if source in record.subscriptions:
+            self._outbox.emit([events.touched(tenant, session, now, expires)])
+        else:
+            self._outbox.emit([events.subscribed(tenant, session, source, now, expires, is_new=is_new)])
         if is_new:
             metrics.count("session", "session_create")
         if is_new and there.known.last:
@@ -184,10 +190,6 @@ class Sessions:
         longer = msgspec.structs.replace(known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_fed=True)
         return record_draft(name, longer, "Nats-Rollup: sub\r\n" + fence(name.record, known.record_at))
 
-    def _session_draft(self, tenant: str, record: SessionRecord, last: int) -> Draft:
-        subject = session_subject(tenant, record.id)
-        return Draft(subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + fence(subject, last), is_conditional=True)
-
     async def _pattern_drafts(self, tenant: str, source: str) -> list[Draft]:
         if not is_pattern(source):
             return []
@@ -201,28 +203,29 @@ class Sessions:
 
     async def unsubscribe(self, tenant: str, session: str, source: str) -> None:
         """Doing it twice is the same as once. Raises SessionNotFound."""
-        for _ in range(_TRIES):
-            there = await self._found(tenant, session)
+        for _ in range(TRIES):
+            there = await self._lives.find(tenant, session)
             record = there.record
             if record is None or source not in record.subscriptions:
                 return
             left = {name: one for name, one in record.subscriptions.items() if name != source}
             changed = msgspec.structs.replace(record, subscriptions=left)
-            drafts = [self._session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
+            drafts = [session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
             try:
                 await self._committer(tenant).append_together(drafts)
             except Conflict:
                 continue
             metrics.count("subscription", "unsubscribe")
+            self._outbox.emit([events.unsubscribed(tenant, session, source, self._clock())])
             return
         raise Overloaded("too many change this session at once", retry_after=1)
 
     # Publishing
 
-    async def publish(self, name: Name, wish: Wish) -> Published:
+    async def publish(self, name: Name, wish: Wish, *, key_id: str = "") -> Published:
         """Append to the source; then give it to the sessions, or see to it that somebody will. Only the append can fail."""
         try:
-            outcome = await self._streams.append(name, wish)
+            outcome = await self._streams.append(name, wish, key_id=key_id)
         except PostroadError:
             metrics.count("publish_error", "publish_error")
             raise
@@ -318,7 +321,7 @@ class Sessions:
 
     async def look(self, tenant: str, session: str) -> SessionView:
         """Raises SessionNotFound."""
-        there = await self._found(tenant, session)
+        there = await self._lives.find(tenant, session)
         if there.record is None or there.known.record is None:
             raise SessionNotFound("there is no such session")
         return SessionView(there.record, there.known.record, there.known.tail)
@@ -326,84 +329,29 @@ class Sessions:
     async def touch(self, tenant: str, session: str) -> int:
         """Let it live on from now. Returns until when. Raises SessionNotFound."""
         name = Name(tenant, STREAM_PREFIX + session)
-        for _ in range(_TRIES):
-            there = await self._found(tenant, session)
+        for _ in range(TRIES):
+            there = await self._lives.find(tenant, session)
             if there.record is None:
                 break
-            expires = self._clock() + self._options.ttl_seconds * 1000
+            now = self._clock()
+            expires = now + self._options.ttl_seconds * 1000
             try:
                 await self._committer(tenant).append(self._stream_draft(name, there.known, there.record, expires, is_new=False))
             except Conflict:
                 continue
             metrics.count("session", "session_touch")
+            self._outbox.emit([events.touched(tenant, session, now, expires)])
             return expires
         raise Overloaded("too many change this session at once", retry_after=1)
 
     async def delete(self, tenant: str, session: str) -> None:
         """Raises SessionNotFound."""
-        for _ in range(_TRIES):
-            there = await self._found(tenant, session)
-            if await self._end(tenant, session, there):
-                metrics.count("session", "session_delete")
-                return
-        raise Overloaded("too many change this session at once", retry_after=1)
+        await self._lives.delete(tenant, session)
 
-    async def end_if_over(self, tenant: str, session: str) -> int | None:
-        """If the session has expired, or its stream was deleted by itself, end it: how many subscriptions it had, else None."""
-        there = await self._find(tenant, session)
-        if there.record is None or self._is_there(there.known):
-            return None
-        if not await self._end(tenant, session, there):
-            return None
-        metrics.count("session", "session_expire")
-        return len(there.record.subscriptions)
-
-    async def _end(self, tenant: str, session: str, there: _Found) -> bool:
-        """In one batch it leaves every list it is on and its stream ends, so that no copy can come after. False: try again."""
-        name = Name(tenant, STREAM_PREFIX + session)
-        drafts = [leave_draft(tenant, source, (session,)) for source in (there.record.subscriptions if there.record else ())]
-        stream = there.known.record
-        is_anothers = stream is not None and not stream.is_fed
-        condition = fence(name.record, there.known.record_at)  # whoever makes it anew writes that, and has subscriptions then
-        if stream is not None and stream.state is State.LIVE and not is_anothers:
-            ended = msgspec.structs.replace(stream, state=State.HIDDEN if stream.forks else State.DELETED)
-            drafts.append(record_draft(name, ended, condition))
-        elif drafts:
-            drafts[0] = msgspec.structs.replace(drafts[0], headers=condition, is_conditional=True)
-        if drafts:
-            try:
-                stored = await self._committer(tenant).append_together(drafts)
-            except Conflict:
-                return False
-            if stream is None or not (stream.forks or is_anothers):
-                await self._streams.store.purge(name, stored[-1].sequence + 1)
-        await self._streams.store.purge_subject(tenant, session_subject(tenant, session), there.record_at + 1)
-        return True
-
-    async def _find(self, tenant: str, session: str) -> _Found:
-        name, subject = Name(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
-        known = await self._streams.store.known(name)
-        entry = await stored_log.last(self._link, name.store, subject)
-        if entry is None:
-            return _Found(None, 0, known)
-        return _Found(decode_session(entry.payload), entry.sequence, known)
-
-    async def _found(self, tenant: str, session: str) -> _Found:
-        there = await self._find(tenant, session)
-        if there.record is None or not self._is_there(there.known):
-            raise SessionNotFound("there is no such session, or it has expired")
-        return there
-
-    def _lives(self, known: Known) -> bool:
-        try:
-            found(known, self._clock())
-        except PostroadError:
-            return False
-        return True
-
-    def _is_there(self, known: Known) -> bool:
-        """Whether its stream lives and is a session's: one that somebody made after deleting it is not."""
-        return self._lives(known) and known.record is not None and known.record.is_fed
+    async def end_if_over(self, tenant: str, session: str) -> tuple[Fate, int]:
+        """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
+        it had if it ended."""
+        return await self._lives.end_if_over(tenant, session)
 
     def _committer(self, tenant: str) -> Committer:
         return self._committers.of(streams_store(tenant))

@@ -12,6 +12,7 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import streams_store, unescape
 from postroad.sessions import metrics
+from postroad.sessions.lives import Fate
 from postroad.sessions.queue import FanoutQueue
 from postroad.sessions.records import STREAM_PREFIX, decode_session
 from postroad.sessions.rules import is_pattern, pattern_matches
@@ -111,8 +112,8 @@ class Sweep:
                 outcomes = await asyncio.gather(
                     *(self._sessions.end_if_over(tenant, record.id) for record in due[begin : begin + _AT_ONCE])
                 )
-                ended += sum(outcome is not None for outcome in outcomes)
-                left += sum(outcome or 0 for outcome in outcomes)
+                ended += sum(fate is Fate.ENDED for fate, _ in outcomes)
+                left += sum(subscriptions for _, subscriptions in outcomes)
             position = page.next_sequence
             if page.is_end:
                 break

@@ -19,6 +19,7 @@ from postroad.engine.commit import Draft, Stored
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
+from postroad.kernel.traffic import Tally, Traffic
 from postroad.streams import metrics
 from postroad.streams.records import Producer, State, StreamRecord, resolved
 from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide
@@ -63,8 +64,8 @@ class _Stale(Exception):
 class Lane:
     """Makes the changes of one stream, one round after the other."""
 
-    def __init__(self, store: Store, name: Name, clock: Clock) -> None:
-        self._store, self._name, self._clock = store, name, clock
+    def __init__(self, store: Store, name: Name, tally: Tally, clock: Clock) -> None:
+        self._store, self._name, self._tally, self._clock = store, name, tally, clock
         self._known: Known | None = None
         self._producers: dict[str, Producer] | None = None
         self._waiting: list[_Waiting] = []
@@ -121,6 +122,8 @@ class Lane:
             _tell([waiting], problem)
         else:
             metrics.appended.add(self._name.tenant)
+            self._tally.appends += 1
+            self._tally.append_bytes += len(waiting.wish.data or b"")
             if self._known is not None and self._known.record is not None and self._known.record.ttl_seconds is not None:
                 self._known = replace(self._known, touched_at_ms=self._clock())
             if not waiting.future.done():
@@ -245,6 +248,9 @@ class Lane:
                 _tell([waiting], answer)
                 continue
             if isinstance(answer, Change):
+                if answer.wish.data is not None:
+                    self._tally.appends += 1
+                    self._tally.append_bytes += len(answer.wish.data)
                 seen = self._placed(answer, places, seen)
                 outcome = Outcome(seen[0], is_closed=answer.wish.closes, claim=answer.wish.claim)
             else:
@@ -304,14 +310,14 @@ def _tell(waiting: Sequence[_Waiting], problem: BaseException) -> None:
 class Lanes:
     """The process's lanes, those used last."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, traffic: Traffic, clock: Clock) -> None:
+        self._store, self._traffic, self._clock = store, traffic, clock
         self._lanes: OrderedDict[Name, Lane] = OrderedDict()
 
     def of(self, name: Name) -> Lane:
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(self._store, name, self._clock)
+            lane = self._lanes[name] = Lane(self._store, name, self._traffic.of(name.tenant), self._clock)
             if len(self._lanes) > _LANES_MAX:
                 oldest, idle = next(iter(self._lanes.items()))
                 if idle.is_idle:

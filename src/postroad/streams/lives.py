@@ -21,12 +21,14 @@ from postroad.kernel.errors import (
     StreamExists,
     StreamGone,
 )
-from postroad.streams import metrics
+from postroad.streams import events, metrics
 from postroad.streams.content import json_elements, split_json
 from postroad.streams.reading import CHUNK_BYTES_MAX, Reading
 from postroad.streams.records import Origin, Segment, State, StreamRecord, media_type, resolved
 from postroad.streams.rules import Known, found, is_expired
 from postroad.streams.store import Name, Store, data_draft, fence, record_draft
+from postroad.telemetry.catalogue import StreamDeleted
+from postroad.telemetry.outbox import Outbox
 
 DEFAULT_TYPE = "application/octet-stream"
 _TRIES = 20
@@ -76,12 +78,12 @@ class _Source:
 
 
 class Lives:
-    def __init__(self, store: Store, reading: Reading, clock: Clock) -> None:
-        self._store, self._reading, self._clock = store, reading, clock
+    def __init__(self, store: Store, reading: Reading, outbox: Outbox, clock: Clock) -> None:
+        self._store, self._reading, self._outbox, self._clock = store, reading, outbox, clock
 
     # Beginning
 
-    async def create(self, name: Name, wanted: Blueprint, body: bytes) -> Made:
+    async def create(self, name: Name, wanted: Blueprint, body: bytes, key_id: str) -> Made:
         """The stream as it is wanted, new or found as such. Raises StreamExists, StreamNotFound and NotNow for a fork's source,
         InvalidParameter, MalformedJson."""
         for _ in range(_TRIES):
@@ -98,7 +100,7 @@ class Lives:
                 await self.end_if_expired(name)
                 continue
             try:
-                return await self._make(name, known, wanted, body)
+                return await self._make(name, known, wanted, body, key_id)
             except Conflict:
                 continue
         raise Overloaded("too many change this stream at once", retry_after=1)
@@ -122,7 +124,7 @@ class Lives:
             raise StreamExists("there is a stream of this name with another configuration")
         return Made(record, known.tail, is_new=False)
 
-    async def _make(self, name: Name, known: Known, wanted: Blueprint, body: bytes) -> Made:
+    async def _make(self, name: Name, known: Known, wanted: Blueprint, body: bytes, key_id: str) -> Made:
         source = None if wanted.fork is None else await self._source(name, wanted)
         record = self._new_record(name, wanted, source)
         first = _first_data(record, body)
@@ -134,6 +136,9 @@ class Lives:
             drafts.append(_counted(source))
         stored = await self._store.committer(name).append_together(drafts)
         born = stored[0].sequence
+        self._outbox.emit([events.created(name.tenant, record, key_id)])
+        if record.is_closed:
+            self._outbox.emit([events.closed(name.tenant, name.id, key_id, record.created_at_ms)])
         if known.last:
             await self._store.purge(name, born)
         metrics.created.add(name.tenant)
@@ -200,18 +205,20 @@ class Lives:
 
     # Ending
 
-    async def delete(self, name: Name) -> None:
+    async def delete(self, name: Name, key_id: str) -> None:
         """Raises StreamNotFound, StreamGone."""
         for _ in range(_TRIES):
             known = await self._store.known(name)
             record = found(known, self._clock())
             try:
                 condition = fence(name.record, known.record_at)  # whatever is appended meanwhile goes too
+                event = events.deleted(name.tenant, name.id, key_id, self._clock())
                 if record.forks:
                     hidden = msgspec.structs.replace(record, state=State.HIDDEN)
                     await self._store.committer(name).append(record_draft(name, hidden, condition))
+                    self._tell(record, event)
                 else:
-                    await self._end(name, record, condition)
+                    await self._end(name, record, condition, event)
             except Conflict:
                 continue
             metrics.deleted.add(name.tenant)
@@ -227,24 +234,34 @@ class Lives:
         if not is_expired(record, known.touched_at_ms, self._clock()):
             return False
         try:
-            await self._end(name, record, fence(name.everything, known.last))  # unless somebody uses it meanwhile
+            event = events.expired(name.tenant, name.id, self._clock())
+            await self._end(name, record, fence(name.everything, known.last), event)  # unless somebody uses it meanwhile
         except Conflict:
             return False
         metrics.deleted.add(name.tenant)
         return True
 
-    async def _end(self, name: Name, record: StreamRecord, condition: str) -> None:
+    async def _end(self, name: Name, record: StreamRecord, condition: str, event: StreamDeleted) -> None:
         """First a record that says so is durable, then everything goes: a crash between the two leaves nothing that is seen."""
         ended = msgspec.structs.replace(record, state=State.DELETED)
-        releases, gone = await self._releases(name.tenant, record.origin)
+        releases, gone, over = await self._releases(name.tenant, record.origin)
         drafts = [record_draft(name, ended, condition), *releases]
         stored = await self._store.committer(name).append_together(drafts)
+        self._tell(record, event)
+        for source in over:
+            self._tell(source, events.expired(name.tenant, source.id, self._clock()))
         for one in (name, *gone):
             await self._store.purge(one, stored[-1].sequence + 1)
 
-    async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[Draft], list[Name]]:
-        """What it takes to let go of the stream that a fork was made of, now that the fork ends; and which streams go with it."""
+    def _tell(self, record: StreamRecord, event: StreamDeleted) -> None:
+        if not record.is_fed:
+            self._outbox.emit([event])
+
+    async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[Draft], list[Name], list[StreamRecord]]:
+        """What it takes to let go of the stream that a fork was made of, now that the fork ends; which streams go with it; and
+        which turn out to have expired, as nobody had noticed."""
         drafts: list[Draft] = []
+        over: list[StreamRecord] = []
         gone: list[Name] = []
         while origin is not None:
             source = Name(tenant, origin.source)
@@ -254,6 +271,8 @@ class Lives:
                 break
             # To write the record of one that has expired would be to use it: it must not come back by that.
             is_over = parent.state is State.HIDDEN or is_expired(parent, known.touched_at_ms, self._clock())
+            if is_over and parent.state is State.LIVE:
+                over.append(parent)
             is_last = is_over and parent.forks <= 1
             state = State.DELETED if is_last else State.HIDDEN if is_over else parent.state
             changed = msgspec.structs.replace(parent, forks=max(0, parent.forks - 1), state=state)
@@ -262,7 +281,7 @@ class Lives:
                 break
             gone.append(source)
             origin = parent.origin
-        return drafts, gone
+        return drafts, gone, over
 
 
 def _first_data(record: StreamRecord, body: bytes) -> bytes | None:

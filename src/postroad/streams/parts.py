@@ -6,10 +6,12 @@ from postroad.engine.commit import Committers
 from postroad.engine.link import Link
 from postroad.http.routing import Route
 from postroad.kernel.clock import Clock
+from postroad.kernel.traffic import Traffic
 from postroad.streams.live import Live, LiveOptions
 from postroad.streams.routes import StreamRoutes
 from postroad.streams.service import Streams
 from postroad.streams.store import Store
+from postroad.telemetry.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,10 @@ class StreamOptions:
 
 
 class StreamParts:
-    def __init__(self, link: Link, committers: Committers, clock: Clock, options: StreamOptions) -> None:
-        self.service = Streams(Store(link, committers, options.replicas), clock)
+    def __init__(
+        self, link: Link, committers: Committers, outbox: Outbox, traffic: Traffic, clock: Clock, options: StreamOptions
+    ) -> None:
+        self.service = Streams(Store(link, committers, options.replicas), outbox, traffic, clock)
         self._routes = StreamRoutes(self.service, Live(self.service, options.live), clock, options.public_url)
         self.delete_all = self.service.delete_all
         self.end_expired = self.service.end_expired

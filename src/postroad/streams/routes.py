@@ -150,7 +150,7 @@ class StreamRoutes:
         wanted = heads.blueprint_of(request, name.tenant)
         if wanted.fork is not None:
             _check_may_fork(request.caller, wanted.fork.source)
-        made = await self._streams.create(name, wanted, request.body)
+        made = await self._streams.create(name, wanted, request.body, key_id=request.caller.key_id)
         headers = [heads.next_offset(made.tail)]
         if made.record.is_closed:
             headers.append(heads.CLOSED)
@@ -160,12 +160,12 @@ class StreamRoutes:
 
     async def append_to_stream(self, request: Request) -> Reply:
         wish = wish_of(request)
-        outcome = await self._streams.append(_name(request), wish)
+        outcome = await self._streams.append(_name(request), wish, key_id=request.caller.key_id)
         is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
         return Reply(b"", 200 if is_new_data else 204, b"text/plain", heads.outcome_headers(outcome))
 
     async def delete_stream(self, request: Request) -> Reply:
-        await self._streams.delete(_name(request))
+        await self._streams.delete(_name(request), key_id=request.caller.key_id)
         return Reply(status=204)
 
     # Reading

@@ -7,6 +7,8 @@ from postroad.engine.tail import Source, follow
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
+from postroad.kernel.traffic import Traffic
+from postroad.streams import events
 from postroad.streams.lanes import Lanes
 from postroad.streams.lives import Blueprint, Lives, Made
 from postroad.streams.offsets import Place, offset_text
@@ -14,28 +16,32 @@ from postroad.streams.reading import Chunk, Reading
 from postroad.streams.records import State, StreamRecord, decode_record
 from postroad.streams.rules import Known, Outcome, Wish
 from postroad.streams.store import Name, Store
+from postroad.telemetry.outbox import Outbox
 
 _PAGE = 500
 _HEAD_ROOM = 4096  # for what stands in a stored message's head
 
 
 class Streams:
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.store = store
+    def __init__(self, store: Store, outbox: Outbox, traffic: Traffic, clock: Clock) -> None:
+        self.store, self._outbox, self._clock = store, outbox, clock
         self._reading = Reading(store, clock)
-        self._lives = Lives(store, self._reading, clock)
-        self._lanes = Lanes(store, clock)
+        self._lives = Lives(store, self._reading, outbox, clock)
+        self._lanes = Lanes(store, traffic, clock)
 
-    async def create(self, name: Name, wanted: Blueprint, body: bytes = b"") -> Made:
+    async def create(self, name: Name, wanted: Blueprint, body: bytes = b"", *, key_id: str = "") -> Made:
         """The stream as it is wanted, new or found as such. Raises StreamExists, InvalidParameter, MalformedJson; for a fork also
         StreamNotFound and NotNow of its source."""
-        return await self._lives.create(name, wanted, body)
+        return await self._lives.create(name, wanted, body, key_id)
 
-    async def append(self, name: Name, wish: Wish) -> Outcome:
+    async def append(self, name: Name, wish: Wish, *, key_id: str = "") -> Outcome:
         """Append, close, or both. Returns once it would survive a crash; raises what `rules.decide` does, EngineUnavailable."""
         if wish.data is not None and len(wish.data) + _HEAD_ROOM > self.store.link.max_payload:
             raise TooLarge(f"an append has at most {self.store.link.max_payload - _HEAD_ROOM} bytes")
-        return await self._lanes.of(name).submit(wish)
+        outcome = await self._lanes.of(name).submit(wish)
+        if wish.closes and not outcome.is_duplicate:
+            self._outbox.emit([events.closed(name.tenant, name.id, key_id, self._clock())])
+        return outcome
 
     async def look(self, name: Name, *, touches: bool = False) -> Known:
         """The stream as it is now; `touches` if that counts as use. Raises StreamNotFound, StreamGone."""
@@ -53,9 +59,9 @@ class Streams:
             return Chunk(record, (), place, place, is_end=False, is_closed=False)
         return chunk
 
-    async def delete(self, name: Name) -> None:
+    async def delete(self, name: Name, *, key_id: str = "") -> None:
         """Raises StreamNotFound, StreamGone."""
-        await self._lives.delete(name)
+        await self._lives.delete(name, key_id)
 
     async def delete_all(self, tenant: str) -> None:
         self._lanes.forget(tenant)

@@ -50,6 +50,7 @@ class Outbox:
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._lanes: dict[tuple[str, str], _Lane] = {}
+        self.dropped = 0  # events that were given up since the beginning
 
     async def commit(self, events: Sequence[Event]) -> None:
         """Return once the events, which are of one tenant and one stream, are durable.
@@ -70,9 +71,13 @@ class Outbox:
         if not events:
             return
         if self._waiting_bytes > self._waiting_bytes_max:
-            metrics.events_dropped.labels(events[0].stream).inc(len(events))
+            self._drop(events[0].stream, len(events))
             return
         self._add(events[0], [encode_event(event) for event in events], None)
+
+    def _drop(self, stream: str, count: int) -> None:
+        self.dropped += count
+        metrics.events_dropped.labels(stream).inc(count)
 
     def _add(self, first: Event, lines: list[bytes], future: "asyncio.Future[None] | None") -> None:
         key = (first.stream, first.tenant)
@@ -98,7 +103,7 @@ class Outbox:
                     metrics.frame_events.observe(len(lines))
                     _tell([waiter for waiter in touched if waiter.last <= 0], None)
                 except Exception as problem:  # our own mistakes too: whoever waits must be told
-                    metrics.events_dropped.labels(key[0]).inc(len(lines))
+                    self._drop(key[0], len(lines))
                     log.error("events_not_stored", stream=key[0], count=len(lines), error=repr(problem))
                     _tell(touched, problem)
                 finally:

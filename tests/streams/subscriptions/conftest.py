@@ -20,11 +20,14 @@ from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
 from postroad.kernel.caller import ALL_SCOPES, Caller, narrowed
+from postroad.kernel.traffic import Traffic
 from postroad.outbound.client import Outbound
 from postroad.streams.live import LiveOptions
 from postroad.streams.parts import StreamOptions, StreamParts
 from postroad.streams.subscriptions.parts import StreamSubscriptions
 from postroad.streams.subscriptions.records import Wake, record_key
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.outbox import Outbox
 from tests.gateway import Answer, Client, ShiftedClock, served, session
 from tests.waiting import eventually
 
@@ -179,7 +182,9 @@ async def running(
         return tenant not in disabled
 
     options = StreamOptions(replicas=1, live=LiveOptions(2.0, 10.0, 1.0))
-    real = StreamParts(link, committers, clock, options)
+    for spec in frame_streams(1):
+        await ensure_stream(link, spec)
+    real = StreamParts(link, committers, Outbox(committers), Traffic(), clock, options)
     parts = StreamSubscriptions(
         link,
         committers,

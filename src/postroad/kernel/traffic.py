@@ -1,0 +1,67 @@
+"""What one process does for each tenant, counted as it is done. Counting is an addition and nothing more: it is on every path."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NOBODY = ""  # requests that are no tenant's: their callers were not let in, or are the platform's
+
+
+class Tally:
+    """Counts that only grow. Whoever counts often for one tenant keeps its tally."""
+
+    __slots__ = (
+        "append_bytes",
+        "appends",
+        "bytes_in",
+        "bytes_out",
+        "client_errors",
+        "fanout_messages",
+        "requests",
+        "server_errors",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.client_errors = self.server_errors = 0
+        self.bytes_in = self.bytes_out = 0  # of bodies
+        self.appends = self.append_bytes = 0
+        self.fanout_messages = 0
+
+
+class Counted(NamedTuple):
+    """What was counted in some time, or, as they add up, since the beginning."""
+
+    requests: int = 0
+    client_errors: int = 0
+    server_errors: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    appends: int = 0
+    append_bytes: int = 0
+    fanout_messages: int = 0
+
+    @property
+    def failures(self) -> int:
+        return self.client_errors + self.server_errors
+
+
+class Traffic:
+    """The tallies of one process."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, Tally] = {}
+        self._taken: dict[str, Counted] = {}
+
+    def of(self, tenant: str) -> Tally:
+        found = self._tallies.get(tenant)
+        if found is None:
+            found = self._tallies[tenant] = Tally()
+        return found
+
+    def take(self) -> Iterator[tuple[str, Counted]]:
+        """What was counted since the last time, of the tenants for whom that is anything."""
+        for tenant, tally in self._tallies.items():
+            now = Counted(*(getattr(tally, field) for field in Counted._fields))
+            before = self._taken.get(tenant, Counted())
+            if now != before:
+                self._taken[tenant] = now
+                yield tenant, Counted(*(new - old for new, old in zip(now, before, strict=True)))

@@ -1,0 +1,153 @@
+"""How sessions are found, and how they end."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from postroad.engine import log as stored_log
+from postroad.engine.commit import Committers, Draft
+from postroad.engine.link import Link
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionNotFound
+from postroad.kernel.ids import new_id
+from postroad.kernel.names import streams_store
+from postroad.sessions import events, metrics
+from postroad.sessions.members import leave_draft
+from postroad.sessions.records import STREAM_PREFIX, Ending, SessionRecord, decode_session, encode, session_subject
+from postroad.streams.records import State
+from postroad.streams.rules import Known, found
+from postroad.streams.store import Name, Store, fence, record_draft
+from postroad.telemetry.outbox import Outbox
+
+TRIES = 20
+
+
+class Fate(StrEnum):
+    """What a look at a session that may be over came to."""
+
+    ENDED = "ended"
+    ALIVE = "alive"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session as it is stored: its own record, and what is known of its stream."""
+
+    record: SessionRecord | None
+    record_at: int
+    known: Known
+
+
+class Lives:
+    def __init__(self, link: Link, committers: Committers, store: Store, outbox: Outbox, clock: Clock) -> None:
+        self._link, self._committers, self._store, self._outbox, self._clock = link, committers, store, outbox, clock
+
+    # Finding
+
+    async def look(self, tenant: str, session: str) -> Found:
+        """Whatever there is."""
+        name, subject = Name(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
+        known = await self._store.known(name)
+        entry = await stored_log.last(self._link, name.store, subject)
+        if entry is None:
+            return Found(None, 0, known)
+        return Found(decode_session(entry.payload), entry.sequence, known)
+
+    async def find(self, tenant: str, session: str) -> Found:
+        """A session that lives. Raises SessionNotFound."""
+        there = await self.look(tenant, session)
+        if there.record is None or not self.is_there(there.known):
+            raise SessionNotFound("there is no such session, or it has expired")
+        return there
+
+    def has_stream(self, known: Known) -> bool:
+        try:
+            found(known, self._clock())
+        except PostroadError:
+            return False
+        return True
+
+    def is_there(self, known: Known) -> bool:
+        """Whether its stream lives and is a session's: one that somebody made after deleting it is not."""
+        return self.has_stream(known) and known.record is not None and known.record.is_fed
+
+    # Ending
+
+    async def delete(self, tenant: str, session: str) -> None:
+        """Raises SessionNotFound."""
+        for _ in range(TRIES):
+            there = await self.find(tenant, session)
+            if there.record is None or await self._end(tenant, there.record, there, is_expired=False):
+                metrics.count("session", "session_delete")
+                return
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    async def end_if_over(self, tenant: str, session: str) -> tuple[Fate, int]:
+        """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
+        it had if it ended."""
+        for _ in range(TRIES):
+            there = await self.look(tenant, session)
+            if there.record is None:
+                return Fate.GONE, 0
+            if self.is_there(there.known):
+                return Fate.ALIVE, 0
+            if await self._end(tenant, there.record, there, is_expired=self._is_over(there.record)):
+                metrics.count("session", "session_expire")
+                return Fate.ENDED, len(there.record.subscriptions)
+        raise Overloaded("too many change this session at once", retry_after=1)
+
+    def _is_over(self, record: SessionRecord) -> bool:
+        """Whether its time was, of one that is no more: else somebody deleted its stream."""
+        return record.expires_at_ms <= self._clock()
+
+    def tell_end(self, tenant: str, record: SessionRecord) -> None:
+        """Of a session that had ended before anybody noticed, and that another takes the place of now."""
+        ending = record.ended or self._ending(record, is_expired=self._is_over(record))
+        self._outbox.emit([events.ended(tenant, record.id, ending)])
+
+    def _ending(self, record: SessionRecord, *, is_expired: bool) -> Ending:
+        return Ending(id=new_id(), at_ms=self._clock(), is_expired=is_expired, subscriptions=len(record.subscriptions))
+
+    async def _end(self, tenant: str, record: SessionRecord, there: Found, *, is_expired: bool) -> bool:
+        """In one batch it leaves every list it is on and its stream ends, so that no copy can come after. False: try again.
+
+        Its record says how it ended until all else is removed: whoever finds that tells it again, and goes on from there.
+        """
+        name, stream = Name(tenant, STREAM_PREFIX + record.id), there.known.record
+        ending, record_at, stream_until = record.ended, there.record_at, there.known.last
+        if ending is None:
+            ending = self._ending(record, is_expired=is_expired)
+            drafts = self._last_drafts(tenant, record, there, ending)
+            try:
+                stored = await self._committers.of(streams_store(tenant)).append_together(drafts)
+            except Conflict:
+                return False
+            record_at = stored[0].sequence
+            stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
+        self._outbox.emit([events.ended(tenant, record.id, ending)])
+        if stream is None or (not stream.forks and stream.is_fed):
+            await self._store.purge(name, stream_until + 1)
+        await self._store.purge_subject(tenant, session_subject(tenant, record.id), record_at + 1)
+        return True
+
+    def _last_drafts(self, tenant: str, record: SessionRecord, there: Found, ending: Ending) -> list[Draft]:
+        """Its record, the lists that it leaves, and its stream, unless that is gone or another's. Nobody can have made either
+        anew meanwhile; where there is nothing but the record, nothing else is removed that came since."""
+        name, stream = Name(tenant, STREAM_PREFIX + record.id), there.known.record
+        condition = fence(name.record, there.known.record_at)
+        drafts = [session_draft(tenant, msgspec.structs.replace(record, subscriptions={}, ended=ending), there.record_at)]
+        drafts += [leave_draft(tenant, source, (record.id,)) for source in record.subscriptions]
+        if stream is not None and stream.state is State.LIVE and stream.is_fed:
+            over = msgspec.structs.replace(stream, state=State.HIDDEN if stream.forks else State.DELETED)
+            drafts.append(record_draft(name, over, condition))
+        elif len(drafts) > 1:
+            drafts[1] = msgspec.structs.replace(drafts[1], headers=condition, is_conditional=True)
+        return drafts
+
+
+def session_draft(tenant: str, record: SessionRecord, last: int) -> Draft:
+    """In the place of the record that was stored at `last`."""
+    subject = session_subject(tenant, record.id)
+    return Draft(subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + fence(subject, last), is_conditional=True)

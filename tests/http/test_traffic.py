@@ -1,0 +1,68 @@
+"""Requests, counted as they are answered."""
+
+import pytest
+
+from postroad.http.app import App, AppSettings
+from postroad.http.messages import ClientGone, Reply, Request
+from postroad.http.routing import Router
+from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.traffic import NOBODY, Tally, Traffic
+from tests.http.small import NOTES, NobodyIsKnown, client_of, route
+
+
+async def fine(_request: Request) -> Reply:
+    return Reply(b"12345")
+
+
+async def wrong(_request: Request) -> Reply:
+    raise InvalidParameter("wrong")
+
+
+async def broken(_request: Request) -> Reply:
+    raise ZeroDivisionError
+
+
+async def answer(method: str, path: str, body: object = None) -> Tally:
+    """What is counted after this one request."""
+    routes = [route("/fine", fine), route("/fine", fine, "HEAD"), route("/wrong", wrong), route("/broken", broken), NOTES]
+    traffic = Traffic()
+    app = App(Router(routes), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
+    async with client_of(app) as client:
+        answered = await client.call(method, path, body)
+    assert app.open_requests == 0
+    tally = traffic.of(NOBODY)
+    assert tally.requests == 1
+    assert tally.bytes_out == len(answered.body)
+    return tally
+
+
+@pytest.mark.parametrize(("path", "errors"), [("/fine", (0, 0)), ("/wrong", (1, 0)), ("/nowhere", (1, 0)), ("/broken", (0, 1))])
+async def test_requests_and_errors_are_counted_by_whose_fault_they_were(path: str, errors: tuple[int, int]) -> None:
+    tally = await answer("GET", path)
+    assert (tally.client_errors, tally.server_errors) == errors
+
+
+async def test_the_answer_to_a_head_has_no_bytes() -> None:
+    assert (await answer("HEAD", "/fine")).bytes_out == 0
+
+
+@pytest.mark.parametrize(("body", "is_good"), [({"text": "abc"}, True), ({"nothing": "good"}, False)])
+async def test_bodies_are_counted_that_are_read_also_if_they_are_no_good(body: dict[str, str], is_good: bool) -> None:
+    tally = await answer("POST", "/notes", body)
+    assert tally.bytes_in == len(str(body).replace(" ", ""))
+    assert tally.client_errors == (not is_good)
+
+
+async def test_a_request_whose_client_has_gone_is_counted() -> None:
+    async def gone(_request: Request) -> Reply:
+        raise ClientGone
+
+    traffic = Traffic()
+    app = App(Router([route("/gone", gone)]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
+    scope = {"headers": [], "method": "GET", "path": "/gone", "query_string": b"", "client": None}
+
+    async def nothing(*_: object) -> dict[str, object]:
+        raise AssertionError("there is nobody to talk to")
+
+    await app(scope, nothing, nothing)
+    assert (traffic.of(NOBODY).requests, traffic.of(NOBODY).client_errors) == (1, 1)
