@@ -185,7 +185,7 @@ class Client:
         is_tls = self._wants_tls(server, info)
         if is_tls:
             self._socket = self._encrypted(plain, server)
-        self._inbox = f"_INBOX.{secrets.token_hex(11)}".encode()
+        self._inbox = f"{self._options.inbox_prefix}.{secrets.token_hex(11)}".encode()
         greeting = json.dumps({**self._introduction(server, info), "tls_required": is_tls}).encode()
         self.send(b"CONNECT %b\r\nSUB %b.* 1\r\nPING\r\n" % (greeting, self._inbox))
         self._await_pong()

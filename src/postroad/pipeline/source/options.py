@@ -11,6 +11,7 @@ from postroad.pipeline.source.subjects import is_pattern, is_subject, overlap
 
 _CONNECTION = (
     "url", "user", "password", "token", "credentials", "tlsCa", "tlsCert", "tlsKey", "timeoutSeconds", "domain", "apiPrefix",
+    "inboxPrefix",
 )  # fmt: skip
 _READ = (
     *_CONNECTION, "stream", "subject", "startingPosition", "startingSequence", "startingTime", "endingSequence", "endingTime",
@@ -50,6 +51,7 @@ class Connection:
     tls_key: str | None = None
     timeout_seconds: float = 10.0
     api_prefix: str = "$JS.API"
+    inbox_prefix: str = "_INBOX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ def _connection(given: _Given) -> Connection:
         tls_key=key,
         timeout_seconds=given.seconds("timeoutSeconds", 10.0),
         api_prefix=_api_prefix(given),
+        inbox_prefix=_inbox_prefix(given),
     )
 
 
@@ -267,6 +270,13 @@ def _api_prefix(given: _Given) -> str:
     if prefix is not None and not is_subject(prefix):
         raise OptionError(f"the option 'apiPrefix' is a subject like $JS.hub.API, not {prefix!r}")
     return prefix or "$JS.API"
+
+
+def _inbox_prefix(given: _Given) -> str:
+    prefix = given.text("inboxPrefix") or "_INBOX"
+    if not is_subject(prefix):
+        raise OptionError(f"the option 'inboxPrefix' is a subject like _INBOX, not {prefix!r}")
+    return prefix
 
 
 def _server(url: str, user: str | None, password: str | None, token: str | None) -> Server:

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from postroad.pipeline.source import wire
 from postroad.pipeline.source.client import Client
@@ -69,6 +69,7 @@ class Publisher:
         if not self._client.is_open:
             self._client.open()
         self._inbox = self._client.inbox
+        self._ack = wire.ack_pattern(self._inbox)
 
     def _send(self, numbers: Iterable[int]) -> None:
         try:
@@ -80,7 +81,8 @@ class Publisher:
         """Take acknowledgements until no more than this is outstanding."""
         while self._pending and (len(self._pending) > messages or self._pending_bytes > size):
             try:
-                frame = self._client.poll()
+                self._take_acks()
+                frame = self._client.poll() if len(self._pending) > messages or self._pending_bytes > size else None
                 if frame is not None:
                     self._take(frame)
                 if self._repeat and len(self._repeat) == len(self._pending):
@@ -88,23 +90,38 @@ class Publisher:
             except ConnectionLost as exc:
                 self._again(exc)
 
-    def _take(self, frame: wire.Frame) -> None:
-        root, _, last = frame.subject.rpartition(b".")
-        if root != self._inbox or int(last) not in self._pending:
-            return  # an answer to an earlier attempt
-        number = int(last)
-        if frame.data.startswith(b'{"stream"') and b'"error"' not in frame.data:
-            message = self._pending.pop(number)
+    def _take_acks(self) -> None:
+        """The quick way for what is normal: everything was stored."""
+        client, numbers = self._client, list[int]()
+        client.position, duplicates = wire.take_acks(client.buffer, client.position, self._ack, numbers)
+        self.duplicates += duplicates
+        for number in numbers:
+            self._stored(number)
+
+    def _stored(self, number: int) -> None:
+        message = self._pending.pop(number, None)
+        if message is not None:
             self._pending_bytes -= message.size
             self.stored += 1
-            self.duplicates += b'"duplicate":true' in frame.data.replace(b" ", b"")
             self._failures = 0
+
+    def _take(self, frame: wire.Frame) -> None:
+        """An answer that is not as usual."""
+        root, _, last = frame.subject.rpartition(b".")
+        if root != self._inbox or int(last) not in self._pending:
             return
+        number = int(last)
         subject = self._pending[number].subject.decode()
         if frame.status == 503:
             reason = f"no stream takes messages for {subject!r}"
         else:
-            error = json.loads(frame.data).get("error", {}) if frame.data else {}
+            answer = _answer(frame)
+            error = answer.get("error")
+            if error is None and "stream" in answer:
+                self.duplicates += bool(answer.get("duplicate"))
+                self._stored(number)
+                return
+            error = error or {"description": "this is no answer of JetStream"}
             reason = f"a message for {subject!r} was refused: {error.get('description')} ({error.get('err_code')})"
             if error.get("code") != 429:  # too many at once
                 raise Refused(reason)
@@ -139,3 +156,11 @@ class Publisher:
     def _encoded(self, number: int) -> bytes:
         message = self._pending[number]
         return wire.publish(message.subject, b"%b.%d" % (self._inbox, number), message.headers, message.data)
+
+
+def _answer(frame: wire.Frame) -> dict[str, Any]:
+    try:
+        answer = json.loads(frame.data)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from postroad.pipeline.source.client import Client
-from postroad.pipeline.source.errors import DataLoss
+from postroad.pipeline.source.errors import DataLoss, OptionError
 from postroad.pipeline.source.fetch import chosen_way, read_span
 from postroad.pipeline.source.jetstream import Api, StreamInfo
 from postroad.pipeline.source.options import ReadOptions
@@ -82,6 +82,21 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
             yield record_batch(options.stream, columns)
 
 
+class _PushFilters:
+    """Our `pushFilters`, which passes for the one that does nothing.
+
+    Spark refuses to plan a reader that has its own where `spark.sql.python.filterPushdown.enabled` is false, the default. Ours is
+    content to be given no filters then.
+    """
+
+    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(filters)
+
+
 class JetStreamReader(DataSourceReader):
     """A stream, or a span of it, as it is when the query is planned."""
 
@@ -89,8 +104,12 @@ class JetStreamReader(DataSourceReader):
         self._options = options
         self._wanted = Wanted(options.subjects)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    @property
+    def pushFilters(self) -> "_PushFilters":  # noqa: N802
         """Take what the server can do, give back the rest."""
+        return _PushFilters(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         left = [one for one in filters if not self._take(one)]
         # Set here and not when the partitions are planned: by then Spark has pickled the reader for the executors.
         self._options = replace(self._options, subjects=self._wanted.subjects)
@@ -132,7 +151,6 @@ class JetStreamReader(DataSourceReader):
     def _span(self, api: Api) -> tuple[StreamInfo, Span]:
         options, wanted = self._options, self._wanted
         info = api.stream_info(options.stream)
-        chosen_way(info, options)
         first = first_sequence(options, info, api)
         if first < info.first:
             complain(options, retention_loss(first, info))
@@ -142,7 +160,9 @@ class JetStreamReader(DataSourceReader):
         if options.ending_time is not None:
             after = api.sequence_at(options.stream, options.ending_time)
             last = last if after is None else after - 1
-        return info, Span(max(first, info.first, wanted.first), min(last, wanted.last))
+        span = Span(max(first, info.first, wanted.first), min(last, wanted.last))
+        chosen_way(info, options, span)
+        return info, span
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
@@ -160,8 +180,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _beginning(self, api: Api) -> Offset:
         info = api.stream_info(self._options.stream)
-        chosen_way(info, self._options)
-        return Offset(info.name, info.created, first_sequence(self._options, info, api))
+        chosen_way(info, self._options, Span(1, 0))
+        first = first_sequence(self._options, info, api)
+        if first > info.last + 1:
+            raise OptionError(f"the option 'startingSequence' is {first}, and the stream {info.name!r} ends at {info.last}")
+        return Offset(info.name, info.created, first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.max_messages_per_trigger
@@ -199,8 +222,10 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if finish.next <= first:
             return []
         info = self._info()
-        complain(options, recreation_loss(finish.created, info))
-        if begin.created == finish.created == info.created:
+        if info.created != finish.created:
+            complain(options, recreation_loss(finish.created, info))
+            return []  # what this batch had to read is gone; the next begins with the new stream
+        if begin.created == finish.created:
             complain(options, retention_loss(first, info) or retention_loss(finish.next, info))
         span = Span(max(first, info.first), min(finish.next - 1, info.last))
         return [SpanPartition(part, finish.created) for part in split(span, parts_for(span, options))]

@@ -8,13 +8,14 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from postroad.pipeline.source.wire import Columns, header_pairs
 
 SCHEMA = "stream string, subject string, sequence long, timestamp timestamp, headers map<string,string>, data binary"
+_MAP = pa.map_(pa.string(), pa.string())
 ARROW_SCHEMA = pa.schema(
     [
         ("stream", pa.string()),
         ("subject", pa.string()),
         ("sequence", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.map_(pa.string(), pa.string())),
+        ("headers", _MAP),
         ("data", pa.binary()),
     ]
 )
@@ -26,7 +27,7 @@ def record_batch(stream: str, columns: Columns) -> pa.RecordBatch:
     arrays = [
         pa.repeat(pa.scalar(stream), count),
         _strings(columns.subjects),
-        pa.array(list(map(int, columns.sequences)), pa.int64()),
+        _numbers(columns.sequences),
         _times(columns.times),
         _header_maps(columns.headers),
         pa.array(columns.data, pa.binary()),
@@ -41,16 +42,23 @@ def _strings(values: Sequence[bytes]) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
+def _numbers(values: Sequence[bytes]) -> pa.Array:
+    return pa.array(values, pa.string()).cast(pa.int64())
+
+
 def _times(values: Sequence[bytes]) -> pa.Array:
     """Nanoseconds since 1970 as a consumer writes them, or RFC 3339 as a direct get does; to the microsecond, cut off."""
     if values and values[0].isdigit():
-        return pc.divide(pa.array(list(map(int, values)), pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+        return pc.divide(_numbers(values), 1000).cast(pa.timestamp("us", tz="UTC"))
     parsed = pa.array(values, pa.string()).cast(pa.timestamp("ns", tz="UTC"))
     return parsed.cast(pa.timestamp("us", tz="UTC"), safe=False)
 
 
 def _header_maps(blocks: Sequence[bytes | None]) -> pa.Array:
     """A map per message; a name that stands there twice has its values joined by commas, for a map has each key once."""
+    if not any(blocks):
+        nothing = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array([0] * (len(blocks) + 1), pa.int32()), nothing, nothing)
     offsets = [0]
     names: list[bytes] = []
     values: list[bytes] = []
