@@ -24,6 +24,8 @@ from tests.cli.shell import Finished, Shell
 from tests.installation import Installation
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.xdist_group("demo")  # they look at one run
+
 EMAILS = SHOP.queues[1]
 
 # The plan
@@ -106,7 +108,7 @@ def told(own: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What a run of three seconds said, and its summary. All tests look at the same one."""
     home = tmp_path_factory.mktemp("told")
     shell = Shell(home, {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"]})
-    finished = shell.by_process("demo", "--seconds", "3", "--seed", "23", "--json-summary", str(home / "summary.json"))
+    finished = shell.by_process("demo", "--seconds", "3", "--seed", "266", "--json-summary", str(home / "summary.json"))
     assert finished.code == 0, finished
     yield finished, json.loads((home / "summary.json").read_text())
 
@@ -117,14 +119,14 @@ def of_tenant(own: Installation, tenant: str) -> Postroad:
 
 def test_what_is_planned_is_published(told: tuple[Finished, dict[str, Any]]) -> None:
     summary = told[1]
-    assert (summary["seed"], summary["seconds"], summary["endedBy"]) == (23, 3, "time")
+    assert (summary["seed"], summary["seconds"], summary["endedBy"]) == (266, 3, "time")
     for story in STORIES:
         tenant = summary["tenants"][story.name]
         for queue in story.queues:
-            assert tenant["queues"][queue.name]["published"] == len(messages(23, story.name, queue, 3, RATE)), queue.name
+            assert tenant["queues"][queue.name]["published"] == len(messages(266, story.name, queue, 3, RATE)), queue.name
         assert tenant["published"] == sum(queue["published"] for queue in tenant["queues"].values()) > 0
         assert tenant["appended"] == tenant["read"] > 0
-        planned = sessions(23, story, 3, RATE)
+        planned = sessions(266, story, 3, RATE)
         assert tenant["sessions"] == len(planned)
         assert tenant["subscribed"] == sum(len(one.streams) for one in planned)
         assert tenant["touched"] == sum(len(one.touches) for one in planned)
@@ -138,6 +140,7 @@ async def test_the_summary_is_what_the_server_says(own: Installation, told: tupl
     for story in STORIES:
         counted = told[1]["tenants"][story.name]
         with of_tenant(own, story.name) as client:
+            await eventually(lambda: client.jobs.status().behind == 0)
             jobs = [job for queue in story.queues for job in client.jobs.list(queue=queue.name)]
             assert len(jobs) == counted["published"]
             for queue in story.queues:
@@ -199,41 +202,59 @@ async def test_the_summary_is_told_to_people_and_the_key_is_gone(
             assert list(client.keys.list()) == []
 
 
+def started(own: Installation, home: Path, *options: str) -> subprocess.Popen[str]:
+    """A run that would take five minutes."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
+    env |= {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"], "XDG_CONFIG_HOME": str(home)}
+    words = [sys.executable, "-m", "postroad", "demo", "--seconds", "300", *options]
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def unpolled(client: Postroad) -> int:
+    """What is in the queue that nobody polls: it grows while the demo plays."""
+    stats = client.queues.get("audit-export").stats
+    assert stats is not None
+    return stats.ready
+
+
 async def test_ctrl_c_finishes_what_is_in_hand_and_a_second_run_takes_the_same_tenants(
     own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
 ) -> None:
     with of_tenant(own, BANK.name) as client:
-        before = client.queues.get("audit-export").stats
-    env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
-    env |= {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"], "XDG_CONFIG_HOME": str(tmp_path)}
-    process = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-m", "postroad", "demo", "--seconds", "300", "--json-summary", str(tmp_path / "s.json")],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with of_tenant(own, BANK.name) as client:
-
-            def has_more() -> bool:
-                now = client.queues.get("audit-export").stats
-                return now is not None and before is not None and now.ready > before.ready
-
-            await eventually(has_more, 20)
+        before = unpolled(client)
+        process = started(own, tmp_path, "--json-summary", str(tmp_path / "s.json"))
+        try:
+            await eventually(lambda: unpolled(client) > before, 20)
             process.send_signal(signal.SIGINT)
             said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
-            assert process.returncode == 0, complaints
-            summary = json.loads((tmp_path / "s.json").read_text())
-            assert "stopped" in said
-            assert (summary["endedBy"], set(summary["tenants"])) == ("signal", {story.name for story in STORIES})
-            after = client.queues.get("audit-export").stats
-            assert before is not None and after is not None
-            assert after.ready - before.ready == summary["tenants"][BANK.name]["queues"]["audit-export"]["published"]
-            assert list(client.keys.list()) == []
-    finally:
-        process.kill()
-        process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, complaints
+        assert "stopped" in said
+        summary = json.loads((tmp_path / "s.json").read_text())
+        assert (summary["endedBy"], set(summary["tenants"])) == ("signal", {story.name for story in STORIES})
+        assert unpolled(client) - before == summary["tenants"][BANK.name]["queues"]["audit-export"]["published"]
+        assert list(client.keys.list()) == []
+
+
+async def test_a_second_signal_is_not_waited_for(
+    own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
+) -> None:
+    with of_tenant(own, BANK.name) as client:
+        before = unpolled(client)
+        process = started(own, tmp_path)
+        try:
+            await eventually(lambda: unpolled(client) > before, 20)
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+            said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
+        finally:
+            process.kill()
+            process.wait()
+        assert (process.returncode, said) == (130, ""), complaints
+        assert "no summary" in complaints and "Traceback" not in complaints
+        assert list(client.keys.list()) == []
 
 
 def test_tenants_can_be_deleted_and_the_next_run_takes_others(operator: Shell, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The demo's tenants: made when they are missing, with a key for this run alone."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from postroad.client.errors import AlreadyExists, KeyNotFound, PostroadError, Te
 _KEY_NAME = "postroad demo"
 _SCOPES = ("publish", "consume", "read", "write")
 _TRIES_MAX = 100
+DEADLINE_SECONDS = 10.0  # for each call: then the server is taken to be gone
+_FAREWELL_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +32,18 @@ async def guest(platform: AsyncPostroad, url: str, admin_key: str, story: Tenant
     """The tenant with its queues and streams. The key is deleted at the end; if that cannot be, it expires within the hour, and
     the next run clears it away."""
     tenant = await _tenant(platform, story)
-    async with AsyncPostroad(url, admin_key, tenant=tenant) as admin:
+    async with AsyncPostroad(url, admin_key, tenant=tenant, deadline=DEADLINE_SECONDS) as admin:
         await _clear_keys(admin)
         expires_at = datetime.now(UTC) + timedelta(seconds=seconds + 3600)
         made = await admin.keys.create(_KEY_NAME, scopes=_SCOPES, expires_at=expires_at)
         try:
             await _furnish(admin, story)
-            async with AsyncPostroad(url, made.key) as client:
+            async with AsyncPostroad(url, made.key, deadline=DEADLINE_SECONDS) as client:
                 yield Guest(story, tenant, client)
         finally:
-            with contextlib.suppress(PostroadError):
-                await admin.keys.delete(made.record.id)
+            with contextlib.suppress(PostroadError, TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await admin.keys.delete(made.record.id)
 
 
 async def _tenant(platform: AsyncPostroad, story: TenantStory) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.cli.demo.guests import Guest, guest
+from postroad.cli.demo.guests import DEADLINE_SECONDS, Guest, guest
 from postroad.cli.demo.plan import sessions
 from postroad.cli.demo.queue_actors import consume, publish, redrive
 from postroad.cli.demo.stage import OVERTIME_SECONDS, Stage
@@ -64,13 +64,18 @@ Look = Callable[[Stage, tuple[TenantTally, ...]], None]
 
 
 def play(wanted: Wanted, look: Look) -> Played:
-    """Raises PostroadError if it cannot begin. `look` is called a few times a second."""
-    return asyncio.run(_play(wanted, look))
+    """Raises PostroadError if it cannot begin, KeyboardInterrupt if it may not finish. `look` is called a few times a second."""
+    try:
+        return asyncio.run(_play(wanted, look))
+    except asyncio.CancelledError:  # by a second signal
+        raise KeyboardInterrupt from None
 
 
 async def _play(wanted: Wanted, look: Look) -> Played:
     async with contextlib.AsyncExitStack() as opened:
-        platform = await opened.enter_async_context(AsyncPostroad(wanted.url, wanted.admin_key, tenant=""))
+        platform = await opened.enter_async_context(
+            AsyncPostroad(wanted.url, wanted.admin_key, tenant="", deadline=DEADLINE_SECONDS)
+        )
         guests = [
             await opened.enter_async_context(guest(platform, wanted.url, wanted.admin_key, story, wanted.seconds))
             for story in STORIES
@@ -80,7 +85,7 @@ async def _play(wanted: Wanted, look: Look) -> Played:
         began_at = datetime.now(UTC)
         with _signals_heard(stage) as heard:
             await _everybody(stage, guests, tallies, look)
-        if wanted.is_deleted:
+        if wanted.is_deleted and stage.problem is None:
             for one in guests:
                 await platform.tenants.delete(one.tenant)
     ended_by = "problem" if stage.problem else "signal" if heard else "time"
