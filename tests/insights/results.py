@@ -58,9 +58,18 @@ async def put(link: Link, subject: str, body: object, message_id: str = "") -> N
 
 
 async def publish(
-    link: Link, tenant: str, report: str, day: str, part: str, rows: Sequence[dict[str, Any]], *, batch: Any = 1, **more: Any
+    link: Link,
+    tenant: str,
+    report: str,
+    day: str,
+    part: str,
+    rows: Sequence[dict[str, Any]],
+    *,
+    batch: Any = 1,
+    body: Any = None,
+    **more: Any,
 ) -> None:
-    body = {
+    sent = {
         "v": 1,
         "report": report,
         "tenant": tenant,
@@ -71,8 +80,9 @@ async def publish(
         "rows": list(rows),
         "dropped": 0,
         **more,
+        **(body or {}),
     }
-    await put(link, f"insight.{tenant}.{report}.{day}.{part}", body, f"{report}:{batch}:{tenant}:{day}:{part}")
+    await put(link, f"insight.{tenant}.{report}.{day}.{part}", sent, f"{report}:{batch}:{tenant}:{day}:{part}")
 
 
 async def tell_of_pipeline(

@@ -131,11 +131,11 @@ class BacklogRow(Row, frozen=True, kw_only=True):
 
     time: Start
     queue: str
-    ready: Number
-    ready_max: Number
-    leased: Number
-    delayed: Number
-    dead: Number
+    ready: Number = 0  # what has no sample is left out of the message
+    ready_max: Number = 0
+    leased: Number = 0
+    delayed: Number = 0
+    dead: Number = 0
     oldest_age_ms_max: Annotated[Number | None, Meta(description="Age of the oldest message that was ready.")] = None
 
     @property

@@ -18,7 +18,7 @@ from postroad.kernel.errors import InvalidParameter
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 LAST_DAY_MS = _DAY
-_LATEST_MS = 253_402_300_800_000  # the end of the year 9999: later ones cannot be written
+_LATEST_MS = 253_402_214_400_000  # the last day of the year 9999 begins: the day after it cannot be written
 _NAME_CHARS_MAX = 120
 
 
@@ -86,6 +86,11 @@ def is_in(key: Key, asked: Span, part: Part) -> bool:
     return max(asked.since, part.since) <= int(key[0]) < min(asked.until, part.until)
 
 
+def is_begun(part: Part, after: Key | None) -> bool:
+    """Whether rows of the part were given before. A key of a time alone is that of a part that comes next."""
+    return after is not None and len(after) > 1 and part.since <= int(after[0]) < part.until
+
+
 def day_of(at: int) -> str:
     """As subjects have it: `20261116`."""
     return rfc3339(at)[:10].replace("-", "")
@@ -141,6 +146,6 @@ def cursor_place(text: str, *, has_time: bool) -> Place:
         raise InvalidParameter("not a cursor that this report gave out")
     if found.grain is None:
         return Place(None, found.after)
-    if not 0 <= found.since < found.until <= _LATEST_MS + _DAY:
+    if not 0 <= found.since < found.until <= _LATEST_MS:
         raise InvalidParameter("not a cursor that this report gave out")
     return Place(span(found.since, found.until, found.grain, 0), found.after)

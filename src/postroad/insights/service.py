@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from postroad.insights.rows import Batch, Report, Results
-from postroad.insights.rules import Grain, Key, Part, Place, Span, cursor_place, cursor_text, is_in, parts, span
+from postroad.insights.rules import Grain, Key, Part, Place, Span, cursor_place, cursor_text, is_begun, is_in, parts, span
 from postroad.insights.store import ResultsStore
 from postroad.kernel.caller import Caller
 from postroad.kernel.clock import Clock
@@ -15,7 +15,7 @@ from postroad.kernel.errors import Forbidden
 _AT_ONCE = 16
 _BYTES_MAX = 16 * 1024 * 1024  # of messages looked at for one page: a page that would take more ends early
 _WHOLE_TENANT = frozenset({Report.USAGE, Report.SESSIONS})
-_NOW = [("now", "all")]
+_NOW = Part("now", "all", 0, 3)  # the keys of its rows begin with how bad it is, of three
 
 
 class Found(NamedTuple):
@@ -67,7 +67,7 @@ class Insights:
         """As it is now, the worst first. Raises InvalidParameter."""
         place = cursor_place(cursor, has_time=False) if cursor else None
         page = _Page(_wants(caller, queue), None, place.after if place else None, limit)
-        page.add([Part(*_NOW[0], 0, 0)], await self._store.read(caller.tenant, Report.HEALTH, _NOW))
+        page.add([_NOW], await self._store.read(caller.tenant, Report.HEALTH, [(_NOW.day, _NOW.name)]))
         return page.found()
 
 
@@ -92,10 +92,12 @@ class _Page:
             self._bytes += size
             if results.computed_at and (self._newest.computed_at is None or results.computed_at > self._newest.computed_at):
                 self._newest = results
+            count = len(self._rows)
             if not self._add_rows(part, results):
                 self._has_more = True
                 return True
-            self._dropped += results.dropped
+            if len(self._rows) > count or not is_begun(part, self.after):  # else the page before had the end of it
+                self._dropped += results.dropped
         return False
 
     def _add_rows(self, part: Part, results: Results) -> bool:
