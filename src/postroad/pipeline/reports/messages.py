@@ -7,9 +7,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
 from postroad.kernel.clock import rfc3339
+from postroad.pipeline.texts import rfc3339_column
 
 ROWS_MAX = 10_000
-_RFC3339 = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 def report_messages(
@@ -57,4 +57,4 @@ def _part(grain: str) -> Column:
 
 def _shown(field: spark.StructField) -> Column:
     is_time = isinstance(field.dataType, spark.TimestampType)
-    return F.date_format(field.name, _RFC3339).alias(field.name) if is_time else F.col(field.name)
+    return rfc3339_column(F.col(field.name)).alias(field.name) if is_time else F.col(field.name)

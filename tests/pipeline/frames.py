@@ -1,0 +1,23 @@
+"""Events of the catalogue as the silver table has them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from postroad.pipeline.schemas import events_schema
+from postroad.telemetry.catalogue import Event
+
+
+def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
+    schema = events_schema()
+    rows = [tuple(silver.get(name) for name in schema.names) for silver in map(_silver, events)]
+    return spark.createDataFrame(rows, schema)
+
+
+def _silver(event: Event) -> dict[str, Any]:
+    fields = msgspec.to_builtins(event)
+    time = datetime.fromisoformat(fields.pop("timestamp"))
+    return {**fields, "time": time, "stream": event.stream, "sequence": 1, "line": 0}

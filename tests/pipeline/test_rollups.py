@@ -1,0 +1,158 @@
+"""What events add to the reports, and that it adds up."""
+
+import random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from postroad.pipeline.buckets import bucket_of
+from postroad.pipeline.rollups import ROLLUPS, measures, merge
+from postroad.telemetry.catalogue import Event, WorkerStarted
+from tests.pipeline.frames import events_frame
+from tests.pipeline.happenings import (
+    NOON_MS,
+    dead,
+    done,
+    leased,
+    moment,
+    queued,
+    redriven,
+    sampled,
+    some_of_everything,
+    stored,
+    touched,
+)
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def read(rollups: DataFrame) -> list[tuple[Any, ...]]:
+    assert [(field.name, field.dataType) for field in rollups.schema] == [(field.name, field.dataType) for field in ROLLUPS]
+    found = sorted((tuple(row) for row in rollups.collect()), key=repr)
+    assert len({row[:6] for row in found}) == len(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rollups(spark: SparkSession) -> list[tuple[Any, ...]]:
+    return read(measures(events_frame(spark, some_of_everything())))
+
+
+def of(rollups: list[tuple[Any, ...]], report: str, minute: int = 0) -> set[tuple[Any, ...]]:
+    """The measures of one report in a minute after noon, without what is the same in all."""
+    return {
+        row[3:] for row in rollups if (row[0], row[1], row[2].timestamp()) == (report, "acme", moment(minute * 60).timestamp())
+    }
+
+
+def test_latency_counts_first_waits_and_work_in_buckets(rollups: list[tuple[Any, ...]]) -> None:
+    assert of(rollups, "latency") == {
+        ("mail", "wait", 40, 1, 40.0, 40, None),
+        ("mail", "wait", bucket_of(1000), 1, 1000.0, 1000, None),
+        ("mail", "processing", bucket_of(130), 2, 261.0, 131, None),
+    }
+    assert of(rollups, "latency", minute=61) == {("mail", "wait", 40, 1, 40.0, 40, None)}
+
+
+def test_usage_adds_up_what_was_sent_and_sampled(rollups: list[tuple[Any, ...]]) -> None:
+    totals = {(label, total, last) for _, label, _, _, total, _, last in of(rollups, "usage")}
+    assert totals == {
+        ("published", 2.0, None),
+        ("published_bytes", 150.0, None),
+        ("deliveries", 3.0, None),
+        ("done", 2.0, None),
+        ("dead", 3.0, None),
+        ("requests", 7.0, None),
+        ("bytes_in", 500.0, None),
+        ("bytes_out", 0.0, None),
+        ("appends", 0.0, None),
+        ("append_bytes", 0.0, None),
+        ("fanout_messages", 0.0, None),
+        ("storage_byte_seconds", 10_000.0 + 29_700.0, None),
+        ("stored_bytes", 4000.0, (NOON_MS + 15_000, 3000)),
+    }
+
+
+def test_dead_letters_are_counted_by_reason_first_attempts_apart(rollups: list[tuple[Any, ...]]) -> None:
+    assert of(rollups, "dead_letters") == {
+        ("mail", "bad address", 1, 1, 1.0, None, (NOON_MS + 7000, 1)),
+        ("mail", "bad address", 2, 1, 1.0, None, (NOON_MS + 8000, 5)),
+        ("bill", "x" * 200, 1, 1, 1.0, None, (NOON_MS + 9000, 1)),
+        ("mail", "redriven", 2, 1, 1.0, None, (NOON_MS + 10_000, 0)),
+    }
+
+
+def test_sessions_are_counted_by_what_happened_to_them(rollups: list[tuple[Any, ...]]) -> None:
+    found = {(label, n) for _, label, _, n, *_ in of(rollups, "sessions")}
+    assert found == {("subscribed", 2), ("unsubscribed", 1), ("touched", 1), ("deleted", 1), ("expired", 1)}
+
+
+def test_backlog_has_the_sum_the_largest_and_the_last_of_the_samples(rollups: list[tuple[Any, ...]]) -> None:
+    at = NOON_MS + 10_000
+    assert of(rollups, "backlog") == {
+        ("mail", "ready", 0, 2, 12.0, 8, (at, 8)),
+        ("mail", "leased", 0, 2, 1.0, 1, (at, 0)),
+        ("mail", "delayed", 0, 2, 4.0, 2, (at, 2)),
+        ("mail", "dead", 0, 2, 6.0, 3, (at, 3)),
+        ("mail", "waiting", 0, 2, 1.0, 1, (at, 0)),
+        ("mail", "oldest_age_ms", 0, 2, 900.0, 900, (at, 0)),
+        ("mail", "expected_drain_seconds", 0, 2, 120.0, 60, (at, 60)),
+        ("mail", "out", 0, 2, 11.0, 10, (at, 10)),
+    }
+
+
+def test_each_tenant_counts_for_itself(rollups: list[tuple[Any, ...]]) -> None:
+    assert {row[4:] for row in rollups if row[1] == "globex"} == {
+        ("published", 0, 1, 1.0, None, None),
+        ("published_bytes", 0, 1, 7.0, None, None),
+    }
+
+
+def test_what_no_report_counts_adds_nothing(spark: SparkSession) -> None:
+    started = WorkerStarted(
+        event_id="1", timestamp="2026-11-16T12:00:00.000Z", tenant="_platform", worker="w", role="gateway", postroad_version="1"
+    )
+    assert read(measures(events_frame(spark, [started]))) == []
+
+
+def _random_events(chance: random.Random, count: int) -> list[Event]:
+    """Few keys and few moments, so that much falls together."""
+
+    def one() -> Event:
+        at, queue, tenant = (
+            chance.choice([0, 1, 59.999, 60, 61]),
+            chance.choice(["mail", "bill"]),
+            chance.choice(["acme", "globex"]),
+        )
+        number = chance.choice([0, 1, 127, 128, 129, 5000, 10**12])
+        kinds = [
+            lambda: queued(at, number, tenant, queue),
+            lambda: leased(at, number, chance.choice([1, 2]), tenant, queue),
+            lambda: done(at, number, tenant, queue),
+            lambda: dead(at, chance.choice([1, 2]), chance.choice(["a", "redriven"]), tenant, queue),
+            lambda: redriven(at, queue, tenant),
+            lambda: sampled(at, number, number % 7, 0, chance.choice([None, number]), chance.random(), tenant, queue),
+            lambda: stored(at, number % 10**9, chance.random() * 10, tenant),
+            lambda: touched(at, tenant=tenant),
+        ]
+        return chance.choice(kinds)()
+
+    return [one() for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_measures_add_up_however_the_events_are_split(spark: SparkSession, seed: int) -> None:
+    chance = random.Random(seed)
+    events = _random_events(chance, 400)
+    first, rest = [], []
+    for event in events:
+        (first if chance.random() < 0.3 else rest).append(event)
+    whole = measures(events_frame(spark, events))
+    parts = measures(events_frame(spark, rest)).union(measures(events_frame(spark, first)))
+    assert read(merge(parts)) == read(whole)
+
+
+def test_merging_what_is_merged_changes_nothing(spark: SparkSession) -> None:
+    rollups = measures(events_frame(spark, some_of_everything()))
+    assert read(merge(rollups)) == read(rollups)

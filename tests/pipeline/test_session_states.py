@@ -1,0 +1,81 @@
+"""What is known of sessions, and those that the service should look at."""
+
+import json
+import random
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from postroad.pipeline.session_states import STATES, merge, overdue, states
+from postroad.telemetry.catalogue import Event
+from tests.pipeline.frames import events_frame
+from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+HOUR = 3600
+
+
+def read(found: DataFrame) -> set[tuple[str, str, int, int | None, int | None]]:
+    assert found.schema == STATES
+    rows = [tuple(row) for row in found.collect()]
+    assert len(set(rows)) == len(rows)
+    return {(tenant, session, *(None if at is None else at - NOON_MS for at in times)) for tenant, session, *times in rows}  # type: ignore[misc]
+
+
+def test_a_state_has_the_last_activity_the_last_expiry_and_the_end(spark: SparkSession) -> None:
+    events: list[Event] = [
+        subscribed(1, "a", lives=60),
+        touched(20, "a", lives=60),
+        unsubscribed(30, "a"),
+        subscribed(1, "a", lives=60, tenant="globex"),
+        ended(5, "b"),
+        unsubscribed(6, "c"),
+        queued(7),
+    ]
+    assert read(states(events_frame(spark, events))) == {
+        ("acme", "a", 30_000, 80_000, None),
+        ("globex", "a", 1000, 61_000, None),
+        ("acme", "b", 5000, None, 5000),
+        ("acme", "c", 6000, None, None),
+    }
+
+
+def test_states_merge_however_the_events_are_split(spark: SparkSession) -> None:
+    chance = random.Random(3)
+    kinds = [subscribed, unsubscribed, touched, ended]
+    events: list[Event] = [chance.choice(kinds)(chance.randint(0, 50), chance.choice("abcde")) for _ in range(60)]  # type: ignore[operator]
+    parts = states(events_frame(spark, events[:20])).union(states(events_frame(spark, events[20:])))
+    assert read(merge(parts)) == read(states(events_frame(spark, events)))
+
+
+def test_a_session_that_expired_a_while_ago_and_did_not_end_is_overdue(spark: SparkSession) -> None:
+    events: list[Event] = [
+        subscribed(0, "late", lives=60),
+        subscribed(0, "in-grace", lives=60 + 600),
+        subscribed(0, "touched", lives=60),
+        touched(50, "touched", lives=HOUR),
+        subscribed(0, "ended", lives=60),
+        ended(61, "ended", is_expired=True),
+        subscribed(0, "came-back", lives=60),
+        ended(5, "came-back"),
+        subscribed(9, "came-back", lives=60),
+        unsubscribed(0, "no-expiry"),
+    ]
+    found = overdue(merge(states(events_frame(spark, events))), moment(60 + 600) + timedelta(seconds=20))
+    assert found.dtypes == [("subject", "string"), ("message_id", "string"), ("data", "string")]
+    rows = {row["message_id"]: row for row in found.collect()}
+    assert set(rows) == {
+        "cleanup:acme:late:2026-11-16T12:01:00.000Z",
+        "cleanup:acme:came-back:2026-11-16T12:01:09.000Z",
+    }
+    late = rows["cleanup:acme:late:2026-11-16T12:01:00.000Z"]
+    assert late["subject"] == "cleanup.acme"
+    assert json.loads(late["data"]) == {
+        "v": 1,
+        "tenant": "acme",
+        "session": "late",
+        "lastSeenAt": "2026-11-16T12:00:00.000Z",
+        "expiresAt": "2026-11-16T12:01:00.000Z",
+    }
