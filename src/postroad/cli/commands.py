@@ -9,6 +9,7 @@ from postroad.cli.audit import audit
 from postroad.cli.credentials import secrets, tokens
 from postroad.cli.dead_letters import dlq
 from postroad.cli.demo.command import demo
+from postroad.cli.insights import insights
 from postroad.cli.invites import invites
 from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
@@ -66,6 +67,7 @@ cli.add_typer(queues, name="queues", rich_help_panel=_USE)
 cli.add_typer(streams, name="streams", rich_help_panel=_USE)
 cli.add_typer(sessions, name="sessions", rich_help_panel=_USE)
 cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
+cli.add_typer(insights, name="insights", rich_help_panel=_USE)
 cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
 cli.command("worker", rich_help_panel=_USE)(worker)
 cli.command("demo", rich_help_panel=_SERVER)(demo)

@@ -68,6 +68,7 @@ def show_job(job: JobId, as_json: AsJson = False) -> None:
             due=found.due_at,
             leased_until=found.lease_until,
             expires=found.expires_at,
+            archived=found.archived or None,
         )
 
 
