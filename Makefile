@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test conformance check format schemathesis docs lock bench clean
+.PHONY: help setup run test conformance check format schemathesis docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -10,9 +10,11 @@ setup: ## Make .venv with everything that is needed (run and test do this by the
 	@sh scripts/setup
 
 run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-C stops it
+	@sh scripts/setup-java --optional
 	@exec $(BIN)/postroad up
 
 test: setup ## Run every test
+	@sh scripts/setup-java
 	@sh scripts/setup-node
 	@$(BIN)/python -m pytest -n auto --dist loadgroup tests
 
@@ -38,6 +40,10 @@ docs: setup ## Write the reference pages that come from the code
 lock: setup ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --extra pipeline --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header --upgrade -o requirements.lock
+
+bench-pipeline: setup ## Measure the data source, the ingest and the reports beside DuckDB and Polars
+	@sh scripts/setup-java
+	@$(BIN)/python -m benchmarks.pipeline
 
 bench: setup ## Measure publishing against the bare engine (needs wrk)
 	@$(BIN)/python -m benchmarks.publish

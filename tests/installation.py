@@ -26,7 +26,8 @@ class Installation:
 
     def start(self) -> "Installation":
         env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
-        env |= {"POSTROAD_PORT": str(self.port), "POSTROAD_DATA_DIR": str(self.home / "var"), **self._environment}
+        env |= {"POSTROAD_PORT": str(self.port), "POSTROAD_DATA_DIR": str(self.home / "var"), "POSTROAD_PIPELINE": "false"}
+        env |= self._environment
         self.process = subprocess.Popen(
             [sys.executable, "-m", "postroad", *self._arguments],
             env=env,

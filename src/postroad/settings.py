@@ -187,6 +187,17 @@ class Settings:
         "", "Networks that webhooks may call although they are not public, comma separated, such as `10.1.0.0/16`.", _are_networks
     )
 
+    # The pipeline (docs/pipeline.md)
+    pipeline: bool = _setting(True, "Run the data pipeline beside the service; `up --no-pipeline` leaves it out.")
+    pipeline_seconds: float = _setting(10.0, "How often the pipeline takes a batch.", lambda value: 0 < value <= 3600)
+    pipeline_master: str = _setting("local[2]", "Where the pipeline's Spark runs: `local[2]`, `spark://host:7077`, `k8s://…`.")
+    pipeline_memory: str = _setting(
+        "1g", "Memory of the pipeline's Spark driver.", lambda value: re.fullmatch(r"[1-9][0-9]*[mg]", value) is not None
+    )
+    lake: str | None = _setting(None, "Where the pipeline's tables are, a folder or a URL for Spark; else `data_dir`/lake.")
+    lake_days: int = _setting(400, "How many days of events and reports the lake keeps.", _positive)
+    lake_bronze_days: int = _setting(30, "How many days of raw messages the lake keeps.", _positive)
+
     # Operation
     sample_seconds: float = _setting(
         10.0, "How often processes and queues are sampled for the pipeline: traffic, backlog, load (docs/events.md).", _positive
@@ -204,6 +215,10 @@ class Settings:
     )
     access_log: bool = _setting(False, "Log every request, not only those that fail.")
     metrics_dir: Path | None = _setting(None, "Where workers share their metrics; `up` and `serve` choose one.")
+
+    @property
+    def lake_root(self) -> str:
+        return self.lake or str(self.data_dir / "lake")
 
     @property
     def replica_count(self) -> int:

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import importlib.util
+import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -39,9 +42,12 @@ class Running:
     is_first_start: bool
 
 
+ENGINE_URL = "engine.url"  # where the child answers, for commands of this user that need the engine itself
 Announce = Callable[[Running], None]
 T = TypeVar("T")
 
+_PIPELINE_NICE = "15"
+_PIPELINE_STOP_SECONDS = 8.0  # a batch that is cut off is done again
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a socket that listens everywhere is reached from here
 
 
@@ -53,6 +59,7 @@ async def up(settings: Settings, announce: Announce) -> None:
         return
     child = ChildServer(_child_settings(settings))
     command = child.prepare()
+    write_private(settings.data_dir / ENGINE_URL, child.url)
     try:
         async with _kept(Kept(command)):
             engine = f"nats-server (child), fsync {settings.sync}"
@@ -86,6 +93,9 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                 await stack.enter_async_context(_kept(kept))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+            pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
+            if pipeline is not None:
+                await stack.enter_async_context(_kept(Kept(pipeline, back_off_max=60.0, stop_seconds=_PIPELINE_STOP_SECONDS)))
             announce(Running(url, engine, settings.data_dir.resolve(), credentials, is_first))
             await stop.wait()
     except _Stopped:
@@ -162,6 +172,27 @@ def _worker_command(settings: Settings, role: Role, listener: socket.socket, met
         env |= {"POSTROAD_METRICS_DIR": metrics_dir, "PROMETHEUS_MULTIPROC_DIR": metrics_dir}
     argv = (sys.executable, "-m", "postroad.worker", role.value, str(listener.fileno()))
     return Command("worker", argv, env, (listener.fileno(),))
+
+
+def _pipeline_command(settings: Settings) -> Command | None:
+    """The data pipeline, behind everything else: it may have what the others leave. None if Spark cannot run here; nothing
+    depends on it."""
+    missing = next((what for what, is_there in _pipeline_needs() if not is_there), None)
+    if missing is not None:
+        log.warning("pipeline_off", missing=missing)
+        return None
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_PIPELINE_SECONDS": str(settings.pipeline_seconds)}
+    if settings.nats_url is not None:
+        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    argv = ("nice", "-n", _PIPELINE_NICE, sys.executable, "-m", "postroad", "pipeline", "run", "--quiet")
+    return Command("pipeline", argv, env)
+
+
+def _pipeline_needs() -> list[tuple[str, bool]]:
+    return [
+        ("postroad[pipeline]", importlib.util.find_spec("pyspark") is not None),
+        ("java", shutil.which("java") is not None or "JAVA_HOME" in os.environ),
+    ]
 
 
 async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:

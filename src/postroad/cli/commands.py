@@ -13,6 +13,7 @@ from postroad.cli.insights import insights
 from postroad.cli.invites import invites
 from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
+from postroad.cli.pipeline import pipeline
 from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
@@ -70,6 +71,7 @@ cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
 cli.add_typer(insights, name="insights", rich_help_panel=_USE)
 cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
 cli.command("worker", rich_help_panel=_USE)(worker)
+cli.add_typer(pipeline, name="pipeline", rich_help_panel=_SERVER)
 cli.command("demo", rich_help_panel=_SERVER)(demo)
 cli.command("report", rich_help_panel=_SERVER)(report)
 

@@ -37,13 +37,26 @@ Open = Annotated[
         show_default=False,
     ),
 ]
+WithPipeline = Annotated[
+    bool | None,
+    typer.Option(
+        "--pipeline/--no-pipeline",
+        help="Run the data pipeline beside the service, if Spark can run here. (env: POSTROAD_PIPELINE, default on)",
+        show_default=False,
+    ),
+]
 RoleName = Literal["all", "gateway", "control", "delivery", "backstage"]
 
 
 def up_command(
-    host: Host = None, port: Port = None, workers: Workers = None, data_dir: DataDir = None, is_open: Open = None
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    is_open: Open = None,
+    pipeline: WithPipeline = None,
 ) -> None:
-    """Start everything on this machine: the engine and workers of all roles. Ctrl-C stops it.
+    """Start everything on this machine: the engine, workers of all roles, the data pipeline. Ctrl-C stops it.
 
     Without POSTROAD_NATS_URL a nats-server runs as a child, with its data under ./var. On the first start the tenant `default`,
     its key and a platform admin key are made; var/credentials.toml has them.
@@ -51,7 +64,15 @@ def up_command(
     from postroad.cli.banner import print_banner
     from postroad.supervisor import up
 
-    _run(lambda settings: up(settings, print_banner), host=host, port=port, workers=workers, data_dir=data_dir, open=is_open)
+    _run(
+        lambda settings: up(settings, print_banner),
+        host=host,
+        port=port,
+        workers=workers,
+        data_dir=data_dir,
+        open=is_open,
+        pipeline=pipeline,
+    )
 
 
 def serve_command(

@@ -34,7 +34,7 @@ BRONZE = spark.StructType([*MESSAGES.fields, spark.StructField("batch_id", spark
 
 QUARANTINE = spark.StructType(
     [
-        spark.StructField("reason", spark.StringType()),
+        spark.StructField("fault", spark.StringType()),
         spark.StructField("raw", spark.StringType()),
         spark.StructField("stream", spark.StringType()),
         spark.StructField("sequence", spark.LongType()),

@@ -1,0 +1,198 @@
+"""`postroad pipeline`: run it, work days out anew, see how it is. Spark is imported where it is started."""
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from postroad.cli.output import AsJson, connected, show_one
+from postroad.cli.server import DataDir
+
+if TYPE_CHECKING:
+    from postroad.pipeline.driver import Pipeline, Wishes
+    from postroad.settings import Settings
+
+pipeline = typer.Typer(help="The data pipeline: events into Parquet, Parquet into answers.", no_args_is_help=True)
+
+_EVERY = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
+_STOPPED = 130
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        help="Where Spark runs: `local[2]`, `spark://host:7077`, `k8s://…`. (env: POSTROAD_PIPELINE_MASTER)", show_default=False
+    ),
+]
+LakeAt = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        help="Where the tables are: a folder or a URL such as `s3a://…`. (env: POSTROAD_LAKE, default <data>/lake)",
+        show_default=False,
+    ),
+]
+JobNames = Annotated[
+    str | None,
+    typer.Option(
+        "--jobs",
+        help="Only these, comma separated: latency, usage, dead_letters, sessions, queue_health, job_history, compact.",
+        show_default=False,
+    ),
+]
+
+
+def _seconds(text: str) -> float:
+    found = _EVERY.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise typer.BadParameter(f"{text!r} is no time such as `10s` or `5m`")
+    return float(found[1]) * (60 if found[2] == "m" else 1)
+
+
+@pipeline.command("run")
+def run_pipeline(
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end.")] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            help="How often a batch is taken: `10s`, `5m`. (env: POSTROAD_PIPELINE_SECONDS, default 10s)", show_default=False
+        ),
+    ] = None,
+    jobs: JobNames = None,
+    master: Master = None,
+    lake: LakeAt = None,
+    data_dir: DataDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say only what is out of the ordinary.")] = False,
+) -> None:
+    """Read what has happened into the lake and tell the service what follows, in small batches. Ctrl-C stops it.
+
+    It may be stopped or killed at any moment: nothing is lost and nothing is counted twice. `postroad up` runs it by itself.
+    """
+    settings = _settings(data_dir, master, lake, _seconds(every) if every else None)
+    wishes = _wishes(settings, jobs, quiet=quiet)
+    with _started(settings, wishes) as started:
+        if once:
+            started.run_once()
+            return
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        started.run(stop)
+
+
+@pipeline.command("backfill")
+def backfill_pipeline(
+    days: Annotated[int, typer.Option(help="The last so many days, today included.", min=1, max=400)] = 7,
+    jobs: JobNames = None,
+    master: Master = None,
+    lake: LakeAt = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Work the reports of past days out anew, from the events in the lake, and tell the service again.
+
+    For a report that was added or mended. Not while the pipeline runs: `postroad up --no-pipeline`.
+    """
+    settings = _settings(data_dir, master, lake, None)
+    with _started(settings, _wishes(settings, jobs, quiet=True)) as started:
+        today = datetime.now(UTC).date()
+        started.backfill([today - timedelta(days=number) for number in range(days)], typer.echo)
+
+
+@pipeline.command("status")
+def show_status(as_json: AsJson = False) -> None:
+    """How far the pipeline is, as the server knows it. Needs a platform key."""
+    with connected() as client:
+        found = client.pipeline.status()
+        lags = ", ".join(f"{one.stream} {one.lag}" for one in found.streams)
+        faults = ", ".join(f"{reason} {count}" for reason, count in sorted(found.quarantined.items()))
+        show_one(
+            found,
+            as_json,
+            state=found.state,
+            batch=found.batch,
+            computed=found.computed_at,
+            age=None if found.age is None else f"{found.age:.0f} s",
+            every=None if found.period is None else f"{found.period:.0f} s",
+            lag=f"{found.lag} messages" + (f" ({lags})" if lags else ""),
+            events=found.events,
+            took=None if found.seconds is None else f"{found.seconds:.1f} s",
+            quarantined=faults or None,
+            late=found.late,
+            duplicates=found.duplicates,
+        )
+
+
+def _settings(data_dir: object, master: str | None, lake: str | None, seconds: float | None) -> "Settings":
+    from postroad.settings import Secret, SettingsInvalid, load_settings
+
+    overrides = {"data_dir": data_dir, "pipeline_master": master, "lake": lake, "pipeline_seconds": seconds}
+    try:
+        settings = load_settings(overrides=overrides)
+        child = settings.data_dir / "engine.url"
+        if settings.nats_url is None and child.exists():  # the engine that `postroad up` runs here
+            settings = replace(settings, nats_url=Secret(child.read_text().strip()))
+        return settings
+    except SettingsInvalid as faults:
+        typer.echo(f"These settings cannot be used:\n{faults}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool) -> "Wishes":
+    _need_spark()
+    from postroad.pipeline.driver import JOBS, Progress, Wishes
+
+    chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else JOBS
+    unknown = [name for name in chosen if name not in JOBS]
+    if unknown:
+        raise typer.BadParameter(f"there is no job {unknown[0]!r}; there are {', '.join(JOBS)}")
+
+    def tell(progress: Progress) -> None:
+        if not quiet or progress.counts.quarantined:
+            typer.echo(progress.line())
+
+    return Wishes(
+        jobs=chosen,
+        period_seconds=settings.pipeline_seconds,
+        bronze_days=settings.lake_bronze_days,
+        days=settings.lake_days,
+        tell=tell,
+    )
+
+
+def _need_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ModuleNotFoundError:
+        typer.echo("postroad: the pipeline needs Spark: pip install 'postroad[pipeline]'", err=True)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def _started(settings: "Settings", wishes: "Wishes") -> Iterator["Pipeline"]:
+    """Spark, the lake and the engine, for as long as the block lasts. What goes wrong is a line and an exit code."""
+    from postroad.pipeline.driver import LakeBusy, Pipeline
+    from postroad.pipeline.engine import Engine, JetStreamError, engine_options
+    from postroad.pipeline.lake import Lake, LakeBroken, OtherWriter
+    from postroad.pipeline.session import NoJava, make_session
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    try:
+        engine = Engine(engine_options(settings))
+        engine.last_sequences(("JOBS",))  # says now what is wrong, before Spark takes its time
+        spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
+        yield Pipeline(Lake(settings.lake_root, spark), engine, wishes)
+        spark.stop()
+    except (NoJava, LakeBusy, LakeBroken, OtherWriter, JetStreamError, ValueError) as problem:
+        typer.echo(f"postroad: {problem}", err=True)
+        sys.stdout.flush()
+        os._exit(1)  # Spark's own threads may still be at work, and would have the last word
+    except KeyboardInterrupt:
+        os._exit(_STOPPED)

@@ -1,0 +1,163 @@
+"""One micro-batch into the lake: stored messages, the events in them, and what these add to the reports. All of it, or nothing.
+
+The folders of a batch are written first and count for nothing; one manifest then makes all of them count. A batch that is in the
+manifest has been done, so it is done once however often the driver dies (decision 0021).
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from postroad.pipeline import session_states
+from postroad.pipeline.events import BAD, EVENT, audit_entries, parsed_lines, without_duplicates
+from postroad.pipeline.lake import Counts, Entry, Lake, Manifest, Staged, with_staged
+from postroad.pipeline.rollups import measures
+from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
+
+SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch that is in the lake. `is_new`: it was not before."""
+
+    manifest: Manifest
+    batch: int
+    counts: Counts
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    staged: list[Staged]
+    counts: Counts
+
+
+class Ingest:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def take(self, frame: DataFrame, checkpoint: str, batch: int) -> Taken:
+        """The batch of this number, as the checkpoint of this id knows it. Raises OtherWriter."""
+        manifest = self._lake.manifest()
+        if manifest.has(checkpoint, batch):
+            return Taken(manifest, batch, Counts(), is_new=False)
+        folder = self._lake.folder(f"b{batch:08d}")
+        seen = self._store(frame, folder, manifest.positions, batch)
+        positions = {**manifest.positions, **{stream: last for stream in SOURCES if (last := seen[stream]) is not None}}
+        done = replace(manifest, batches={**manifest.batches, checkpoint: batch}, positions=positions)
+        counts = Counts(messages=seen["messages"])
+        staged: list[Staged] = []
+        if counts.messages:
+            staged.append(self._lake.stage("bronze", f"{folder}/bronze", _span(seen), batch))
+            written = self._refine(folder, manifest, seen, batch)
+            staged += written.staged
+            counts = counts.plus(written.counts)
+        after = replace(with_staged(done, staged), counts=manifest.counts.plus(counts))
+        return Taken(self._lake.commit(manifest, after), batch, counts, is_new=True)
+
+    def _store(self, frame: DataFrame, folder: str, positions: dict[str, int], batch: int) -> dict[str, Any]:
+        """The messages as they are, without those that are in the lake already: after a lost checkpoint they come again."""
+        is_known = F.lit(False)
+        for stream, position in positions.items():
+            is_known = is_known | ((F.col("stream") == stream) & (F.col("sequence") <= position))
+        observed = Observation()
+        fresh = frame.where(~is_known).observe(
+            observed,
+            F.count(F.lit(1)).alias("messages"),
+            F.min("timestamp").alias("first"),
+            F.max("timestamp").alias("last"),
+            *(F.max(F.when(F.col("stream") == stream, F.col("sequence"))).alias(stream) for stream in SOURCES),
+        )
+        rows = fresh.withColumns({"batch_id": F.lit(batch).cast("long"), "day": F.date_format("timestamp", "yyyy-MM-dd")})
+        self._lake.write(rows.coalesce(self._cores), f"{folder}/bronze", "day")
+        return observed.get
+
+    def _refine(self, folder: str, manifest: Manifest, seen: dict[str, Any], batch: int) -> _Written:
+        messages = self._lake.read_folder(f"{folder}/bronze", BRONZE)
+        staged: list[Staged] = []
+        if seen["AUDIT"] is not None:
+            self._lake.write(audit_entries(messages).coalesce(1), f"{folder}/audit", "day")
+            staged.append(self._lake.stage("audit", f"{folder}/audit", _span(seen), batch))
+        if seen["JOBS"] is None and seen["TELEMETRY"] is None:
+            return _Written(staged, Counts())
+        found = self._parse(messages, folder)
+        faults: dict[str, int] = {}
+        if found["bad"]:
+            faults = self._faults(f"{folder}/lines/state={BAD}")
+            staged.append(self._lake.stage("quarantine", f"{folder}/lines/state={BAD}", _span(seen), batch))
+        if not found["good"]:
+            return _Written(staged, Counts(quarantined=faults))
+        span = _span(found)
+        events_folder, duplicates = self._each_once(folder, found["good"], manifest.entries("events"), span)
+        if duplicates < found["good"]:
+            staged.append(self._lake.stage("events", events_folder, span, batch))
+            staged += self._add_up(folder, events_folder, span, batch, has_sessions=found["sessions"] > 0)
+        return _Written(
+            staged, Counts(events=found["good"] - duplicates, duplicates=duplicates, late=found["late"], quarantined=faults)
+        )
+
+    def _parse(self, messages: DataFrame, folder: str) -> dict[str, Any]:
+        is_event = F.col("state") == EVENT
+        observed = Observation()
+        parsed = parsed_lines(messages).observe(
+            observed,
+            F.count_if(is_event).alias("good"),
+            F.count_if(~is_event).alias("bad"),
+            F.count_if("is_late").alias("late"),
+            F.count_if(is_event & F.col("event").startswith("session.")).alias("sessions"),
+            F.min(F.when(is_event, F.col("time"))).alias("first"),
+            F.max(F.when(is_event, F.col("time"))).alias("last"),
+        )
+        ordered = parsed.sortWithinPartitions("state", "day", "event", "tenant")
+        self._lake.write(ordered, f"{folder}/lines", "state", "day")
+        return observed.get
+
+    def _faults(self, folder: str) -> dict[str, int]:
+        rows = self._lake.read_folder(folder, QUARANTINE).groupBy("fault").count().collect()
+        return {row["fault"]: row["count"] for row in rows}
+
+    def _each_once(self, folder: str, count: int, known: list[Entry], span: tuple[int, int]) -> tuple[str, int]:
+        """Where the events are, each once, and how many were left out. Nearly always there are no duplicates, and the lines as
+        they were written are the table's."""
+        written = f"{folder}/lines/state={EVENT}"
+        events = self._lake.read_folder(written, events_schema())
+        seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(*span)])
+        seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(span[0])), F.timestamp_millis(F.lit(span[1]))))
+        ids = events.select("event_id").unionByName(seen.select("event_id"))
+        if not ids.groupBy("event_id").count().where("count > 1").limit(1).count():
+            return written, 0
+        observed = Observation()
+        left = without_duplicates(events, seen).withColumn("day", F.date_format("time", "yyyy-MM-dd"))
+        left = left.observe(observed, F.count(F.lit(1)).alias("left"))
+        self._lake.write(left.sortWithinPartitions("day", "event", "tenant"), f"{folder}/events", "day")
+        return f"{folder}/events", count - int(observed.get["left"])
+
+    def _add_up(self, folder: str, events_folder: str, span: tuple[int, int], batch: int, *, has_sessions: bool) -> list[Staged]:
+        events = self._lake.read_folder(events_folder, events_schema())
+        rollups = measures(events).withColumn("day", F.date_format("minute", "yyyy-MM-dd"))
+        self._lake.write(rollups.coalesce(1), f"{folder}/rollups", "day")
+        minute = (span[0] - span[0] % 60_000, span[1])  # a rollup's time is the start of its minute
+        staged = [self._lake.stage("rollups", f"{folder}/rollups", minute, batch)]
+        if has_sessions:
+            states = session_states.states(events).withColumn("day", F.date_format(F.timestamp_millis("last_at"), "yyyy-MM-dd"))
+            self._lake.write(states.coalesce(1), f"{folder}/sessions", "day")
+            staged.append(self._lake.stage("sessions", f"{folder}/sessions", span, batch))
+        return staged
+
+    @property
+    def _cores(self) -> int:
+        return self._lake.spark.sparkContext.defaultParallelism
+
+
+def _span(seen: dict[str, Any]) -> tuple[int, int]:
+    return _millis(seen["first"]), _millis(seen["last"]) + 1
+
+
+def _millis(at: datetime) -> int:
+    """Spark gives times as naive ones of this machine's zone."""
+    return int((at if at.tzinfo else at.astimezone(UTC)).timestamp() * 1000)
