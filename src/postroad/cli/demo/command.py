@@ -125,7 +125,7 @@ def _progress(seconds: float) -> Iterator[Callable[["Stage", tuple["TenantTally"
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn()]
+    columns: list[Any] = [BarColumn(bar_width=14), TimeRemainingColumn(compact=True), TextColumn("{task.description}")]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("making tenants", total=seconds)
 
@@ -150,5 +150,5 @@ def _plain_lines(seconds: float) -> Callable[["Stage", tuple["TenantTally", ...]
 def _said(stage: "Stage", tallies: tuple["TenantTally", ...]) -> str:
     from postroad.cli.demo.tally import total
 
-    counts = " · ".join(f"{total(tallies, name):,} {name}" for name in ("published", "done", "retried", "dead", "appended"))
+    counts = " · ".join(f"{total(tallies, name):,} {name}" for name in ("published", "done", "dead"))
     return f"{counts} · {total(tallies, 'sessions'):,} sessions · {stage.calls / max(stage.now, 1):.0f} calls/s"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import threading
 import uuid
@@ -65,6 +66,7 @@ Look = Callable[[Stage, tuple[TenantTally, ...]], None]
 
 def play(wanted: Wanted, look: Look) -> Played:
     """Raises PostroadError if it cannot begin, KeyboardInterrupt if it may not finish. `look` is called a few times a second."""
+    logging.getLogger("postroad.streams").addHandler(logging.NullHandler())  # a server that is gone is told of once, at the end
     try:
         return asyncio.run(_play(wanted, look))
     except asyncio.CancelledError:  # by a second signal

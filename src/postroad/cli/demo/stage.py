@@ -7,6 +7,7 @@ from typing import Any
 from postroad.client.errors import PostroadError
 
 CALLS_PER_MESSAGE_MAX = 5  # publishing, pulling, settling and looking on: the pace allows so many for each message of the rate
+CALLS_PER_SECOND_MIN = 100.0  # it allows as many at any rate: streams and sessions want some, too
 OVERTIME_SECONDS = 15.0  # for what is in the queues when all is published
 
 
@@ -23,7 +24,7 @@ class Stage:
         self.problem: PostroadError | None = None
         self._quiet, self._over = asyncio.Event(), asyncio.Event()
         self._begun = self._next_turn = asyncio.get_running_loop().time()
-        self._gap = 1 / (rate * CALLS_PER_MESSAGE_MAX)
+        self._gap = 1 / max(rate * CALLS_PER_MESSAGE_MAX, CALLS_PER_SECOND_MIN)
 
     @property
     def now(self) -> float:
