@@ -59,6 +59,7 @@ from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.routes import TelemetryRoutes
 from postroad.telemetry.sampler import ProcessSampler
+from postroad.telemetry.storage import StorageSampler
 
 LEASES_BUCKET = "postroad_leases"
 _SWEEP_SECONDS = 300.0
@@ -201,6 +202,7 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         wait_ms_max=settings.pull_wait_ms_max,
         limits=MessageLimits(settings.message_headers_max, settings.message_headers_bytes_max),
         platform_keys=platform_keys(settings),
+        sample_seconds=settings.sample_seconds,
     )
     queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
     streams = StreamParts(link, engine.committers, outbox, traffic, clock, _stream_options(settings))
@@ -243,7 +245,9 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
     operations.describe(routes)
     access.tokens.offer(routes)
     sweeping = _sweeping(queues.definitions, streams, access)
-    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, sweeping, insights.measure)
+    storage = StorageSampler(link, outbox, access.directory.tenant_ids, clock)
+    sampling = (queues.sampler.run, storage.run)
+    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, sweeping, insights.measure, *sampling)
     return _Parts(
         engine,
         access,

@@ -6,11 +6,13 @@ from postroad.engine.commit import Committers
 from postroad.engine.layout import (
     StreamSpec,
     consumer_state,
+    count_subjects,
     delete_stream,
     ensure_consumer,
     ensure_stream,
     purge_stream,
     stream_info,
+    stream_states,
 )
 from postroad.engine.link import Link
 from postroad.kernel.errors import EngineRefused
@@ -118,3 +120,27 @@ async def test_a_consumer_is_made_changed_and_counted(link: Link, committers: Co
     state = await consumer_state(link, name, "work")
     assert state is not None and (state.num_pending, state.num_ack_pending) == (2, 0)
     assert await consumer_state(link, name + "-none", "work") is None
+
+
+async def test_all_streams_are_listed_with_what_is_in_them(link: Link, committers: Committers, name: str) -> None:
+    """More than the engine lists in one answer."""
+    names = [f"{name}-{number}" for number in range(270)]
+    await asyncio.gather(*(make_stream(link, one, storage="memory") for one in names))
+    try:
+        stored = await committers.of(names[7]).append(draft(f"{names[7]}.a", b"x" * 100))
+        found = await stream_states(link)
+        assert set(names) <= found.keys()
+        assert (found[names[7]].messages, found[names[7]].last_seq) == (1, stored.sequence)
+        assert found[names[7]].bytes > 100
+        assert (found[names[8]].messages, found[names[8]].bytes) == (0, 0)
+    finally:
+        await asyncio.gather(*(delete_stream(link, one) for one in names))
+
+
+async def test_subjects_are_counted_without_their_names(link: Link, committers: Committers, name: str) -> None:
+    await make_stream(link, name)
+    for subject in ("a.m", "b.m", "b.m", "b.d"):
+        await committers.of(name).append(draft(f"{name}.{subject}"))
+    assert await count_subjects(link, name, f"{name}.*.m") == 2
+    assert await count_subjects(link, name, f"{name}.*.x") == 0
+    assert await count_subjects(link, f"{name}-none", f"{name}.*.m") == 0

@@ -1,9 +1,11 @@
 """Requests, counted as they are answered."""
 
+from typing import Any
+
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import ClientGone, Reply, Request
+from postroad.http.messages import ClientGone, Reply, Request, Scope
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.traffic import NOBODY, Tally, Traffic
@@ -59,9 +61,9 @@ async def test_a_request_whose_client_has_gone_is_counted() -> None:
 
     traffic = Traffic()
     app = App(Router([route("/gone", gone)]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
-    scope = {"headers": [], "method": "GET", "path": "/gone", "query_string": b"", "client": None}
+    scope: Scope = {"headers": [], "method": "GET", "path": "/gone", "query_string": b"", "client": None}
 
-    async def nothing(*_: object) -> dict[str, object]:
+    async def nothing(*_: object) -> Any:
         raise AssertionError("there is nobody to talk to")
 
     await app(scope, nothing, nothing)

@@ -113,6 +113,36 @@ async def stream_info(link: Link, name: str) -> StreamInfo | None:
         raise translate(failure.error) from failure
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Listed(msgspec.Struct):
+    config: _Named
+    state: StreamState
+
+
+class _ListAnswer(msgspec.Struct):
+    streams: list[_Listed] | None = None
+    total: int = 0
+
+
+_decode_list = msgspec.json.Decoder(_ListAnswer).decode
+
+
+async def stream_states(link: Link) -> dict[str, StreamState]:
+    """Of all streams that there are, some hundreds with each request."""
+    found: dict[str, StreamState] = {}
+    offset = 0
+    while True:
+        answer = _decode_list(await link.call("STREAM.LIST", {"offset": offset}))
+        page = answer.streams or []
+        found |= {one.config.name: one.state for one in page}
+        offset += len(page)
+        if not page or offset >= answer.total:
+            return found
+
+
 class ConsumerState(msgspec.Struct, frozen=True):
     num_pending: int = 0
     num_ack_pending: int = 0
@@ -172,6 +202,7 @@ class _SubjectsAnswer(msgspec.Struct):
 
 
 _decode_subjects = msgspec.json.Decoder(_SubjectsAnswer).decode
+_BEYOND = 2**31  # of all subjects: what comes is how many there are, and none of them
 
 
 async def subjects_of(link: Link, name: str, pattern: str) -> list[str]:
@@ -183,3 +214,14 @@ async def subjects_of(link: Link, name: str, pattern: str) -> list[str]:
         found += page
         if not page or len(found) >= answer.total:
             return found
+
+
+async def count_subjects(link: Link, name: str, pattern: str) -> int:
+    """How many subjects of a stream fit a pattern and have messages, without their names; 0 if there is no such stream."""
+    try:
+        answer = await link.api(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": _BEYOND})
+    except ApiFailure as failure:
+        if failure.error.err_code == STREAM_NOT_FOUND:
+            return 0
+        raise translate(failure.error) from failure
+    return _decode_subjects(answer).total

@@ -4,6 +4,7 @@ from postroad.access.preferences import AuditMode
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
+from postroad.queues.meter import QueueStats
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
 from postroad.tasks.rules import TaskRecord
 from postroad.telemetry.catalogue import (
@@ -16,6 +17,7 @@ from postroad.telemetry.catalogue import (
     JobRequeued,
     JobRetried,
     QueuePurged,
+    QueueSampled,
 )
 
 
@@ -191,4 +193,28 @@ def purged(actor: Actor, queue: str, count: int, now_ms: int, *, is_deleted: boo
         is_deleted=is_deleted,
         key_id=actor.caller.key_id,
         request_id=actor.request_id,
+    )
+
+
+EXPECTED_DRAIN_SECONDS = 300  # of a queue whose owner expects nothing in particular
+
+
+def sampled(record: QueueRecord, stats: QueueStats, moved: tuple[int, int], seconds: float, now_ms: int) -> QueueSampled:
+    """`moved`: how many came and went in these `seconds`."""
+    came, went = moved
+    return QueueSampled(
+        event_id=new_id(),
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        queue=record.name,
+        ready=stats.ready,
+        leased=stats.leased,
+        delayed=stats.delayed,
+        dead=stats.dead,
+        waiting=stats.waiting,
+        oldest_age_ms=stats.oldest_age_ms,
+        expected_drain_seconds=record.settings.expected_drain_seconds or EXPECTED_DRAIN_SECONDS,
+        in_per_second=round(came / seconds, 3),
+        out_per_second=round(went / seconds, 3),
+        seconds=round(seconds, 3),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import TypeVar
 
 from postroad.engine import log as stored_log
 from postroad.engine.layout import consumer_state
@@ -16,15 +17,19 @@ _FRESH_SECONDS = 1.0
 _KNOWN_MAX = 20_000
 _AT_ONCE = 64
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """`ready` can be pulled now, `leased` is with consumers or waits for its next try, `delayed` is not due yet."""
+    """`ready` can be pulled now, `leased` is with consumers or waits for its next try, `delayed` is not due yet. `waiting` is how
+    many pulls wait for a message: one for each worker, however many of its callers do."""
 
     ready: int
     leased: int
     delayed: int
     dead: int
+    waiting: int
     oldest_age_ms: int | None
     in_per_second: float
     out_per_second: float
@@ -51,24 +56,33 @@ class Meter:
 
     async def _counted(self, record: QueueRecord) -> QueueStats:
         async with self._slots:
-            work = await consumer_state(self._link, record.stream, record.consumer)
-            if work is None:
-                raise QueueNotFound(f"the queue {record.name!r} is being deleted")
-            ready, delayed, dead = await asyncio.gather(
-                stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1),
-                self._delayed(record),
-                self._dead.count(record),
-            )
+            return await self.sample(record)
+
+    async def sample(self, record: QueueRecord, *, has_dead: bool = True) -> QueueStats:
+        """As of now. `has_dead`: there may be dead letters. Raises QueueNotFound if it is being deleted."""
+        work = await consumer_state(self._link, record.stream, record.consumer)
+        if work is None:
+            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
+        oldest_at_ms, delayed, dead = await asyncio.gather(
+            self._oldest_at_ms(record) if work.num_pending or work.num_ack_pending else _nothing(None),
+            self._delayed(record),
+            self._dead.count(record) if has_dead else _nothing(0),
+        )
         rate = self._rates.of(record.stream)
         return QueueStats(
             ready=work.num_pending,
             leased=work.num_ack_pending,
             delayed=delayed,
             dead=dead,
-            oldest_age_ms=max(0, self._clock() - ready.entries[0].at_ms) if ready.entries else None,
+            waiting=work.num_waiting,
+            oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
             in_per_second=rate.in_per_second,
             out_per_second=rate.out_per_second,
         )
+
+    async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
+        page = await stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        return page.entries[0].at_ms if page.entries else None
 
     async def _delayed(self, record: QueueRecord) -> int:
         page = await stored_log.read(self._link, record.stream, f"{record.subject}.later.*", 1, 1)
@@ -78,3 +92,8 @@ class Meter:
         """All messages that are not done: ready, leased and delayed."""
         ready = await stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
         return len(ready.entries) + ready.left + await self._delayed(record)
+
+
+async def _nothing(value: T) -> T:
+    """What need not be asked."""
+    return value

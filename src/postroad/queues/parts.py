@@ -19,6 +19,7 @@ from postroad.queues.meter import Meter
 from postroad.queues.rates import Rates
 from postroad.queues.routes import QueueRoutes
 from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.queues.sampler import QueueSampler
 from postroad.queues.service import Queues
 from postroad.queues.upkeep import REDRIVE, Upkeep
 from postroad.queues.upkeep_routes import UpkeepRoutes
@@ -33,6 +34,7 @@ class QueueOptions:
     wait_ms_max: int
     limits: MessageLimits
     platform_keys: tuple[str, ...]
+    sample_seconds: float
 
 
 class QueueParts:
@@ -88,6 +90,17 @@ class QueueParts:
             access.audit,
             access.preferences,
             clock,
+        )
+
+        self.sampler = QueueSampler(
+            link,
+            self.table,
+            self._meter,
+            self.rates,
+            outbox,
+            access.directory.tenant_ids,
+            clock,
+            seconds=options.sample_seconds,
         )
 
     @property

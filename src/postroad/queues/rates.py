@@ -4,6 +4,7 @@ The numbers travel as plain NATS messages and are stored nowhere. A worker that 
 """
 
 import asyncio
+from collections.abc import Set
 from dataclasses import dataclass
 
 import msgspec
@@ -40,6 +41,7 @@ class Rates:
         self._came: dict[str, int] = {}
         self._went: dict[str, int] = {}
         self._heard: dict[str, tuple[float, _Counts]] = {}
+        self._collected: dict[str, tuple[int, int]] | None = None
 
     def published(self, stream: str, count: int) -> None:
         self._came[stream] = self._came.get(stream, 0) + count
@@ -60,6 +62,23 @@ class Rates:
                 came += some[0] / counts.seconds
                 went += some[1] / counts.seconds
         return Rate(round(came, 1), round(went, 1))
+
+    # For one who looks now and then, and wants all that came and went since
+
+    def collect(self) -> None:
+        """Add up what is heard from now on, until it is taken."""
+        self._collected = {}
+
+    def stop_collecting(self) -> None:
+        self._collected = None
+
+    def stirred(self) -> Set[str]:
+        """The streams of which there is something to take."""
+        return (self._collected or {}).keys()
+
+    def take(self, stream: str) -> tuple[int, int]:
+        """How many came and how many went since the last time."""
+        return (self._collected or {}).pop(stream, (0, 0))
 
     async def run(self) -> None:
         """Tell and listen, until cancelled."""
@@ -92,3 +111,7 @@ class Rates:
             return
         if counts.seconds > 0:
             self._heard[counts.worker] = (asyncio.get_running_loop().time(), counts)
+        if self._collected is not None:
+            for stream, (came, went) in counts.by_stream.items():
+                before = self._collected.get(stream, (0, 0))
+                self._collected[stream] = (before[0] + came, before[1] + went)
