@@ -1,0 +1,121 @@
+"""Rows of the reports: of tiny frames, with their columns."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from postroad.pipeline.reports import REPORTS
+from postroad.pipeline.rollups import measures
+from postroad.telemetry.catalogue import Event
+from tests.pipeline.frames import events_frame
+from tests.pipeline.happenings import dead, leased, moment, queued, redriven, sampled, some_of_everything, stored
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rollups(spark: SparkSession) -> DataFrame:
+    """Of minutes that are more than those of the other tests of an hour, and not merged."""
+    more: list[Event] = [
+        *(leased(1800, ms, tenant="globex") for ms in range(1, 101)),
+        *(leased(3600, ms, tenant="globex") for ms in (1000, 2000)),
+        dead(1800, 1, "bad address"),
+        redriven(1801, "mail"),
+        queued(3600, 9),
+        stored(3600, 7000),
+        sampled(1800, ready=30, oldest_age_ms=50),
+    ]
+    frames = [events_frame(spark, some_of_everything()), events_frame(spark, more)]
+    return measures(frames[0]).union(measures(frames[1])).localCheckpoint()
+
+
+def read(report: str, grain: str, rollups: DataFrame, types: str) -> Rows:
+    rows = REPORTS[report].rows(rollups, grain)
+    assert [f"{name}:{kind}" for name, kind in rows.dtypes] == types.split()
+    found = [row.asDict() for row in rows.collect()]
+    for row in found:
+        row["time"] = round(row["time"].timestamp() - moment(0).timestamp())
+    return sorted(found, key=repr)
+
+
+LATENCY = (
+    "tenant:string time:timestamp queue:string phase:string count:bigint p50:bigint p95:bigint p99:bigint max:bigint mean:double"
+)
+
+
+def test_latency_by_the_hour(rollups: DataFrame) -> None:
+    found = [tuple(row.values()) for row in read("latency", "hour", rollups, LATENCY)]
+    assert found == [
+        ("acme", 0, "mail", "processing", 2, 131, 131, 131, 131, 130.5),
+        ("acme", 0, "mail", "wait", 2, 40, 1000, 1000, 1000, 520.0),
+        ("acme", 3600, "mail", "wait", 1, 40, 40, 40, 40, 40.0),
+        ("globex", 0, "mail", "wait", 100, 50, 95, 99, 100, 50.5),
+        ("globex", 3600, "mail", "wait", 2, 1004, 2000, 2000, 2000, 1500.0),
+    ]
+
+
+def test_latency_by_the_day_is_of_all_its_minutes(rollups: DataFrame) -> None:
+    found = [tuple(row.values()) for row in read("latency", "day", rollups, LATENCY) if row["tenant"] == "globex"]
+    assert found == [("globex", -12 * 3600, "mail", "wait", 102, 51, 97, 1004, 2000, 78.922)]
+
+
+def test_latency_by_the_minute(rollups: DataFrame) -> None:
+    found = [(row["time"], row["count"]) for row in read("latency", "minute", rollups, LATENCY) if row["phase"] == "wait"]
+    assert found == [(0, 2), (3660, 1), (1800, 100), (3600, 2)]
+
+
+USAGE = (
+    "tenant:string time:timestamp published:bigint publishedBytes:bigint deliveries:bigint done:bigint dead:bigint requests:bigint "
+    "bytesIn:bigint bytesOut:bigint appends:bigint appendBytes:bigint fanoutMessages:bigint storageByteHours:double "
+    "storedBytes:bigint"
+)
+
+
+def test_usage_by_the_day(rollups: DataFrame) -> None:
+    acme, globex = read("usage", "day", rollups, USAGE)
+    assert tuple(acme.values()) == ("acme", -12 * 3600, 3, 159, 4, 2, 4, 7, 500, 0, 0, 0, 0, round(109_700 / 3600, 3), 7000)
+    assert (globex["published"], globex["deliveries"], globex["storedBytes"]) == (1, 102, 0)
+
+
+def test_usage_by_the_hour_has_what_was_stored_at_its_end(rollups: DataFrame) -> None:
+    found = read("usage", "hour", rollups, USAGE)
+    assert [(row["tenant"], row["time"], row["published"], row["storedBytes"]) for row in found] == [
+        ("acme", 0, 2, 3000),
+        ("acme", 3600, 1, 7000),
+        ("globex", 0, 1, 0),
+        ("globex", 3600, 0, 0),
+    ]
+
+
+def test_dead_letters_by_the_hour(rollups: DataFrame) -> None:
+    types = "tenant:string time:timestamp queue:string reason:string count:bigint firstAttempt:bigint lastAt:timestamp"
+    found = read("dead-letters", "hour", rollups, types)
+    assert [(row["queue"], row["reason"], row["count"], row["firstAttempt"], row["lastAt"].timestamp()) for row in found] == [
+        ("bill", "x" * 200, 1, 1, moment(9).timestamp()),
+        ("mail", "bad address", 3, 2, moment(1800).timestamp()),
+        ("mail", "redriven", 2, 0, moment(1801).timestamp()),
+    ]
+
+
+def test_sessions_by_the_hour(rollups: DataFrame) -> None:
+    types = "tenant:string time:timestamp subscribed:bigint unsubscribed:bigint touched:bigint deleted:bigint expired:bigint"
+    assert [tuple(row.values()) for row in read("sessions", "hour", rollups, types)] == [("acme", 0, 2, 1, 1, 1, 1)]
+
+
+def test_backlog_has_means_and_what_was_largest(rollups: DataFrame) -> None:
+    types = (
+        "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double delayed:double dead:double "
+        "oldestAgeMsMax:bigint"
+    )
+    assert [tuple(row.values()) for row in read("backlog", "hour", rollups, types)] == [
+        ("acme", 0, "mail", 14.0, 30, 0.333, 2.0, 3.0, 900)
+    ]
+    assert [row["ready"] for row in read("backlog", "minute", rollups, types)] == [6.0, 30.0]
+
+
+def test_a_grain_that_there_is_not_is_refused(rollups: DataFrame) -> None:
+    with pytest.raises(KeyError, match="week"):
+        REPORTS["usage"].rows(rollups, "week")
