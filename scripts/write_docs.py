@@ -1,4 +1,4 @@
-"""Writes the reference pages that come from the code: settings, errors, events. `make docs`; a test fails when they are old."""
+"""Writes the reference pages that come from the code: settings, errors, events, the lake's tables (`make docs`)."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,10 @@ import msgspec
 
 import postroad.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
+from postroad.pipeline.job_history import ENDED
+from postroad.pipeline.rollups import ROLLUPS
+from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
+from postroad.pipeline.session_states import STATES
 from postroad.settings import settings_table
 from postroad.telemetry.catalogue import EVENT_TYPES, event_name
 
@@ -55,7 +59,116 @@ def events_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "events.md": events_page}
+_COLUMNS = {
+    "bronze": (
+        BRONZE,
+        "A message as it was stored. By the day on which it was.",
+        {
+            "stream": "`JOBS`, `TELEMETRY` or `AUDIT`",
+            "subject": "such as `job.acme`",
+            "sequence": "its place in the stream",
+            "timestamp": "when the engine stored it",
+            "headers": "of a frame: `Postroad-Frame`, `Postroad-Events`",
+            "data": "the frame: events as JSON lines",
+            "batch_id": "the batch that brought it",
+        },
+    ),
+    "quarantine": (
+        QUARANTINE,
+        "A line that is no event that we know. By the day on which it was stored.",
+        {
+            "fault": "why (docs/pipeline.md has the list)",
+            "raw": "the line, up to 64 KiB of it",
+            "stream": "where it was found",
+            "sequence": "where it was found",
+            "line": "where it was found: the line of the frame, from 0",
+            "time": "when it was stored",
+        },
+    ),
+    "audit": (
+        AUDIT,
+        "An entry of the audit log. By day.",
+        {
+            "tenant": "whose, or `_platform`",
+            "time": "when it was stored",
+            "sequence": "its place in `AUDIT`",
+            "action": "such as `queue.create`",
+            "entry": "all of it, as JSON",
+        },
+    ),
+    "rollups": (
+        ROLLUPS,
+        "A measure of one minute; those of the same key add up (decision 0021 lists them). By day.",
+        {
+            "report": "the report that it is for",
+            "tenant": "whose",
+            "minute": "the start of the minute",
+            "name": "the queue, where it is about one",
+            "label": "what is measured",
+            "bucket": "of a latency its bucket, of a dead letter 1 for a first attempt",
+            "n": "how many",
+            "total": "their sum",
+            "top": "the largest",
+            "last": "the latest: when (milliseconds), and what it was",
+        },
+    ),
+    "sessions": (
+        STATES,
+        "What is known of a session; rows of the same session merge by the largest. By the day it was last heard of.",
+        {
+            "tenant": "whose",
+            "session_id": "which",
+            "last_at": "when it was last heard of, in milliseconds",
+            "expires_at": "until when it lives, in milliseconds",
+            "ended_at": "when it ended, in milliseconds",
+        },
+    ),
+    "job_history": (
+        ENDED,
+        "A job that ended, as `GET /v1/jobs` shows it. By the day it ended.",
+        {"tenant": "whose", "ended_day": "the day it ended"},
+    ),
+}
+
+
+def dictionary_page() -> str:
+    """The lake's tables. The columns of `events` are the catalogue's fields, with the events that have them."""
+    having: dict[str, list[str]] = {}
+    for kind in EVENT_TYPES:
+        for field in msgspec.structs.fields(kind):
+            having.setdefault(field.name, []).append(event_name(kind))
+    about = {
+        "event": "its type",
+        "time": "when it happened (`timestamp` in its JSON)",
+        "stream": "where it was found",
+        "sequence": "where it was found: its frame",
+        "line": "where it was found: the line of the frame, from 0",
+        "extra": "fields that the catalogue does not know, as a JSON object",
+    }
+    rows = []
+    for column in events_schema():
+        names = having.get(column.name, [])
+        who = "all" if len(names) == len(EVENT_TYPES) else ", ".join(f"`{name}`" for name in names)
+        rows.append(f"| `{column.name}` | {column.dataType.simpleString()} | {about.get(column.name, '')} | {who} |")
+    parts = [
+        "# Data dictionary\n\n"
+        "The tables of the pipeline's lake ([pipeline.md](pipeline.md)), all times in UTC. Written by `make docs` from the\n"
+        "catalogue of events and the pipeline's schemas.\n\n"
+        "## `events`\n\nAn event, once. By the day on which it happened. What the events mean: [events.md](events.md).\n\n"
+        "| column | type | | of the events |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    ]
+    for table, (schema, what, columns) in _COLUMNS.items():
+        lines = "\n".join(f"| `{one.name}` | {one.dataType.simpleString()} | {columns.get(one.name, '')} |" for one in schema)
+        parts.append(f"## `{table}`\n\n{what}\n\n| column | type | |\n| --- | --- | --- |\n{lines}\n")
+    return "\n".join(parts)
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "events.md": events_page,
+    "data-dictionary.md": dictionary_page,
+}
 
 
 def main() -> None:

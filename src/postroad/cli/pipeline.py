@@ -70,6 +70,7 @@ def run_pipeline(
     master: Master = None,
     lake: LakeAt = None,
     data_dir: DataDir = None,
+    max_messages: Annotated[int, typer.Option(help="Of each stream in one batch.", min=1)] = 20_000,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only what is out of the ordinary.")] = False,
 ) -> None:
     """Read what has happened into the lake and tell the service what follows, in small batches. Ctrl-C stops it.
@@ -77,7 +78,7 @@ def run_pipeline(
     It may be stopped or killed at any moment: nothing is lost and nothing is counted twice. `postroad up` runs it by itself.
     """
     settings = _settings(data_dir, master, lake, _seconds(every) if every else None)
-    wishes = _wishes(settings, jobs, quiet=quiet)
+    wishes = _wishes(settings, jobs, quiet=quiet, messages_max=max_messages)
     with _started(settings, wishes) as started:
         if once:
             started.run_once()
@@ -145,7 +146,7 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
         raise typer.Exit(2) from None
 
 
-def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool) -> "Wishes":
+def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "Wishes":
     _need_spark()
     from postroad.pipeline.driver import JOBS, Progress, Wishes
 
@@ -163,6 +164,7 @@ def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool) -> "Wishes":
         period_seconds=settings.pipeline_seconds,
         bronze_days=settings.lake_bronze_days,
         days=settings.lake_days,
+        messages_max=messages_max,
         tell=tell,
     )
 

@@ -1,0 +1,101 @@
+"""The pipeline's driver, killed while it works: what was told is in the lake, each message and each event once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from postroad.settings import Settings
+from postroad.telemetry.catalogue import Event
+from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1500)]
+
+EVENTS = int(os.environ.get("EVENTS", "60000"))  # 1,000,000 by hand
+KILLS = int(os.environ.get("KILLS", "3"))  # 10 by hand
+FRAME = 200
+
+
+def start(settings: Settings, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A driver in a process group of its own, Spark's JVM included."""
+    assert settings.nats_url is not None
+    env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
+    env |= {"POSTROAD_NATS_URL": settings.nats_url.reveal(), "POSTROAD_DATA_DIR": str(settings.data_dir)}
+    command = [sys.executable, "-m", "postroad", "pipeline", "run", *arguments]
+    return subprocess.Popen(command, env=env, stdout=log.open("ab"), stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def manifest(lake: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+    names = sorted((lake / "manifest").glob("*.json")) if (lake / "manifest").exists() else []
+    return json.loads(names[-1].read_text()) if names else {"tables": {}}
+
+
+def table(lake: Path, name: str) -> str:
+    """The table's files, as DuckDB takes them."""
+    files = [f"{lake}/{entry['path']}/*.parquet" for entry in manifest(lake)["tables"].get(name, [])]
+    return f"read_parquet({files})"
+
+
+def versions(lake: Path) -> int:
+    return len(list((lake / "manifest").glob("*.json"))) if (lake / "manifest").exists() else 0
+
+
+def wait_for_progress(process: subprocess.Popen[bytes], lake: Path, seen: int, chance: random.Random, log: Path) -> bool:
+    """Until the lake has something more than it had, and a moment longer; whether the driver is still at it."""
+    give_up_at = time.monotonic() + 240
+    while versions(lake) <= seen:
+        if process.poll() is not None:
+            assert process.returncode == 0, log.read_text()[-3000:]
+            return False
+        assert time.monotonic() < give_up_at, f"no progress: {log.read_text()[-3000:]}"
+        time.sleep(0.05)
+    time.sleep(chance.uniform(0, 3))  # anywhere in a batch
+    return process.poll() is None
+
+
+def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    lake, log = tmp_path / "lake", tmp_path / "log"
+    with own_engine(tmp_path) as settings:
+        sent = _send(settings, chance)
+        kills = 0
+        while kills < KILLS:
+            process = start(settings, log, "--once", "--max-messages", str(max(5, len(sent) // (KILLS * 3))))
+            if not wait_for_progress(process, lake, versions(lake), chance, log):
+                break
+            kill(process)
+            kills += 1
+        last = start(settings, log, "--once")
+        assert last.wait(600) == 0, log.read_text()[-3000:]
+        assert kills == KILLS, f"it was done after {kills} kills: {log.read_text()[-2000:]}"
+        positions = engine_of(settings).last_sequences(("JOBS", "TELEMETRY"))
+    bronze, events, rollups = (table(lake, name) for name in ("bronze", "events", "rollups"))
+    rows = duckdb.sql(f"SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM {bronze} GROUP BY 1")
+    assert ("JOBS", positions["JOBS"], positions["JOBS"], 1, positions["JOBS"]) in rows.fetchall()
+    lines = {line for frame in sent for line in frame.lines}
+    [counts] = duckdb.sql(f"SELECT count(*), count(DISTINCT event_id) FROM {events}").fetchall()
+    assert counts == (len(lines), len(lines))
+    [(published,)] = duckdb.sql(f"SELECT sum(total) FROM {rollups} WHERE report = 'usage' AND label = 'published'").fetchall()
+    assert published == sum(b'"event":"job.queued"' in line for line in lines)
+
+
+def _send(settings: Settings, chance: random.Random) -> list[Frame]:
+    """Frames of jobs, some of them twice."""
+    events: list[Event] = Traffic(12).jobs(EVENTS // 3, minutes=60)
+    frames = framed(events, FRAME)
+    sent = [*frames, *chance.sample(frames, len(frames) // 20)]
+    chance.shuffle(sent)
+    send(settings, sent)
+    return sent

@@ -1,0 +1,152 @@
+"""As a newcomer sees it: `postroad up`, `postroad demo`, and `postroad insights` shows what an independent count confirms."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.engine import log as stored_log
+from postroad.engine.link import Link, LinkSettings
+from postroad.telemetry.frames import unpack
+from tests.installation import Installation
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+SECONDS = int(os.environ.get("DEMO_SECONDS", "20"))
+TENANTS = ("demo-shop", "demo-bank", "demo-chat")
+
+
+class Console:
+    """The command line, as the installation's operator has it."""
+
+    def __init__(self, running: Installation) -> None:
+        self._home = running.home
+        keys = tomllib.loads((running.home / "var" / "credentials.toml").read_text())
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
+        self._env = {**clean, "POSTROAD_URL": running.url, "POSTROAD_KEY": keys["admin_key"], "HOME": str(running.home)}
+
+    async def __call__(self, *arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "postroad",
+            *arguments,
+            env=self._env,
+            cwd=self._home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, problems = await process.communicate()
+        assert process.returncode == 0, f"{arguments}: {problems.decode()[-2000:]}"
+        return out.decode()
+
+    async def report(self, tenant: str, report: str, *more: str) -> dict[str, Any]:
+        text = await self("--tenant", tenant, "insights", report, "--json", *more)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+async def counted(home: Path) -> dict[str, Counter[str]]:
+    """What really happened to each tenant, counted on the raw streams without any of the pipeline's code."""
+    link = Link(LinkSettings(((home / "var" / "engine.url").read_text().strip(),), name="tests"))
+    await link.open()
+    counts: dict[str, Counter[str]] = {tenant: Counter() for tenant in TENANTS}
+    seen: set[str] = set()
+    try:
+        for stream, word in (("JOBS", "job"), ("TELEMETRY", "telemetry")):
+            for tenant in TENANTS:
+                position, is_end = 1, False
+                while not is_end:
+                    page = await stored_log.read(link, stream, f"{word}.{tenant}", position, 500)
+                    for line in (line for entry in page.entries for line in unpack(entry.payload)):
+                        event = json.loads(line)
+                        if event["event_id"] not in seen:
+                            seen.add(event["event_id"])
+                            _count(event, counts[tenant])
+                    position, is_end = page.next_sequence, page.is_end
+    finally:
+        await link.close()
+    return counts
+
+
+def _count(event: dict[str, Any], counts: Counter[str]) -> None:
+    kind = event["event"]
+    counts[kind] += 1
+    if kind == "job.queued":
+        counts["bytes"] += event["payload_bytes"]
+    if kind == "job.dead":
+        counts[f"dead {event['queue']} {event['reason']}"] += 1
+    if kind == "job.leased" and event["attempt"] == 1:
+        counts[f"wait {event['queue']}"] += 1
+    if kind == "job.done":
+        counts[f"processing {event['queue']}"] += 1
+    if kind == "session.ended":
+        counts["expired" if event["is_expired"] else "deleted"] += 1
+
+
+async def test_what_insights_shows_is_what_happened(tmp_path: Path) -> None:
+    running = (
+        await Installation(tmp_path, POSTROAD_PIPELINE="true", POSTROAD_PIPELINE_SECONDS="3", POSTROAD_SAMPLE_SECONDS="2")
+        .start()
+        .ready()
+    )
+    try:
+        console = Console(running)
+        await console("demo", "--seconds", str(SECONDS), "--seed", "3", "--json-summary", "summary.json")
+        truth = await counted(tmp_path)
+        assert all(counts["job.queued"] > 10 for counts in truth.values() if counts["job.queued"])
+
+        async def usage_is_right() -> bool:
+            reports = [await console.report(tenant, "usage", "--grain", "day") for tenant in TENANTS]
+            found = [report["items"][-1] if report["items"] else {} for report in reports]
+            return all(row.get("published", 0) == truth[tenant]["job.queued"] for tenant, row in zip(TENANTS, found, strict=True))
+
+        await eventually(usage_is_right, 300)
+        for tenant in TENANTS:
+            await _compare(console, tenant, truth[tenant])
+        status = json.loads(await console("pipeline", "status", "--json"))
+        assert status["state"] == "running"
+        assert status["quarantined"] == {}
+        health = (await console.report("demo-shop", "health"))["items"]
+        assert {row["status"] for row in health} <= {"healthy", "unhealthy", "unknown"}
+        assert len(health) > 0
+        page = await console("--tenant", "demo-shop", "report", "--day", "today", "--out", "report.html")
+        assert "report.html" in page
+        assert "<svg" in (tmp_path / "report.html").read_text()
+    finally:
+        await running.stop()
+
+
+async def _compare(console: Console, tenant: str, truth: Counter[str]) -> None:
+    """The demo is over, so nothing of this changes any more."""
+    [usage] = (await console.report(tenant, "usage", "--grain", "day"))["items"]
+    assert usage["publishedBytes"] == truth["bytes"]
+    assert usage["deliveries"] == truth["job.leased"]
+    assert usage["done"] == truth["job.done"]
+    assert usage["dead"] == truth["job.dead"]
+    latency = (await console.report(tenant, "latency", "--grain", "day"))["items"]
+    assert {f"{row['phase']} {row['queue']}": row["count"] for row in latency} == _those(truth, "wait ", "processing ")
+    dead = (await console.report(tenant, "dead-letters", "--grain", "day"))["items"]
+    assert {f"dead {row['queue']} {row['reason']}": row["count"] for row in dead if row["reason"] != "redriven"} == _those(
+        truth, "dead "
+    )
+    sessions = (await console.report(tenant, "sessions", "--grain", "day"))["items"]
+    names = {
+        "subscribed": "session.subscribed",
+        "unsubscribed": "session.unsubscribed",
+        "touched": "session.touched",
+        "deleted": "deleted",
+    }
+    assert {name: sum(row[name] for row in sessions) for name in names} == {name: truth[event] for name, event in names.items()}
+
+
+def _those(truth: Counter[str], *prefixes: str) -> dict[str, int]:
+    return {name: count for name, count in truth.items() if name.startswith(prefixes)}
