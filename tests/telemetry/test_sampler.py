@@ -162,6 +162,7 @@ async def test_a_gateway_tells_of_its_requests_every_few_seconds_and_of_the_last
     async with running_gateway(gateway_settings(engine_url, sample_seconds=0.3)) as gateway:
         tenant = await gateway.tenant()
         link = gateway.node.engine.link
+        (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
         body, path = b"x" * 100, "/v1/stream/a"
         (await tenant.client.call("PUT", path, headers={"Content-Type": "text/plain"})).ok(201)
         (await tenant.client.call("POST", path, headers={"Content-Type": "text/plain"}, data=body)).ok(204)
@@ -169,7 +170,6 @@ async def test_a_gateway_tells_of_its_requests_every_few_seconds_and_of_the_last
         (await tenant.client.call("HEAD", path)).ok()
         problem = await tenant.client.get("/v1/stream/none")
         problem.problem(404, "stream-not-found")
-        await gateway.nobody.get("/nowhere")
 
         async def all_of_it() -> dict[str, int]:
             told = [one for one in await tenant.events("TELEMETRY") if one["event"] == "traffic.sampled"]
