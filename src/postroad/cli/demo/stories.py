@@ -35,7 +35,7 @@ class Consumer:
     hand, whose pace is that part of what comes in, whatever the rate is."""
 
     hands: int = 2
-    batch: int = 8
+    batch: int = 20
     working_ms: tuple[float, float] = (2.0, 15.0)
     keeps_up: float = 1.0
 
@@ -98,7 +98,7 @@ SHOP = TenantStory(
         QueueStory(
             "emails",
             0.14,
-            Consumer(hands=2, batch=4, working_ms=(10, 60)),
+            Consumer(hands=2, batch=10, working_ms=(10, 60)),
             chances=(
                 Chance(10, Fate.FLAKY, "421 the mail server is busy"),
                 Chance(4, Fate.DOOMED, "connection to mail.example timed out"),
@@ -125,7 +125,7 @@ BANK = TenantStory(
         QueueStory(
             "payments",
             0.20,
-            Consumer(hands=3, batch=4, working_ms=(15, 80)),
+            Consumer(hands=3, batch=10, working_ms=(15, 80)),
             chances=(Chance(4, Fate.FLAKY, "the ledger is locked"),),
             settings={"max_attempts": 5, "retry_delays_ms": _QUICK_LADDER, "expected_drain_seconds": 30},
         ),
@@ -139,7 +139,7 @@ BANK = TenantStory(
         QueueStory(
             "partner-webhooks",
             0.05,
-            Consumer(hands=1, batch=4, working_ms=(30, 120)),
+            Consumer(hands=1, batch=6, working_ms=(30, 120)),
             chances=(
                 Chance(30, Fate.REFUSED, _BAD_KEY),
                 Chance(12, Fate.DOOMED, "503 from the partner"),
@@ -164,7 +164,7 @@ CHAT = TenantStory(
         QueueStory(
             "moderation",
             0.06,
-            Consumer(hands=1, batch=4, working_ms=(40, 200)),
+            Consumer(hands=1, batch=6, working_ms=(40, 200)),
             chances=(
                 Chance(15, Fate.FLAKY, "the model is overloaded"),
                 Chance(4, Fate.REFUSED, "language not supported: tlh"),
