@@ -5,11 +5,11 @@ rectangle over the plot, whose `data-tip` the page's script shows; without the s
 table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from postroad.cli.reports.markup import colour, text
-from postroad.cli.reports.scales import DAY, Write, clock, number, short, ticks, time_ticks, whole_ticks
+from postroad.cli.reports.scales import DAY, Write, clock, number, short, ticks, time_ticks
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 24
 _DOTS_MAX = 60  # beyond that many points, dots would be a second line
@@ -51,10 +51,7 @@ class Axis:
 
     write: Write = number
     mark: Write = short
-    is_whole: bool = False
-
-    def ticks(self, top: float) -> list[float]:
-        return (whole_ticks if self.is_whole else ticks)(top)
+    ticks: Callable[[float], list[float]] = ticks
 
 
 def line_chart(frame: Frame, series: Sequence[Series], axis: Axis, title: str, about: str = "") -> str:

@@ -115,7 +115,7 @@ def _glance(one: TenantData) -> list[tuple[str, str, str]]:
     sick = sum(row.status == "unhealthy" for row in one.health)
     return [
         ("Published", number(published), size(sum(row.published_bytes for row in one.usage))),
-        ("Done", number(done), f"{percent(done, published)} of what was published"),
+        ("Done", number(done), f"{percent(done, published)} of what was published" if published else ""),
         ("Dead letters", number(dead), f"{percent(first, dead)} at the first attempt" if dead else ""),
         ("Queues in need", f"{sick} of {len(one.health)}", ""),
         ("Subscribed", number(sum(row.subscribed for row in one.sessions)), "by sessions"),

@@ -8,23 +8,36 @@ MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 _TIME_STEPS = tuple(minutes * MINUTE for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440))
 
+_DURATION_STEPS = (500, 1000, 2000, 5000, 10_000, 15_000, 30_000, *_TIME_STEPS)
+
 Write = Callable[[float], str]
 
 
 def ticks(top: float, count: int = 4) -> list[float]:
     """From 0 to the first step at or above `top`, in steps of 1, 2, 2.5 or 5 with noughts, about `count` of them."""
-    if not top > 0 or not math.isfinite(top):
-        return [0.0, 1.0]
-    rough = top / count
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * size for size in (1, 2, 2.5, 5, 10) if unit * size >= rough * 0.999)
-    return [step * number for number in range(math.ceil(top / step * 0.999) + 1)]
+    return _stepped(top, _step(top / count, (1, 2, 2.5, 5, 10))) if top > 0 else [0.0, 1.0]
 
 
 def whole_ticks(top: float, count: int = 4) -> list[float]:
     """As `ticks`, for what is counted: there is no half message."""
-    found = ticks(top, count)
-    return found if all(one == int(one) for one in found) else [float(one) for one in range(math.ceil(top) + 1)]
+    return _stepped(top, max(1.0, _step(top / count, (1, 2, 5, 10)))) if top > 0 else [0.0, 1.0]
+
+
+def duration_ticks(top: float, count: int = 4) -> list[float]:
+    """As `ticks`, for milliseconds: above a second in steps that are round on a clock."""
+    rough = top / count
+    if rough <= _DURATION_STEPS[0] / 2:
+        return ticks(top, count)
+    return _stepped(top, next((float(one) for one in _DURATION_STEPS if rough <= one), _step(rough, (1, 2, 5, 10))))
+
+
+def _step(rough: float, sizes: tuple[float, ...]) -> float:
+    unit = 10.0 ** math.floor(math.log10(rough))
+    return next(unit * size for size in sizes if unit * size >= rough * 0.999)
+
+
+def _stepped(top: float, step: float) -> list[float]:
+    return [step * number for number in range(math.ceil(top / step * 0.999) + 1)]
 
 
 def time_ticks(start: int, end: int, count: int = 8) -> list[int]:

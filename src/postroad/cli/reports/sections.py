@@ -6,7 +6,7 @@ from typing import Any
 
 from postroad.cli.reports.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.cli.reports.markup import Cell, chip, details, empty, figure, grid, legend, section, table, text
-from postroad.cli.reports.scales import clock, duration, millis, number, percent, short, size
+from postroad.cli.reports.scales import clock, duration, duration_ticks, millis, number, percent, short, size, whole_ticks
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
 
 Line = list[Cell | str]
@@ -17,8 +17,8 @@ _REASONS_DRAWN_MAX = 7
 _SMALL = (500, 170)
 _MISCONFIGURED = 0.9  # of the dead ones at their first attempt
 
-_MILLISECONDS = Axis(duration, duration)
-_COUNTS = Axis(number, short, is_whole=True)
+_MILLISECONDS = Axis(duration, duration, duration_ticks)
+_COUNTS = Axis(number, short, whole_ticks)
 _BYTES = Axis(size, size)
 
 
@@ -223,7 +223,7 @@ def usage_section(anchor: str, frame: Frame, rows: Sequence[UsageRow], per: str)
         _usage_figure(small, rows, f"Bytes per {per}", ("bytes_in", "bytes_out"), _BYTES),
         _usage_figure(small, rows, f"Streams and sessions per {per}", ("appends", "fanout_messages"), _COUNTS),
     ]
-    return section(anchor, title, "", usage_totals([("total", rows)], "") + grid(figures))
+    return section(anchor, title, "", usage_totals([("total", rows)], "") + grid(figures))  # those of nothing are empty
 
 
 _NAMES = {"bytes_in": "bytes in", "bytes_out": "bytes out", "fanout_messages": "copies to sessions"}
@@ -231,6 +231,8 @@ _NAMES = {"bytes_in": "bytes in", "bytes_out": "bytes out", "fanout_messages": "
 
 def _usage_figure(frame: Frame, rows: Sequence[UsageRow], title: str, fields: Sequence[str], axis: Axis) -> str:
     series = [Series(_NAMES.get(name, name), {millis(row.time): float(getattr(row, name)) for row in rows}) for name in fields]
+    if not any(value for one in series for value in one.values.values()):
+        return ""
     about = ", ".join(f"{one.name}: {axis.write(sum(one.values.values()))} in all" for one in series) + "."
     chart = bar_chart(frame, series, axis, title, about)
     fallback = details("Numbers", _moments_table(series, axis.write))
