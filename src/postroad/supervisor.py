@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import importlib.util
-import os
 import secrets
 import shutil
 import signal
@@ -191,7 +190,7 @@ def _pipeline_command(settings: Settings) -> Command | None:
 def _pipeline_needs() -> list[tuple[str, bool]]:
     return [
         ("postroad[pipeline]", importlib.util.find_spec("pyspark") is not None),
-        ("java", shutil.which("java") is not None or "JAVA_HOME" in os.environ),
+        ("java", shutil.which("java") is not None),
     ]
 
 

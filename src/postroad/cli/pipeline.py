@@ -1,10 +1,8 @@
 """`postroad pipeline`: run it, work days out anew, see how it is. Spark is imported where it is started."""
 
 import logging
-import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 pipeline = typer.Typer(help="The data pipeline: events into Parquet, Parquet into answers.", no_args_is_help=True)
 
 _EVERY = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
-_STOPPED = 130
 
 Master = Annotated[
     str | None,
@@ -190,11 +187,10 @@ def _started(settings: "Settings", wishes: "Wishes") -> Iterator["Pipeline"]:
         engine = Engine(engine_options(settings))
         engine.last_sequences(("JOBS",))  # says now what is wrong, before Spark takes its time
         spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
-        yield Pipeline(Lake(settings.lake_root, spark), engine, wishes)
-        spark.stop()
+        try:
+            yield Pipeline(Lake(settings.lake_root, spark), engine, wishes)
+        finally:
+            spark.stop()
     except (NoJava, LakeBusy, LakeBroken, OtherWriter, JetStreamError, ValueError) as problem:
         typer.echo(f"postroad: {problem}", err=True)
-        sys.stdout.flush()
-        os._exit(1)  # Spark's own threads may still be at work, and would have the last word
-    except KeyboardInterrupt:
-        os._exit(_STOPPED)
+        raise typer.Exit(1) from None

@@ -1,6 +1,5 @@
 """The Spark session, with what matters on a small machine."""
 
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -37,11 +36,15 @@ def make_session(
     master: str, *, memory: str = "1g", name: str = "postroad", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Raises NoJava. One per process: Spark gives the same one back."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    if shutil.which("java") is None:
         raise NoJava("Spark needs Java 17 or newer, and there is no `java` here. Debian: apt-get install openjdk-17-jre-headless")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    wanted = {**_SETTINGS, "spark.driver.memory": memory, "spark.driver.extraJavaOptions": _SMALL_JVM, **(settings or {})}
+    own = {
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": _SMALL_JVM,
+    }
+    wanted = {**_SETTINGS, **own, **(settings or {})}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
