@@ -390,12 +390,20 @@ async def test_many_chunks_of_a_day_are_learned_a_few_at_a_time(
     assert found == ids(jobs)[::-1]
 
 
-async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(engine: Link, tenant_id: str) -> None:
-    jobs = [ended(LONG_AGO + number * 1000) for number in range(60)]
-    for part in range(20):
-        await archive(engine, tenant_id, jobs[part * 3 : part * 3 + 3], str(part))
-    history = History(engine, now_ms, Budget(at_once=1))
-    await history.page(tenant_id, WHOLE, 1, anything)
+async def test_a_page_ends_where_its_budget_of_unread_chunks_does(engine: Link, tenant_id: str) -> None:
+    jobs = [ended(LONG_AGO + number * 1000) for number in range(20)]
+    for part, job in enumerate(jobs):
+        await archive(engine, tenant_id, [job], str(part))
+    history = History(engine, now_ms, Budget(chunks_max=6, at_once=2))
+    read = counting(history)
+    page = await history.page(tenant_id, WHOLE, 10, anything)
+    assert (page.jobs, page.reached, len(read)) == ([], ((LONG_AGO // DAY + 1) * DAY, LOWEST), 6)
+    page = await history.page(tenant_id, WHOLE, 10, anything)
+    assert (page.jobs, len(read)) == ([], 12)
+
+
+def counting(history: History) -> list[str]:
+    """The chunks that it reads from now on."""
     read: list[str] = []
     reading = history._read
 
@@ -404,6 +412,16 @@ async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(
         return await reading(subject)
 
     history._read = counted  # type: ignore[method-assign]
+    return read
+
+
+async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(engine: Link, tenant_id: str) -> None:
+    jobs = [ended(LONG_AGO + number * 1000) for number in range(60)]
+    for part in range(20):
+        await archive(engine, tenant_id, jobs[part * 3 : part * 3 + 3], str(part))
+    history = History(engine, now_ms, Budget(at_once=1))
+    await history.page(tenant_id, WHOLE, 1, anything)
+    read = counting(history)
     page = await history.page(tenant_id, Window((LONG_AGO + 30_000, LOWEST), (0, "")), 4, anything)
     assert [one.job.job_id for one in page.jobs] == ids(jobs[26:30])[::-1]
     assert len(read) == 2
