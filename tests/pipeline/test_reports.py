@@ -68,9 +68,9 @@ def test_latency_by_the_minute(rollups: DataFrame) -> None:
 
 
 USAGE = (
-    "tenant:string time:timestamp published:bigint publishedBytes:bigint deliveries:bigint done:bigint dead:bigint requests:bigint "
-    "bytesIn:bigint bytesOut:bigint appends:bigint appendBytes:bigint fanoutMessages:bigint storageByteHours:double "
-    "storedBytes:bigint"
+    "tenant:string time:timestamp published:bigint publishedBytes:bigint deliveries:bigint done:bigint dead:bigint "
+    "requests:bigint bytesIn:bigint bytesOut:bigint appends:bigint appendBytes:bigint fanoutMessages:bigint "
+    "storageByteHours:double storedBytes:bigint"
 )
 
 

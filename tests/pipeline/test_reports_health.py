@@ -67,9 +67,9 @@ def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
         "growthPerMinute:double",
         "sampledAt:timestamp",
     ]
-    rows = [row.asDict() for row in rows.collect()]
-    assert [row["queue"] for row in rows if row["tenant"] == "globex"] == ["fine"]
-    return {row["queue"]: row for row in rows if row["tenant"] == "acme"}
+    told = [row.asDict() for row in rows.collect()]
+    assert [row["queue"] for row in told if row["tenant"] == "globex"] == ["fine"]
+    return {row["queue"]: row for row in told if row["tenant"] == "acme"}
 
 
 def test_the_problems_of_each_queue(found: dict[str, dict[str, Any]]) -> None:

@@ -1,6 +1,7 @@
 """What events add to the reports, and that it adds up."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def _random_events(chance: random.Random, count: int) -> list[Event]:
             chance.choice(["acme", "globex"]),
         )
         number = chance.choice([0, 1, 127, 128, 129, 5000, 10**12])
-        kinds = [
+        kinds: list[Callable[[], Event]] = [
             lambda: queued(at, number, tenant, queue),
             lambda: leased(at, number, chance.choice([1, 2]), tenant, queue),
             lambda: done(at, number, tenant, queue),
@@ -145,7 +146,8 @@ def _random_events(chance: random.Random, count: int) -> list[Event]:
 def test_measures_add_up_however_the_events_are_split(spark: SparkSession, seed: int) -> None:
     chance = random.Random(seed)
     events = _random_events(chance, 400)
-    first, rest = [], []
+    first: list[Event] = []
+    rest: list[Event] = []
     for event in events:
         (first if chance.random() < 0.3 else rest).append(event)
     whole = measures(events_frame(spark, events))

@@ -3,6 +3,7 @@
 import json
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,11 +18,11 @@ pytestmark = pytest.mark.xdist_group("spark")
 HOUR = 3600
 
 
-def read(found: DataFrame) -> set[tuple[str, str, int, int | None, int | None]]:
+def read(found: DataFrame) -> set[tuple[Any, ...]]:
     assert found.schema == STATES
-    rows = [tuple(row) for row in found.collect()]
+    rows: list[tuple[Any, ...]] = [tuple(row) for row in found.collect()]
     assert len(set(rows)) == len(rows)
-    return {(tenant, session, *(None if at is None else at - NOON_MS for at in times)) for tenant, session, *times in rows}  # type: ignore[misc]
+    return {(tenant, session, *(None if at is None else at - NOON_MS for at in times)) for tenant, session, *times in rows}
 
 
 def test_a_state_has_the_last_activity_the_last_expiry_and_the_end(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
 """Numbers counted in buckets: exact to 127, then 64 buckets to each doubling, so that a percentile is off by less than 0.8 %.
 
-Integer arithmetic only, in Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from 128
-up is the count of doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
+Integer arithmetic only, in Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from
+128 up is the count of doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
 """
 
 from collections.abc import Mapping

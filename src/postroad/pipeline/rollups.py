@@ -1,7 +1,7 @@
 """What events add to the reports: measures of one minute, which add up in any order and in any batches (decision 0021).
 
-Each report has its own small query over the columns that it needs, and the results are put together. One query that makes all the
-measures of an event at once reads the events once, and was many times slower: its generated code is too long to be compiled.
+There are four small queries over the columns that each needs, put together. A single one that makes of each event all its
+measures reads the events once, and is twice as slow: the code that Spark generates for it is too long for the JVM to compile.
 """
 
 from functools import reduce
@@ -40,15 +40,7 @@ _REPORTS_WITH_LAST = ("backlog", "dead_letters", "usage")
 def measures(events: DataFrame) -> DataFrame:
     """`ROLLUPS`: what these events add, each key once."""
     minutes = events.withColumn("minute", F.expr("unix_seconds(time) div 60"))
-    parts = (
-        _latency(minutes),
-        _usage_of_jobs(minutes),
-        _usage_of_traffic(minutes),
-        _usage_of_storage(minutes),
-        _dead_letters(minutes),
-        _sessions(minutes),
-        _backlog(minutes),
-    )
+    parts = (_latency(minutes), _counts(minutes), _dead_letters(minutes), _samples(minutes))
     return reduce(DataFrame.unionByName, parts)
 
 
@@ -73,55 +65,40 @@ def _latency(events: DataFrame) -> DataFrame:
         .groupBy("tenant", "minute", "name", "label", bucket_column(F.col("ms")).alias("bucket"))
         .agg(F.count("*").alias("n"), F.sum("ms").alias("total"), F.max("ms").alias("top"))
     )
-    return _as_rollups(counts, "latency")
+    return _as_rollups(counts.withColumn("report", F.lit("latency")))
 
 
-def _usage_of_jobs(events: DataFrame) -> DataFrame:
-    labels = {"job.queued": "published", "job.leased": "deliveries", "job.done": "done", "job.dead": "dead"}
-    label = F.element_at(F.create_map(*(F.lit(text) for pair in labels.items() for text in pair)), F.col("event"))
-    sums = (
-        events.filter(_is(*labels))
-        .groupBy("tenant", "minute", "event")
-        .agg(F.count("*").alias("n"), F.sum("payload_bytes").alias("bytes"))
-    )
-    count = F.struct(label.alias("label"), F.col("n").alias("total"))
-    size = F.struct(F.lit("published_bytes").alias("label"), F.col("bytes").alias("total"))
-    return _as_usage(sums, count, size)
-
-
-def _usage_of_traffic(events: DataFrame) -> DataFrame:
-    sums = (
-        events.filter(_is("traffic.sampled"))
-        .groupBy("tenant", "minute")
-        .agg(F.count("*").alias("n"), *(F.sum(name).alias(name) for name in _TRAFFIC))
-    )
-    return _as_usage(sums, *(F.struct(F.lit(name).alias("label"), F.col(name).alias("total")) for name in _TRAFFIC))
-
-
-def _usage_of_storage(events: DataFrame) -> DataFrame:
-    # Whole byte-seconds: sums of whole numbers are the same in any order.
-    byte_seconds = F.round(F.col("bytes") * F.col("seconds"))
-    sums = (
-        events.filter(_is("storage.sampled") & byte_seconds.isNotNull())
-        .groupBy("tenant", "minute")
-        .agg(
-            F.count("*").alias("n"),
-            F.sum(byte_seconds).alias("byte_seconds"),
-            F.sum("bytes").cast("double").alias("bytes"),
-            F.max(_last(F.col("bytes"))).alias("last"),
+def _counts(events: DataFrame) -> DataFrame:
+    """What tenants did: usage, save for storage, and sessions. All of it by tenant and minute, so it is one query."""
+    one, payload = F.lit(1), F.col("payload_bytes")
+    ends = {"deleted": ~F.col("is_expired"), "expired": F.col("is_expired")}
+    counted = {
+        ("usage", "published"): (_is("job.queued"), one),
+        ("usage", "published_bytes"): (_is("job.queued"), payload),
+        ("usage", "deliveries"): (_is("job.leased"), one),
+        ("usage", "done"): (_is("job.done"), one),
+        ("usage", "dead"): (_is("job.dead"), one),
+        **{("usage", name): (_is("traffic.sampled"), F.col(name)) for name in _TRAFFIC},
+        **{("sessions", what): (_is(f"session.{what}"), one) for what in ("subscribed", "unsubscribed", "touched")},
+        **{("sessions", what): (_is("session.ended") & is_so, one) for what, is_so in ends.items()},
+    }
+    each = [
+        F.struct(
+            F.lit(report).alias("report"),
+            F.lit(label).alias("label"),
+            F.count(F.when(is_meant, value)).alias("n"),
+            F.sum(F.when(is_meant, value)).alias("total"),
         )
+        for (report, label), (is_meant, value) in counted.items()
+    ]
+    sums = (
+        events.filter(
+            _is("job.queued", "job.leased", "job.done", "job.dead", "traffic.sampled") | F.col("event").startswith("session.")
+        )
+        .groupBy("tenant", "minute")
+        .agg(F.array(*each).alias("each"))
     )
-    over_time = F.struct(
-        F.lit("storage_byte_seconds").alias("label"), F.col("byte_seconds").alias("total"), _nothing("last").alias("last")
-    )
-    at_last = F.struct(F.lit("stored_bytes").alias("label"), F.col("bytes").alias("total"), F.col("last").alias("last"))
-    return _as_usage(sums, over_time, at_last)
-
-
-def _as_usage(sums: DataFrame, *labelled: Column) -> DataFrame:
-    """A row for each of the structs, those without a total left out."""
-    each = sums.select("tenant", "minute", "n", F.inline(F.array(*labelled)))
-    return _as_rollups(each.filter("total IS NOT NULL"), "usage")
+    return _as_rollups(sums.select("tenant", "minute", F.inline("each")).filter("n > 0"))
 
 
 def _dead_letters(events: DataFrame) -> DataFrame:
@@ -137,59 +114,43 @@ def _dead_letters(events: DataFrame) -> DataFrame:
         )
         .agg(F.count("*").alias("n"), F.max(_last(F.coalesce("attempt", F.lit(0)))).alias("last"))
     )
-    return _as_rollups(counts, "dead_letters")
+    return _as_rollups(counts.withColumn("report", F.lit("dead_letters")))
 
 
-def _sessions(events: DataFrame) -> DataFrame:
-    label = (
-        F.when(_is("session.subscribed"), "subscribed")
-        .when(_is("session.unsubscribed"), "unsubscribed")
-        .when(_is("session.touched"), "touched")
-        .when(_is("session.ended"), F.when(F.col("is_expired"), "expired").otherwise("deleted"))
-    )
-    counts = (
-        events.filter(F.col("event").startswith("session."))
-        .select("tenant", "minute", label.alias("label"))
-        .filter("label IS NOT NULL")
-        .groupBy("tenant", "minute", "label")
-        .agg(F.count("*").alias("n"))
-    )
-    return _as_rollups(counts, "sessions")
-
-
-def _backlog(events: DataFrame) -> DataFrame:
-    """An empty queue's oldest message is 0 ms old, so that its last sample says that nothing waits any more."""
+def _samples(events: DataFrame) -> DataFrame:
+    """What was in the queues, and in the tenants' storage. An empty queue's oldest message is 0 ms old, so that its last sample
+    says that nothing waits any more."""
     out = F.col("out_per_second") * F.col("seconds")
+    # Whole numbers, whose sums are the same in any order; and a little going out is not nothing.
     values = {
-        **{name: F.col(name) for name in _LEVELS},
-        "oldest_age_ms": F.coalesce("oldest_age_ms", F.lit(0)),
-        "out": F.when(out > 0, F.greatest(F.lit(1), F.round(out))).otherwise(0).cast("long"),  # a little is not nothing
+        **{("backlog", name): F.col(name) for name in _LEVELS},
+        ("backlog", "oldest_age_ms"): F.coalesce("oldest_age_ms", F.lit(0)),
+        ("backlog", "out"): F.when(out > 0, F.greatest(F.lit(1), F.round(out))).otherwise(0).cast("long"),
+        ("usage", "storage_byte_seconds"): F.round(F.col("bytes") * F.col("seconds")),
+        ("usage", "stored_bytes"): F.col("bytes"),
     }
-    aggregates = [
-        F.struct(
-            F.lit(label).alias("label"),
-            F.count(label).alias("n"),
-            F.sum(label).alias("total"),
-            F.max(label).alias("top"),
-            F.max(F.when(F.col(label).isNotNull(), F.struct("at", F.col(label).alias("value")))).alias("last"),
+    events_of = {"backlog": "queue.sampled", "usage": "storage.sampled"}
+    each = []
+    for (report, label), number in values.items():
+        value = F.when(_is(events_of[report]), number)
+        each.append(
+            F.struct(
+                F.lit(report).alias("report"),
+                F.lit(label).alias("label"),
+                F.count(value).alias("n"),
+                F.sum(value).cast("double").alias("total"),
+                (F.max(value) if report == "backlog" else _nothing("top")).alias("top"),
+                (_nothing("last") if label == "storage_byte_seconds" else F.max(_last(value))).alias("last"),
+            )
         )
-        for label in values
-    ]
     measured = (
-        events.filter(_is("queue.sampled"))
-        .select(
-            "tenant",
-            "minute",
-            F.col("queue").alias("name"),
-            F.unix_millis("time").alias("at"),
-            *(value.alias(label) for label, value in values.items()),
-        )
-        .groupBy("tenant", "minute", "name")
-        .agg(F.array(*aggregates).alias("each"))
+        events.filter(_is(*events_of.values()))
+        .groupBy("tenant", "minute", F.coalesce("queue", F.lit("")).alias("name"))
+        .agg(F.array(*each).alias("each"))
         .select("tenant", "minute", "name", F.inline("each"))
         .filter("n > 0")
     )
-    return _as_rollups(measured, "backlog")
+    return _as_rollups(measured)
 
 
 def _is(*events: str) -> Column:
@@ -197,14 +158,14 @@ def _is(*events: str) -> Column:
 
 
 def _last(value: Column) -> Column:
-    return F.struct(F.unix_millis("time").alias("at"), value.alias("value"))
+    return F.when(value.isNotNull(), F.struct(F.unix_millis("time").alias("at"), value.alias("value")))
 
 
 def _nothing(column: str) -> Column:
     return F.lit(None).cast(ROLLUPS[column].dataType)
 
 
-def _as_rollups(measured: DataFrame, report: str) -> DataFrame:
+def _as_rollups(measured: DataFrame) -> DataFrame:
     """The columns of `ROLLUPS`, from what has the minute as a number and leaves out the columns that say nothing."""
     given = {
         "name": F.lit(""),
@@ -213,7 +174,6 @@ def _as_rollups(measured: DataFrame, report: str) -> DataFrame:
         "top": _nothing("top"),
         "last": _nothing("last"),
         **{name: F.col(name) for name in measured.columns},
-        "report": F.lit(report),
         "minute": F.timestamp_seconds(F.col("minute") * 60),
     }
     return measured.select(*(given[field.name].cast(field.dataType).alias(field.name) for field in ROLLUPS))

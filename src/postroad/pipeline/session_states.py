@@ -1,7 +1,7 @@
 """What is known of each session, and the sessions that should be over and of whose end nothing was heard.
 
-A batch adds what it knows; states of the same session merge in any order, the latest of each time counts. The service checks its own
-truth before it ends a session, so a state may be wrong in the session's favour, and need not be exact against it.
+A batch adds what it knows; states of the same session merge in any order: the latest of each time counts. The service checks its
+own truth before it ends a session.
 """
 
 from datetime import datetime, timedelta

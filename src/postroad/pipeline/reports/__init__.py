@@ -1,4 +1,4 @@
-"""Answers from rollups: one module for each report. To add one: measures in `rollups`, a module with its `REPORT`, its line here."""
+"""Answers from rollups: a module for each report. To add one: measures in `rollups`, a module with its `REPORT`, a line here."""
 
 from datetime import datetime
 

@@ -38,12 +38,12 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
         *(F.min_by(label, "age").alias(label) for label in _LEVELS),
         F.max("sample.at").alias("at"),
         *(_depth(age).alias(f"depth_{age}") for age in range(1, _WATCHED_MINUTES + 2)),
-        _is_watched().alias("is_watched"),
+        _is_left_alone().alias("is_left_alone"),
         _growth().alias("growthPerMinute"),
     )
     is_unknown = F.col("at") < F.lit(int((now - timedelta(minutes=_WATCHED_MINUTES)).timestamp() * 1000))
     is_old = F.col("oldest_age_ms") > F.col("expected_drain_seconds") * (1000 * _TIMES_EXPECTED)
-    is_unpolled = F.col("is_watched") & (F.col("ready") > 0)
+    is_unpolled = F.col("is_left_alone") & (F.col("ready") > 0)
     found = zip((is_old, _rose(), is_unpolled), _PROBLEMS, strict=True)
     problems = F.filter(F.array(*(F.when(~is_unknown & is_so, problem) for is_so, problem in found)), lambda one: one.isNotNull())
     return queues.withColumn("problems", problems).select(
@@ -79,8 +79,8 @@ def _rose() -> Column:
     return F.coalesce(rose, F.lit(False))
 
 
-def _is_watched() -> Column:
-    """In each of the last whole minutes messages were ready, and neither in them nor since did anybody take one or wait for one."""
+def _is_left_alone() -> Column:
+    """Messages were ready in each of the last whole minutes, and neither in them nor since did anybody take or await one."""
     is_whole = F.col("age").between(1, _WATCHED_MINUTES)
     minutes_ready = F.count_if(is_whole & (F.col("depth") > 0))
     activity = F.sum(F.when(F.col("age") <= _WATCHED_MINUTES, F.col("activity")))

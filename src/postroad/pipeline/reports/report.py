@@ -13,8 +13,8 @@ GRAINS = {"day": 86_400, "hour": 3_600, "minute": 60}  # seconds; days are those
 class Report:
     """`rows(rollups, grain)` has `tenant`, `time` (the start of the day, hour or minute) and the columns that are published.
 
-    The rollups need not be merged, and may be of other reports, too. Where there are more rows than a message may have, those with
-    most of `rank` stay.
+    The rollups need not be merged, and may be of other reports, too. Where there are more rows than a message may have, those
+    with most of `rank` stay.
     """
 
     name: str
