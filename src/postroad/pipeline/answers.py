@@ -112,8 +112,8 @@ class Answers:
         return [messages(rows, health.NAME, "all", batch, now)]
 
     def _of_sessions(self, manifest: Manifest, now: datetime) -> list[DataFrame]:
-        """Sessions that should be over and of whose end nothing was heard: the service is asked to look at them. One that it knows
-        nothing of either is asked about for two days."""
+        """Sessions that should be over and of whose end nothing was heard: the service is asked to look at them. One that it
+        knows nothing of either is asked about for two days."""
         since = (now - _ASKED_FOR).strftime("%Y-%m-%d")
         entries = [entry for entry in manifest.entries("sessions") if entry.day >= since]
         if not entries:

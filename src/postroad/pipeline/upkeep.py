@@ -106,14 +106,12 @@ class History:
         self._lake, self._look_back = lake, look_back_days
 
     def due(self, manifest: Manifest, now: datetime) -> list[date]:
-        """Days that are over for an hour, have events, and were not done yet; the oldest first."""
+        """Days that are over for an hour, have events, and were not done yet; the oldest first. On a day without events nothing
+        ran that could have ended a job."""
         over = (now - timedelta(hours=1)).astimezone(UTC).date() - timedelta(days=1)
+        done = manifest.done.get(self.NAME, "")
         known = sorted({entry.day for entry in manifest.entries("events")})
-        if not known:
-            return []
-        done = manifest.done.get(self.NAME)
-        first = date.fromisoformat(done) + timedelta(days=1) if done else date.fromisoformat(known[0])
-        return [first + timedelta(days=number) for number in range(max(0, (over - first).days + 1))]
+        return [date.fromisoformat(day) for day in known if done < day <= over.isoformat()]
 
     def work_out(self, ended: date) -> DataFrame:
         """The jobs that ended on this day, written to the lake; and as the messages that tell of them."""
