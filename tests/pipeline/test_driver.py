@@ -28,7 +28,7 @@ from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
-LATER = datetime.fromtimestamp(NOON / 1000, UTC) + timedelta(minutes=6)
+LATER = datetime.fromtimestamp(NOON / 1000, UTC) + timedelta(minutes=8)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def sums(frame: DataFrame) -> list[dict[str, Any]]:
 
 def test_everything_that_was_told_is_in_the_lake_once_and_the_service_is_told_what_follows(world: World) -> None:
     traffic = Traffic(1)
-    events = [*traffic.jobs(60), *traffic.samples(), *traffic.sessions(12)]
+    events = [*traffic.jobs(60), *traffic.samples(minutes=8), *traffic.sessions(12)]
     frames = framed(events)
     send(world.settings, frames)
     world.pipeline().run_once()
@@ -127,11 +127,12 @@ def test_streaming_with_restarts_late_events_and_duplicates_equals_a_batch(world
     chance.shuffle(frames)  # late ones among them
     again = [Frame(frame.stream, frame.tenant, frame.lines[:3]) for frame in chance.sample(frames, 12)]
     sent = [*frames, *again, *again[:4]]
-    for begin in range(0, len(sent), 40):
-        send(world.settings, sent[begin : begin + 40])
-        world.pipeline(messages_max=25).run_once()
+    half = len(sent) // 2
+    for some in (sent[:half], sent[half:]):
+        send(world.settings, some)
+        world.pipeline(messages_max=15).run_once()
 
-    assert len(world.told) > 4
+    assert len(world.told) >= 4
     assert sorted(row.event_id for row in world.events().collect()) == sorted(event.event_id for event in events)
     assert world.lake.manifest().counts.duplicates == sum(len(frame.lines) for frame in [*again, *again[:4]])
     expected = sums(measures(events_frame(world.spark, events)))
@@ -154,21 +155,13 @@ def _rows(results: list[dict[str, Any]]) -> list[Any]:
 
 def test_what_is_no_event_is_quarantined_counted_and_told(world: World) -> None:
     [good] = framed(Traffic(5).jobs(1))
-    odd = Frame("JOBS", "acme", (b"{oops", b'{"event":"job.flown","version":1}', *good.lines))
+    odd = Frame("JOBS", good.tenant, (b"{oops", b'{"event":"job.flown","version":1}', *good.lines))
     send(world.settings, [odd])
     send_raw(world.settings, [Message(b"telemetry.acme", b"", b"\xff\xfe")])
     world.pipeline().run_once()
     [progress] = world.told
-    assert progress.counts.quarantined == {
-        "not-json": 1,
-        "unknown-event": 1,
-        "unknown-frame": 1,
-    } or progress.counts.quarantined == {
-        "not-json": 1,
-        "unknown-event": 1,
-        "unknown-frame": 1,
-        "wrong-tenant": 3,
-    }
+    assert progress.counts.quarantined == {"not-json": 1, "unknown-event": 1, "unknown-frame": 1}
+    assert progress.counts.events == len(good.lines)
     quarantine = world.lake.read("quarantine", QUARANTINE, world.lake.manifest().entries("quarantine"))
     assert {row.fault for row in quarantine.collect()} == set(progress.counts.quarantined)
     [status] = world.results("insight._platform.pipeline.now.all")
