@@ -154,6 +154,9 @@ def test_anything_else_is_no_cursor(text: str) -> None:
     "asked",
     [
         Span(Grain.MINUTE, 0, 3 * DAY),
+        Span(Grain.MINUTE, 0, 2 * DAY + 3 * MINUTE),
+        Span(Grain.HOUR, 5, HOUR),
+        Span(Grain.HOUR, 0, HOUR + 5),
         Span(Grain.DAY, 5, 5),
         Span(Grain.DAY, -5, 5),
         Span(Grain.DAY, 2**60, 2**60 + 1),
@@ -162,6 +165,13 @@ def test_anything_else_is_no_cursor(text: str) -> None:
 def test_a_cursor_of_somebodys_own_making_buys_no_longer_range(asked: Span) -> None:
     with pytest.raises(InvalidParameter):
         cursor_place(cursor_text(Place(asked, (0, ""))), has_time=True)
+
+
+@pytest.mark.parametrize(("grain", "days"), [(Grain.MINUTE, 2), (Grain.HOUR, 92), (Grain.DAY, 400)])
+def test_the_longest_range_has_cursors_too(grain: Grain, days: int) -> None:
+    """It is longer than that once it is whole."""
+    place = Place(span(NOW - days * DAY, NOW, grain, 0), (NOW, ""))
+    assert cursor_place(cursor_text(place), has_time=True) == place
 
 
 def test_long_names_that_differ_at_the_end_stay_apart() -> None:

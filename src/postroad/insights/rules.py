@@ -146,6 +146,15 @@ def cursor_place(text: str, *, has_time: bool) -> Place:
         raise InvalidParameter("not a cursor that this report gave out")
     if found.grain is None:
         return Place(None, found.after)
-    if not 0 <= found.since < found.until <= _LATEST_MS:
+    asked = Span(found.grain, found.since, found.until)
+    if not _is_made_here(asked):
         raise InvalidParameter("not a cursor that this report gave out")
-    return Place(span(found.since, found.until, found.grain, 0), found.after)
+    return Place(asked, found.after)
+
+
+def _is_made_here(asked: Span) -> bool:
+    """Whether `span` could have made it: it adds up to one minute, hour or day at each end."""
+    unit = _LENGTH[asked.grain]
+    is_whole = asked.since % unit == asked.until % unit == 0
+    is_bounded = 0 < asked.until - asked.since <= _DAYS_MAX[asked.grain] * _DAY + 2 * unit
+    return is_whole and is_bounded and asked.since >= 0 and asked.until <= _LATEST_MS
