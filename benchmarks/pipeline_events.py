@@ -22,6 +22,7 @@ QUEUES = tuple(f"{what}-{which}" for what in ("mail", "bill", "sync", "scan") fo
 REASONS = ("too many tries", "rejected", "bad address", "no such customer")
 _TENANT_SHARES = (0.4, 0.25, 0.15, 0.1, 0.07, 0.03)
 _WORKERS = 4
+_LATER = "2026-11-17T00:00:00.000Z"  # for texts that no report reads
 _EVERY_SECONDS = 5
 
 Columns = dict[str, Any]
@@ -56,27 +57,25 @@ def _events(random: np.random.Generator, wanted: int, number: int) -> pa.Table:
     ]
     left = wanted - sum(len(one["time"]) for one in parts)
     parts.extend(_jobs(random, begin, seconds, int(left / 3.21), number))
-    table = pa.concat_tables([_table(one) for one in parts]).sort_by([("time", "ascending")])[:wanted]
-    at = table.schema.get_field_index("event_id")
+    table = pa.concat_tables([_table(one) for one in parts], promote_options="default").sort_by("time")[:wanted]
     ids = pc.binary_join_element_wise(f"01JCQ{number:04}", pc.cast(pa.array(np.arange(len(table))), pa.string()), "X")
-    return table.set_column(at, "event_id", ids)
+    have = {**dict(zip(table.column_names, table.columns, strict=True)), "event_id": ids}
+    return pa.table([have.get(field.name, pa.nulls(len(table), field.type)) for field in SCHEMA], schema=SCHEMA)
 
 
 def _table(columns: Columns) -> pa.Table:
+    """The columns that these events have."""
     count = len(columns["time"])
-    arrays = []
-    for field in SCHEMA:
-        values = columns.get(field.name)
-        if field.name == "time":
-            values = pa.array(np.asarray(values) * 1000).cast(field.type)
-        elif values is None:
-            values = pa.nulls(count, field.type)
+    arrays = {}
+    for name, values in columns.items():
+        kind = SCHEMA.field(name).type
+        if name == "time":
+            arrays[name] = pa.array(np.asarray(values) * 1000).cast(kind)
         elif isinstance(values, str | int | float):
-            values = pa.repeat(pa.scalar(values, field.type), count)
-        elif not isinstance(values, pa.Array):
-            values = pa.array(values, field.type)
-        arrays.append(values)
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+            arrays[name] = pa.repeat(pa.scalar(values, kind), count)
+        else:
+            arrays[name] = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    return pa.table(arrays)
 
 
 def _named(names: Sequence[str], index: Any) -> pa.Array:
@@ -129,9 +128,9 @@ def _jobs(random: np.random.Generator, begin: int, seconds: int, count: int, num
     back = dead[::10]
     return [
         some("job.queued", everyone, created, payload_bytes=random.integers(50, 4000, count), delay_ms=0),
-        some("job.leased", everyone, leased, attempt=1, wait_ms=wait, lease_until=_rfc3339(leased + 30_000)),
-        some("job.retried", failed, (leased + work)[failed], attempt=1, reason="failed", next_at=_rfc3339(last[failed])),
-        some("job.leased", failed, last[failed], attempt=2, wait_ms=wait[failed], lease_until=_rfc3339(last[failed] + 30_000)),
+        some("job.leased", everyone, leased, attempt=1, wait_ms=wait, lease_until=_LATER),
+        some("job.retried", failed, (leased + work)[failed], attempt=1, reason="failed", next_at=_LATER),
+        some("job.leased", failed, last[failed], attempt=2, wait_ms=wait[failed], lease_until=_LATER),
         some("job.done", done, (last + work)[done], attempt=attempt[done], processing_ms=work[done]),
         some("job.dead", dead, (last + work)[dead], attempt=attempt[dead], reason=_named(REASONS, ids[dead] % len(REASONS))),
         some("job.redriven", back, (last + work)[back] + 60_000, from_queue=_named(QUEUES, queue[back]), task_id="01JCQT"),

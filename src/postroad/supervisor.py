@@ -45,7 +45,7 @@ ENGINE_URL = "engine.url"  # where the child answers, for commands of this user 
 Announce = Callable[[Running], None]
 T = TypeVar("T")
 
-_PIPELINE_NICE = "15"
+_PIPELINE_NICE = "5"
 _PIPELINE_STOP_SECONDS = 8.0  # a batch that is cut off is done again
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a socket that listens everywhere is reached from here
 
