@@ -16,7 +16,8 @@ run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included;
 test: setup ## Run every test
 	@sh scripts/setup-java
 	@sh scripts/setup-node
-	@$(BIN)/python -m pytest -n auto --dist loadgroup tests
+	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone" tests
+	@$(BIN)/python -m pytest -m alone tests
 
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
 	@sh scripts/setup-node

@@ -16,7 +16,7 @@ from postroad.settings import Settings
 from postroad.telemetry.catalogue import Event
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]
 
 EVENTS = int(os.environ.get("EVENTS", "60000"))  # 1,000,000 by hand
 KILLS = int(os.environ.get("KILLS", "3"))  # 10 by hand

@@ -17,7 +17,7 @@ from postroad.engine.child import free_port
 from tests.faults.test_pipeline import start, table
 from tests.pipeline.traffic import Traffic, framed, own_engine, send
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 @contextmanager
