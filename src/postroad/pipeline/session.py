@@ -17,7 +17,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",  # to plan anew at each step takes small batches longer than their work
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
