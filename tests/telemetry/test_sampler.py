@@ -223,5 +223,5 @@ async def test_requests_that_are_no_tenants_are_nobodys(gateway: Gateway) -> Non
 
 
 def counted_of(gateway: Gateway, tenant: str) -> Counted:
-    tally = gateway.node.app._traffic.of(tenant)
+    tally = gateway.node.app._tallies[tenant]
     return Counted(*(getattr(tally, field) for field in Counted._fields))

@@ -33,6 +33,7 @@ from postroad.kernel.traffic import NOBODY, Tally, Traffic
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
+_PLATFORM = Need.PLATFORM  # to look it up in its class takes longer than all the rest of counting
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("postroad.http")
@@ -62,7 +63,7 @@ class App:
 
     def __init__(self, router: Router, authority: Authority, settings: AppSettings, traffic: Traffic | None = None) -> None:
         self._router, self._authority, self._settings = router, authority, settings
-        self._traffic = traffic or Traffic()
+        self._tallies = (traffic or Traffic()).tallies
         self._request_ids = ShortIds()
         self._open = 0
         self.draining = asyncio.Event()
@@ -94,6 +95,7 @@ class App:
         method = scope["method"]
         route: Route | None = None
         request: Request | None = None
+        tally: Tally | None = None
         status = 0
         self._open += 1
         try:
@@ -117,14 +119,15 @@ class App:
                 log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
                 reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
             status = reply.status
+            tally = self._tally(request, route)
             try:
-                await self._send(reply, request_id, method, request, self._tally(request, route), receive, send)
+                await self._send(reply, request_id, method, request, tally, receive, send)
             except Exception:  # its head is out: all that is left is to break off, so that the client sees it
                 log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
                 raise
         finally:
             self._open -= 1
-            tally = self._tally(request, route)
+            tally = tally or self._tally(request, route)
             tally.requests += 1
             if status >= 400:
                 tally.client_errors += status < 500
@@ -154,9 +157,9 @@ class App:
 
     def _tally(self, request: Request | None, route: Route | None) -> Tally:
         """Whose counts it goes to: those of the tenant that the caller was let in for."""
-        if request is None or request._caller is None or route is None or route.scope is Need.PLATFORM:
-            return self._traffic.of(NOBODY)
-        return self._traffic.of(request._caller.tenant)
+        if request is None or request._caller is None or route is None or route.scope is _PLATFORM:
+            return self._tallies[NOBODY]
+        return self._tallies[request._caller.tenant]
 
     async def _read_body(self, request: Request) -> bytes:
         """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""

@@ -44,22 +44,27 @@ class Counted(NamedTuple):
         return self.client_errors + self.server_errors
 
 
+class Tallies(dict[str, Tally]):
+    """By tenant; one that is not there yet is made."""
+
+    def __missing__(self, tenant: str) -> Tally:
+        found = self[tenant] = Tally()
+        return found
+
+
 class Traffic:
     """The tallies of one process."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
+        self.tallies = Tallies()
         self._taken: dict[str, Counted] = {}
 
     def of(self, tenant: str) -> Tally:
-        found = self._tallies.get(tenant)
-        if found is None:
-            found = self._tallies[tenant] = Tally()
-        return found
+        return self.tallies[tenant]
 
     def take(self) -> Iterator[tuple[str, Counted]]:
         """What was counted since the last time, of the tenants for whom that is anything."""
-        for tenant, tally in self._tallies.items():
+        for tenant, tally in self.tallies.items():
             now = Counted(*(getattr(tally, field) for field in Counted._fields))
             before = self._taken.get(tenant, Counted())
             if now != before:
