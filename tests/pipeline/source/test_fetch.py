@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
-from postroad.pipeline.source.errors import DataLoss, OptionError, Refused, Unreachable
-from postroad.pipeline.source.fetch import chosen_way, read_span
-from postroad.pipeline.source.jetstream import StreamInfo
+from postroad.pipeline.source.client import Client
+from postroad.pipeline.source.errors import ConnectionLost, DataLoss, OptionError, Refused, Unreachable
+from postroad.pipeline.source.fetch import ConsumerFetcher, chosen_way, read_span
+from postroad.pipeline.source.jetstream import Api, StreamInfo
 from postroad.pipeline.source.options import ReadOptions, read_options
 from postroad.pipeline.source.plan import Span
 from postroad.pipeline.source.publish import Message
-from postroad.pipeline.source.wire import header_block, header_pairs
+from postroad.pipeline.source.wire import Columns, header_block, header_pairs
 from tests.pipeline.source.conftest import LayProxy, StartNats
 from tests.pipeline.source.nats import Nats
 
@@ -201,6 +203,29 @@ def test_a_reader_that_is_left_leaves_no_consumer(nats: Nats, name: str) -> None
         if nats.state(name)["consumer_count"] == 0:
             return
     pytest.fail("the consumer is still there")
+
+
+class _Line:
+    """Stands in for a client whose server has sent this."""
+
+    def __init__(self, sent: bytes) -> None:
+        self.buffer, self.position, self.max_payload = sent, 0, 1_000_000
+
+    def new_inbox(self) -> bytes:
+        return b"_INBOX.x.1"
+
+    def send(self, data: bytes) -> None:
+        pass
+
+
+def test_a_consumer_whose_messages_were_lost_on_the_way_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server drops what a slow reader does not take; the consumer's own numbers tell."""
+    delivery = b"MSG s.a 1 $JS.ACK.S.C.1.%d.%d.1794809433694360901.0 1\r\nx\r\n"
+    api = Api(cast(Client, _Line(delivery % (1, 1) + delivery % (3, 3))), "$JS.API")
+    monkeypatch.setattr(api, "create_consumer", lambda *_: ("C", 3))
+
+    with pytest.raises(ConnectionLost, match="lost on the way"):
+        ConsumerFetcher(api, "S", ()).fetch(1, 2, Columns())
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,15 @@ def test_another_consumers_delivery_is_not_ours() -> None:
     assert not len(columns)
 
 
-def test_a_stored_message_cannot_pass_its_lines_off_as_the_servers() -> None:
+@pytest.mark.parametrize("after", [b"", b"\r\nX: y\r\n"])
+def test_a_stored_message_cannot_pass_its_lines_off_as_the_servers(after: bytes) -> None:
     forged = (
         b"Nats-Stream: S\r\nNats-Subject: forged\r\nNats-Sequence: 99\r\nNats-Time-Stamp: 1970-01-01T00:00:00Z\r\n"
         b"Nats-Num-Pending: 0\r\nNats-Last-Sequence: 0\r\n"
     )
     columns = Columns()
 
-    wire.take_direct(direct(7, b"x", forged), 0, columns)
+    wire.take_direct(direct(7, b"x", forged + after), 0, columns)
 
     assert (columns.subjects, columns.sequences) == ([b"s.a"], [b"7"])
     assert wire.header_pairs(columns.headers[0] or b"")[1] == (b"Nats-Subject", b"forged")

@@ -19,7 +19,7 @@ log = logging.getLogger("postroad.pipeline.source")
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
 _ATTEMPTS = 5
-# Message for message a consumer costs two thirds of a direct get (docs/jetstream-source.md), but it has to be made and taken away
+# Message for message a consumer costs less than a direct get (docs/jetstream-source.md), but it has to be made and taken away
 # again, in a cluster by agreement of its servers. That is worth it from about here on.
 _CONSUMER_FROM = 10_000
 
@@ -74,11 +74,7 @@ class ConsumerFetcher:
         if not self._pending:
             return True
         count = min(most, BATCH_MESSAGES, self._pending)
-        try:
-            self._pull(count, columns)
-        except BaseException:
-            self._next = 0  # who lost count begins anew
-            raise
+        self._pull(count, columns)
         if columns.sequences:
             self._next = int(columns.sequences[-1]) + 1
         return not self._pending
