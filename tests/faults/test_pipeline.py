@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -48,6 +49,10 @@ def table(lake: Path, name: str) -> str:
     return f"read_parquet({files})"
 
 
+def ask(question: str) -> list[tuple[Any, ...]]:
+    return duckdb.execute(question).fetchall()
+
+
 def versions(lake: Path) -> int:
     return len(list((lake / "manifest").glob("*.json"))) if (lake / "manifest").exists() else 0
 
@@ -82,12 +87,12 @@ def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_counts_nothin
         assert kills == KILLS, f"it was done after {kills} kills: {log.read_text()[-2000:]}"
         positions = engine_of(settings).last_sequences(("JOBS", "TELEMETRY"))
     bronze, events, rollups = (table(lake, name) for name in ("bronze", "events", "rollups"))
-    rows = duckdb.sql(f"SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM {bronze} GROUP BY 1")
-    assert ("JOBS", positions["JOBS"], positions["JOBS"], 1, positions["JOBS"]) in rows.fetchall()
+    rows = ask(f"SELECT stream, count(*), count(DISTINCT sequence), min(sequence), max(sequence) FROM {bronze} GROUP BY 1")
+    assert ("JOBS", positions["JOBS"], positions["JOBS"], 1, positions["JOBS"]) in rows
     lines = {line for frame in sent for line in frame.lines}
-    [counts] = duckdb.sql(f"SELECT count(*), count(DISTINCT event_id) FROM {events}").fetchall()
+    [counts] = ask(f"SELECT count(*), count(DISTINCT event_id) FROM {events}")
     assert counts == (len(lines), len(lines))
-    [(published,)] = duckdb.sql(f"SELECT sum(total) FROM {rollups} WHERE report = 'usage' AND label = 'published'").fetchall()
+    [(published,)] = ask(f"SELECT sum(total) FROM {rollups} WHERE report = 'usage' AND label = 'published'")
     assert published == sum(b'"event":"job.queued"' in line for line in lines)
 
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import duckdb
 import pyspark
 import pytest
 
 from postroad.engine.child import free_port
-from tests.faults.test_pipeline import start, table
+from tests.faults.test_pipeline import ask, start, table
 from tests.pipeline.traffic import Traffic, framed, own_engine, send
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
@@ -79,7 +78,7 @@ def test_the_pipeline_runs_on_a_cluster(tmp_path: Path) -> None:
                 os.killpg(process.pid, 9)
         assert f"{len(events)} events" in log.read_text()
     lake = tmp_path / "lake"
-    [counts] = duckdb.sql(f"SELECT count(*), count(DISTINCT event_id) FROM {table(lake, 'events')}").fetchall()
+    [counts] = ask(f"SELECT count(*), count(DISTINCT event_id) FROM {table(lake, 'events')}")
     assert counts == (len(events), len(events))
     executors = sorted(path.parent.parent.name for path in tmp_path.glob("worker-*/app-*/*"))
     assert executors == ["worker-1", "worker-2"]  # both took part
