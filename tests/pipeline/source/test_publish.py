@@ -47,8 +47,9 @@ def test_a_line_that_is_never_whole_is_given_up(nats: Nats, name: str, lay_proxy
         Publisher(client, 50).publish(with_id(f"{name}.a", number) for number in range(600))
 
 
-def test_the_servers_no_is_told_in_its_words(nats: Nats, name: str) -> None:
+def test_the_servers_no_is_told_in_its_words_and_at_once(nats: Nats, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nats.create(name, max_msgs=3, discard="new")
+    monkeypatch.setattr(Publisher, "_pause", lambda _: pytest.fail("it was asked again"))
     with Client(nats.connection) as client, pytest.raises(Refused, match=rf"'{name}.a' was refused: maximum messages exceeded"):
         Publisher(client, 10).publish(with_id(f"{name}.a", number) for number in range(5))
 
