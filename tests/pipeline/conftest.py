@@ -3,9 +3,12 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+_HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,14 @@ def spark() -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark takes its time to start and to plan, and more of it beside other tests: a hang is what is not over after minutes. All
+    that use it are in one group, so that there is one Spark."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
+            if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
