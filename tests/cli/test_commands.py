@@ -184,12 +184,16 @@ def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
         assert getattr(parameter, "help", None), f"{parameter.name} says nothing of itself"
 
 
+def _name(called: ast.expr) -> str:
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+
+
 def used_words() -> set[tuple[str, ...]]:
     """The first words of every command that a test of this folder runs: `run("keys", "list")`, `try_to(…)`."""
     found: set[tuple[str, ...]] = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("run", "by_process"):
+            if isinstance(node, ast.Call) and _name(node.func) in ("run", "by_process"):
                 texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
                 options = 2 if texts[:1] in (["--profile"], ["--tenant"]) else 0
                 found |= {tuple(texts[options : options + count]) for count in (1, 2, 3)}

@@ -144,3 +144,10 @@ async def test_an_archived_job_says_that_it_is(run: Run, own: Tenant, link: Link
     assert re.search(r"^archived +yes *$", shown, re.MULTILINE) and "no route" in shown
     assert [one["jobId"] for one in (await run("jobs", "list", "--json")).json] == [job["jobId"]]
     assert (await run("jobs", "events", job["jobId"], "--json")).json == []
+
+
+async def test_every_report_has_its_command(run: Run) -> None:
+    """Also where nothing was computed yet."""
+    answers = [await run("insights", "usage"), await run("insights", "latency"), await run("insights", "dead-letters")]
+    answers += [await run("insights", "sessions"), await run("insights", "backlog"), await run("insights", "health")]
+    assert [answer.code for answer in answers] == [0] * 6

@@ -28,7 +28,7 @@ async def test_a_process_that_runs_says_so(gateway: Gateway, path: str) -> None:
 async def test_a_gateway_that_can_serve_is_ready(gateway: Gateway) -> None:
     ready = (await gateway.nobody.get("/readyz")).ok()
     assert ready["status"] == "ready"
-    assert ready["checks"].keys() == {"engine", "registry"}
+    assert ready["checks"].keys() == {"engine", "registry", "pipeline"}
     assert all(check["ok"] for check in ready["checks"].values())
 
 

@@ -173,8 +173,13 @@ async def test_the_delivery_role_does_what_is_asked_for(engine_url: str, one: Pr
         (await tenant.client.post(f"/v1/{tenant.id}/subscribe", wanted)).ok()
         gateway.clock.ahead_ms = 2000
         before = counted("ended")
-        await ask(one, body(tenant.id, "s"), tenant.id, STREAM, "cleanup")
-        await eventually(lambda: counted("ended") > before)
+
+        async def ended() -> bool:
+            """Asked again: another gateway of these tests, whose clock is not ahead, may take it and find the session alive."""
+            await ask(one, body(tenant.id, "s"), tenant.id, STREAM, "cleanup")
+            return counted("ended") > before
+
+        await eventually(ended)
 
         async def is_told() -> bool:
             return any(event["event"] == "session.ended" for event in await tenant.events("TELEMETRY"))

@@ -139,7 +139,7 @@ def test_a_line_cut_in_the_middle_of_a_partition(jetstream: SparkSession, nats: 
     frame = read(jetstream, nats, name, url=f"nats://127.0.0.1:{proxy.port}", partitions=2)
 
     assert sorted(row.sequence for row in frame.select("sequence").collect()) == list(range(1, 2001))
-    assert proxy.cuts_left == 0
+    assert proxy.cuts_left <= 0  # two lines may be cut at once
 
 
 def test_rows_are_written_with_headers_and_ids(jetstream: SparkSession, nats: Nats, name: str) -> None:
