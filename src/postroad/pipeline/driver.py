@@ -113,6 +113,7 @@ class Pipeline:
                         query.awaitTermination()  # says why
                         raise RuntimeError("the query ended by itself")
             finally:
+                self._lake.spark.sparkContext.setLogLevel("OFF")  # a batch that is broken off complains, and is done again
                 query.stop()
 
     def run_once(self) -> None:
