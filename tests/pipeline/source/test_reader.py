@@ -194,6 +194,9 @@ def test_what_is_not_to_be_read_fills_no_triggers(nats: Nats, name: str) -> None
     assert gaps.latestOffset(start, ReadMaxRows(5))["next"] == 25
     filtered = following(nats, name, subject=f"{name}.b")
     assert filtered.latestOffset(filtered.initialOffset(), ReadMaxRows(5))["next"] == 45
+    nats.put(f"{name}.c")
+    both = following(nats, name, subject=f"{name}.b,{name}.c")
+    assert both.latestOffset(both.initialOffset(), ReadMaxRows(5))["next"] == 45
 
 
 def test_available_now_ends_with_what_was_there(nats: Nats, name: str) -> None:
