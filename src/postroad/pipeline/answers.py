@@ -57,6 +57,13 @@ class Answers:
         """A driver that died may have owed hours and days of what its last batches were about."""
         self._waiting = self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
 
+    def owe(self, touched: Touched) -> None:
+        self._waiting |= touched
+
+    def tell_owed(self, manifest: Manifest, now: datetime) -> None:
+        """All that is owed, at once."""
+        self.tell(manifest, max(manifest.batches.values(), default=0), self._waiting, now, everything=True)
+
     def touched(self, manifest: Manifest, batch: int) -> Touched:
         return self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch == batch])
 

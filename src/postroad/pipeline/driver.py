@@ -123,6 +123,7 @@ class Pipeline:
             self._answers.resume(self._lake.manifest())
             query = self._stream().trigger(availableNow=True).start()
             query.awaitTermination()
+            self._answers.tell_owed(self._lake.manifest(), self._wishes.now())
             self._look_after_the_lake()
 
     def _stream(self) -> Any:
@@ -146,7 +147,10 @@ class Pipeline:
 
     def _answer(self, taken: Taken) -> None:
         touched = self._answers.touched(taken.manifest, taken.batch)
-        self._answers.tell(taken.manifest, taken.batch, touched, self._wishes.now(), everything=self._is_once)
+        if self._is_once:  # who catches up is asked for the results when it is done
+            self._answers.owe(touched)
+        else:
+            self._answers.tell(taken.manifest, taken.batch, touched, self._wishes.now())
 
     def _tell(self, taken: Taken, begun: float) -> None:
         positions = taken.manifest.positions
