@@ -137,4 +137,5 @@ def some_of_everything() -> list[Event]:
         touched(4),
         ended(5),
         ended(6, is_expired=True),
+        ended(7, is_expired=True),
     ]

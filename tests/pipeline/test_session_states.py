@@ -31,7 +31,9 @@ def test_a_state_has_the_last_activity_the_last_expiry_and_the_end(spark: SparkS
         touched(20, "a", lives=60),
         unsubscribed(30, "a"),
         subscribed(1, "a", lives=60, tenant="globex"),
+        ended(4, "b"),
         ended(5, "b"),
+        ended(3, "b"),
         unsubscribed(6, "c"),
         queued(7),
     ]

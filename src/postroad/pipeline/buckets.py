@@ -1,6 +1,6 @@
 """Numbers counted in buckets: exact to 127, then 64 buckets to each doubling, so that a percentile is off by less than 0.8 %.
 
-Integer arithmetic only, in Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from
+In Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from
 128 up is the count of doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
 """
 
@@ -48,15 +48,9 @@ def percentile(counts: Mapping[int, int], percent: int) -> int | None:
 
 def bucket_column(number: Column) -> Column:
     """`bucket_of`, as an expression: int. A negative number, which only clocks that disagree can give, counts as 0."""
-    # Spark has no count of bits. A logarithm is off by one now and then, which the shifts put right.
-    guess = F.floor(F.log2(number)).cast("int")
-    bits = (
-        F.when(_shifted_right(number, guess) == 0, guess - 1)
-        .when(_shifted_right(number, guess + 1) > 0, guess + 1)
-        .otherwise(guess)
-    )
-    doublings = bits - (PER_DOUBLING.bit_length() - 1)
-    coarse = doublings * PER_DOUBLING + _shifted_right(number, doublings).cast("int")
+    # Spark has no count of bits. Beside a power of two the logarithm may be off by one, and there both give the same bucket.
+    doublings = F.floor(F.log2(number)).cast("int") - (PER_DOUBLING.bit_length() - 1)
+    coarse = doublings * PER_DOUBLING + F.call_function("shiftright", number, doublings).cast("int")
     return F.when(number < EXACT, F.greatest(number, F.lit(0)).cast("int")).otherwise(coarse)
 
 
@@ -72,10 +66,6 @@ def rank_column(percent: int, count: Column) -> Column:
     return F.greatest(F.lit(1), F.ceil(count * percent / 100)).cast("long")
 
 
-def _shifted_right(number: Column, by: Column) -> Column:
-    """The functions of PySpark shift by a literal only."""
-    return F.call_function("shiftright", number, by)
-
-
 def _shifted_left(number: Column, by: Column) -> Column:
+    """The function of PySpark shifts by a literal only."""
     return F.call_function("shiftleft", number, by)

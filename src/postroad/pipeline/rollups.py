@@ -2,11 +2,13 @@
 
 There are four small queries over the columns that each needs, put together. A single one that makes of each event all its
 measures reads the events once, and is twice as slow: the code that Spark generates for it is too long for the JVM to compile.
+They are written as text: a column that is put together call by call costs more to plan than a small batch costs to count.
 """
 
+from collections.abc import Iterable
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
@@ -33,15 +35,38 @@ KEY = ("report", "tenant", "minute", "name", "label", "bucket")
 REASON_CHARACTERS_MAX = 200  # consumers may give any text as their reason: what begins alike counts as one
 
 _TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
-_LEVELS = ("ready", "leased", "delayed", "dead", "waiting", "expected_drain_seconds")
 _REPORTS_WITH_LAST = ("backlog", "dead_letters", "usage")
+_NO_LAST = "CAST(NULL AS struct<at: bigint, value: bigint>)"
+
+# What is counted by tenant and minute: of which events, and how much each one adds.
+_COUNTED = {
+    ("usage", "published"): ("event = 'job.queued'", "1"),
+    ("usage", "published_bytes"): ("event = 'job.queued'", "payload_bytes"),
+    ("usage", "deliveries"): ("event = 'job.leased'", "1"),
+    ("usage", "done"): ("event = 'job.done'", "1"),
+    ("usage", "dead"): ("event = 'job.dead'", "1"),
+    **{("usage", name): ("event = 'traffic.sampled'", name) for name in _TRAFFIC},
+    ("sessions", "subscribed"): ("event = 'session.subscribed'", "1"),
+    ("sessions", "unsubscribed"): ("event = 'session.unsubscribed'", "1"),
+    ("sessions", "touched"): ("event = 'session.touched'", "1"),
+    ("sessions", "deleted"): ("event = 'session.ended' AND NOT is_expired", "1"),
+    ("sessions", "expired"): ("event = 'session.ended' AND is_expired", "1"),
+}
+
+# What samples say of queues. An empty queue's oldest message is 0 ms old, so that its last sample says that nothing waits any
+# more. All are whole numbers, whose sums are the same in any order; and a little going out is not nothing.
+_LEVELS = {
+    **{name: name for name in ("ready", "leased", "delayed", "dead", "waiting", "expected_drain_seconds")},
+    "oldest_age_ms": "coalesce(oldest_age_ms, 0)",
+    "out": "bigint(if(out_per_second * seconds > 0, greatest(1, round(out_per_second * seconds)), 0))",
+}
 
 
 def measures(events: DataFrame) -> DataFrame:
     """`ROLLUPS`: what these events add, each key once."""
     minutes = events.withColumn("minute", F.expr("unix_seconds(time) div 60"))
     parts = (_latency(minutes), _counts(minutes), _dead_letters(minutes), _samples(minutes))
-    return reduce(DataFrame.unionByName, parts)
+    return reduce(DataFrame.union, parts)
 
 
 def merge(rollups: DataFrame) -> DataFrame:
@@ -49,131 +74,100 @@ def merge(rollups: DataFrame) -> DataFrame:
     has_last = F.col("report").isin(*_REPORTS_WITH_LAST)
     sums = F.sum("n").alias("n"), F.sum("total").alias("total"), F.max("top").alias("top")
     # The largest of a struct can only be found by sorting; the many rows that have none need no sorting.
-    plain = rollups.filter(~has_last).groupBy(*KEY).agg(*sums).withColumn("last", _nothing("last"))
+    plain = rollups.filter(~has_last).groupBy(*KEY).agg(*sums).withColumn("last", F.expr(_NO_LAST))
     full = rollups.filter(has_last).groupBy(*KEY).agg(*sums, F.max("last").alias("last"))
-    return plain.unionByName(full).select(*ROLLUPS.names)
+    return plain.union(full)
 
 
 def _latency(events: DataFrame) -> DataFrame:
-    ms = F.when(_is("job.done"), F.col("processing_ms")).otherwise(F.col("wait_ms"))
-    label = F.when(_is("job.done"), "processing").otherwise("wait")
+    """How long messages waited for their first delivery, and how long they were worked on. Clocks may disagree: not below 0."""
     counts = (
-        events.filter(_is("job.done") | (_is("job.leased") & (F.col("attempt") == 1)))
-        .select("tenant", "minute", F.col("queue").alias("name"), label.alias("label"), ms.alias("ms"))
-        .filter("ms IS NOT NULL")
-        .withColumn("ms", F.greatest("ms", F.lit(0)))  # clocks may disagree
+        events.where("event = 'job.done' OR (event = 'job.leased' AND attempt = 1)")
+        .selectExpr(
+            "tenant",
+            "minute",
+            "queue AS name",
+            "if(event = 'job.done', 'processing', 'wait') AS label",
+            "if(event = 'job.done', processing_ms, wait_ms) AS ms",
+        )
+        .where("ms IS NOT NULL")
+        .withColumn("ms", F.expr("greatest(ms, 0)"))
         .groupBy("tenant", "minute", "name", "label", bucket_column(F.col("ms")).alias("bucket"))
-        .agg(F.count("*").alias("n"), F.sum("ms").alias("total"), F.max("ms").alias("top"))
+        .agg(F.expr("count(*) AS n"), F.expr("sum(ms) AS total"), F.expr("max(ms) AS top"))
     )
-    return _as_rollups(counts.withColumn("report", F.lit("latency")))
+    return _as_rollups(counts, report="'latency'")
 
 
 def _counts(events: DataFrame) -> DataFrame:
-    """What tenants did: usage, save for storage, and sessions. All of it by tenant and minute, so it is one query."""
-    one, payload = F.lit(1), F.col("payload_bytes")
-    ends = {"deleted": ~F.col("is_expired"), "expired": F.col("is_expired")}
-    counted = {
-        ("usage", "published"): (_is("job.queued"), one),
-        ("usage", "published_bytes"): (_is("job.queued"), payload),
-        ("usage", "deliveries"): (_is("job.leased"), one),
-        ("usage", "done"): (_is("job.done"), one),
-        ("usage", "dead"): (_is("job.dead"), one),
-        **{("usage", name): (_is("traffic.sampled"), F.col(name)) for name in _TRAFFIC},
-        **{("sessions", what): (_is(f"session.{what}"), one) for what in ("subscribed", "unsubscribed", "touched")},
-        **{("sessions", what): (_is("session.ended") & is_so, one) for what, is_so in ends.items()},
-    }
-    each = [
-        F.struct(
-            F.lit(report).alias("report"),
-            F.lit(label).alias("label"),
-            F.count(F.when(is_meant, value)).alias("n"),
-            F.sum(F.when(is_meant, value)).alias("total"),
-        )
-        for (report, label), (is_meant, value) in counted.items()
-    ]
-    sums = (
-        events.filter(
-            _is("job.queued", "job.leased", "job.done", "job.dead", "traffic.sampled") | F.col("event").startswith("session.")
-        )
-        .groupBy("tenant", "minute")
-        .agg(F.array(*each).alias("each"))
+    """What tenants did: usage, save for storage, and sessions."""
+    each = (
+        f"named_struct('report', '{report}', 'label', '{label}', "
+        f"'n', count(CASE WHEN {is_meant} THEN {value} END), 'total', sum(CASE WHEN {is_meant} THEN {value} END))"
+        for (report, label), (is_meant, value) in _COUNTED.items()
     )
-    return _as_rollups(sums.select("tenant", "minute", F.inline("each")).filter("n > 0"))
+    counted = events.where(
+        "event IN ('job.queued', 'job.leased', 'job.done', 'job.dead', 'traffic.sampled') OR event LIKE 'session.%'"
+    )
+    return _as_rollups(_each_of(counted.groupBy("tenant", "minute"), each))
 
 
 def _dead_letters(events: DataFrame) -> DataFrame:
-    is_redrive = _is("job.redriven")
     counts = (
-        events.filter(is_redrive | _is("job.dead"))
+        events.where("event IN ('job.dead', 'job.redriven')")
         .groupBy(
             "tenant",
             "minute",
-            F.when(is_redrive, F.col("from_queue")).otherwise(F.col("queue")).alias("name"),
-            F.when(is_redrive, "redriven").otherwise(F.substring("reason", 1, REASON_CHARACTERS_MAX)).alias("label"),
-            F.when(~is_redrive & (F.col("attempt") == 1), 1).otherwise(2).alias("bucket"),
+            F.expr("if(event = 'job.redriven', from_queue, queue) AS name"),
+            F.expr(f"if(event = 'job.redriven', 'redriven', substring(reason, 1, {REASON_CHARACTERS_MAX})) AS label"),
+            F.expr("if(event = 'job.dead' AND attempt = 1, 1, 2) AS bucket"),
         )
-        .agg(F.count("*").alias("n"), F.max(_last(F.coalesce("attempt", F.lit(0)))).alias("last"))
+        .agg(F.expr("count(*) AS n"), F.expr(f"{_last_of('coalesce(attempt, 0)')} AS last"))
     )
-    return _as_rollups(counts.withColumn("report", F.lit("dead_letters")))
+    return _as_rollups(counts, report="'dead_letters'")
 
 
 def _samples(events: DataFrame) -> DataFrame:
-    """What was in the queues, and in the tenants' storage. An empty queue's oldest message is 0 ms old, so that its last sample
-    says that nothing waits any more."""
-    out = F.col("out_per_second") * F.col("seconds")
-    # Whole numbers, whose sums are the same in any order; and a little going out is not nothing.
-    values = {
-        **{("backlog", name): F.col(name) for name in _LEVELS},
-        ("backlog", "oldest_age_ms"): F.coalesce("oldest_age_ms", F.lit(0)),
-        ("backlog", "out"): F.when(out > 0, F.greatest(F.lit(1), F.round(out))).otherwise(0).cast("long"),
-        ("usage", "storage_byte_seconds"): F.round(F.col("bytes") * F.col("seconds")),
-        ("usage", "stored_bytes"): F.col("bytes"),
-    }
-    events_of = {"backlog": "queue.sampled", "usage": "storage.sampled"}
+    """What was in the queues, and in the tenants' storage."""
     each = []
-    for (report, label), number in values.items():
-        value = F.when(_is(events_of[report]), number)
+    for label, level in _LEVELS.items():
+        value = f"CASE WHEN event = 'queue.sampled' THEN {level} END"
         each.append(
-            F.struct(
-                F.lit(report).alias("report"),
-                F.lit(label).alias("label"),
-                F.count(value).alias("n"),
-                F.sum(value).cast("double").alias("total"),
-                (F.max(value) if report == "backlog" else _nothing("top")).alias("top"),
-                (_nothing("last") if label == "storage_byte_seconds" else F.max(_last(value))).alias("last"),
-            )
+            f"named_struct('report', 'backlog', 'label', '{label}', 'n', count({value}), 'total', double(sum({value})), "
+            f"'top', max({value}), 'last', {_last_of(value)})"
         )
-    measured = (
-        events.filter(_is(*events_of.values()))
-        .groupBy("tenant", "minute", F.coalesce("queue", F.lit("")).alias("name"))
-        .agg(F.array(*each).alias("each"))
-        .select("tenant", "minute", "name", F.inline("each"))
-        .filter("n > 0")
-    )
-    return _as_rollups(measured)
+    stored = "CASE WHEN event = 'storage.sampled' THEN bytes END"
+    for label, total, last in (
+        ("storage_byte_seconds", f"round({stored} * seconds)", _NO_LAST),
+        ("stored_bytes", stored, _last_of(stored)),
+    ):
+        each.append(
+            f"named_struct('report', 'usage', 'label', '{label}', 'n', count({total}), 'total', double(sum({total})), "
+            f"'top', CAST(NULL AS bigint), 'last', {last})"
+        )
+    samples = events.where("event IN ('queue.sampled', 'storage.sampled')")
+    return _as_rollups(_each_of(samples.groupBy("tenant", "minute", F.expr("coalesce(queue, '') AS name")), each))
 
 
-def _is(*events: str) -> Column:
-    return F.col("event").isin(*events)
+def _each_of(group: GroupedData, each: Iterable[str]) -> DataFrame:
+    """A row for each of the structs that count something."""
+    listed = group.agg(F.expr(f"array({', '.join(each)}) AS each"))
+    return listed.selectExpr(*(name for name in listed.columns if name != "each"), "inline(each)").where("n > 0")
 
 
-def _last(value: Column) -> Column:
-    return F.when(value.isNotNull(), F.struct(F.unix_millis("time").alias("at"), value.alias("value")))
+def _last_of(value: str) -> str:
+    return f"max(CASE WHEN {value} IS NOT NULL THEN named_struct('at', unix_millis(time), 'value', {value}) END)"
 
 
-def _nothing(column: str) -> Column:
-    return F.lit(None).cast(ROLLUPS[column].dataType)
-
-
-def _as_rollups(measured: DataFrame) -> DataFrame:
+def _as_rollups(measured: DataFrame, **more: str) -> DataFrame:
     """The columns of `ROLLUPS`, from what has the minute as a number and leaves out the columns that say nothing."""
     given = {
-        "name": F.lit(""),
-        "bucket": F.lit(0),
-        "total": F.col("n"),
-        "top": _nothing("top"),
-        "last": _nothing("last"),
-        **{name: F.col(name) for name in measured.columns},
-        "minute": F.timestamp_seconds(F.col("minute") * 60),
+        "name": "''",
+        "bucket": "0",
+        "total": "n",
+        "top": "NULL",
+        "last": _NO_LAST,
+        **{name: name for name in measured.columns},
+        "minute": "timestamp_seconds(minute * 60)",
+        **more,
     }
-    return measured.select(*(given[field.name].cast(field.dataType).alias(field.name) for field in ROLLUPS))
+    return measured.selectExpr(*(f"CAST({given[one.name]} AS {one.dataType.simpleString()}) AS {one.name}" for one in ROLLUPS))

@@ -9,15 +9,15 @@ from postroad.pipeline.reports.report import Report, mean_of, start_of, top_of
 def rows(rollups: DataFrame, grain: str) -> DataFrame:
     """Means of the samples in that time, save for what is called `Max`."""
     return (
-        rollups.filter(F.col("report") == "backlog")
-        .groupBy("tenant", start_of(grain, F.col("minute")).alias("time"), F.col("name").alias("queue"))
+        rollups.where("report = 'backlog'")
+        .groupBy("tenant", start_of(grain), F.expr("name AS queue"))
         .agg(
-            mean_of("ready").alias("ready"),
-            top_of("ready").alias("readyMax"),
-            mean_of("leased").alias("leased"),
-            mean_of("delayed").alias("delayed"),
-            mean_of("dead").alias("dead"),
-            top_of("oldest_age_ms").alias("oldestAgeMsMax"),
+            F.expr(f"{mean_of('ready')} AS ready"),
+            F.expr(f"{top_of('ready')} AS readyMax"),
+            F.expr(f"{mean_of('leased')} AS leased"),
+            F.expr(f"{mean_of('delayed')} AS delayed"),
+            F.expr(f"{mean_of('dead')} AS dead"),
+            F.expr(f"{top_of('oldest_age_ms')} AS oldestAgeMsMax"),
         )
     )
 

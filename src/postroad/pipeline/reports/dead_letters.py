@@ -9,14 +9,12 @@ from postroad.pipeline.reports.report import Report, start_of
 def rows(rollups: DataFrame, grain: str) -> DataFrame:
     """Those that were put back count apart, with the reason `redriven`."""
     return (
-        rollups.filter(F.col("report") == "dead_letters")
-        .groupBy(
-            "tenant", start_of(grain, F.col("minute")).alias("time"), F.col("name").alias("queue"), F.col("label").alias("reason")
-        )
+        rollups.where("report = 'dead_letters'")
+        .groupBy("tenant", start_of(grain), F.expr("name AS queue"), F.expr("label AS reason"))
         .agg(
-            F.sum("n").alias("count"),
-            F.coalesce(F.sum(F.when(F.col("bucket") == 1, F.col("n"))), F.lit(0)).alias("firstAttempt"),
-            F.timestamp_millis(F.max("last.at")).alias("lastAt"),
+            F.expr("sum(n) AS count"),
+            F.expr("sum(if(bucket = 1, n, 0)) AS firstAttempt"),
+            F.expr("timestamp_millis(max(last.at)) AS lastAt"),
         )
     )
 

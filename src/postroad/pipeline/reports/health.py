@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from postroad.pipeline.reports.report import last_of, top_of, total_of
+from postroad.pipeline.reports.report import last_of, mean_of, top_of, total_of
 
 NAME = "health"
 LOOK_BACK = timedelta(minutes=10)  # what was not sampled for longer is left out: it is gone
@@ -23,20 +23,19 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
     this_minute = F.timestamp_seconds(F.lit(int(now.timestamp()) // 60 * 60))
     age = (F.unix_seconds(this_minute) - F.unix_seconds("minute")) / 60  # in minutes: 0 is the present one
     minutes = (
-        rollups.filter(
-            (F.col("report") == "backlog") & (F.col("minute") >= F.lit(now - LOOK_BACK)) & (F.col("minute") <= F.lit(now))
-        )
+        rollups.where("report = 'backlog'")
+        .where((F.col("minute") >= F.lit(now - LOOK_BACK)) & (F.col("minute") <= F.lit(now)))
         .groupBy("tenant", F.col("name").alias("queue"), age.cast("int").alias("age"))
         .agg(
-            F.max(F.when(F.col("label") == "ready", F.col("last"))).alias("sample"),
-            *(last_of(label).alias(label) for label in _LEVELS),
-            (total_of("ready") / F.sum(F.when(F.col("label") == "ready", F.col("n")))).alias("depth"),
-            (top_of("leased") + top_of("waiting") + total_of("out")).alias("activity"),
+            F.expr("max(CASE WHEN label = 'ready' THEN last.at END) AS at"),
+            *(F.expr(f"{last_of(label)} AS {label}") for label in _LEVELS),
+            F.expr(f"{mean_of('ready')} AS depth"),
+            F.expr(f"{top_of('leased')} + {top_of('waiting')} + {total_of('out')} AS activity"),
         )
     )
     queues = minutes.groupBy("tenant", "queue").agg(
         *(F.min_by(label, "age").alias(label) for label in _LEVELS),
-        F.max("sample.at").alias("at"),
+        F.max("at").alias("at"),
         *(_depth(age).alias(f"depth_{age}") for age in range(1, _WATCHED_MINUTES + 2)),
         _is_left_alone().alias("is_left_alone"),
         _growth().alias("growthPerMinute"),

@@ -13,15 +13,9 @@ _GROUP = ("tenant", "time", "queue", "phase")
 def rows(rollups: DataFrame, grain: str) -> DataFrame:
     """Percentiles by nearest rank, within 0.8 %, and never above the largest."""
     counted = (
-        rollups.filter(F.col("report") == "latency")
-        .groupBy(
-            "tenant",
-            start_of(grain, F.col("minute")).alias("time"),
-            F.col("name").alias("queue"),
-            F.col("label").alias("phase"),
-            "bucket",
-        )
-        .agg(F.sum("n").alias("n"), F.sum("total").alias("total"), F.max("top").alias("top"))
+        rollups.where("report = 'latency'")
+        .groupBy("tenant", start_of(grain), F.expr("name AS queue"), F.expr("label AS phase"), "bucket")
+        .agg(F.expr("sum(n) AS n"), F.expr("sum(total) AS total"), F.expr("max(top) AS top"))
     )
     group = Window.partitionBy(*_GROUP).orderBy("bucket")
     up_to_here = group.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -9,11 +9,8 @@ _LABELS = ("subscribed", "unsubscribed", "touched", "deleted", "expired")
 
 
 def rows(rollups: DataFrame, grain: str) -> DataFrame:
-    return (
-        rollups.filter(F.col("report") == "sessions")
-        .groupBy("tenant", start_of(grain, F.col("minute")).alias("time"))
-        .agg(*(count_of(label).alias(label) for label in _LABELS))
-    )
+    counts = (F.expr(f"{count_of(label)} AS {label}") for label in _LABELS)
+    return rollups.where("report = 'sessions'").groupBy("tenant", start_of(grain)).agg(*counts)
 
 
 REPORT = Report("sessions", rows, rank="subscribed")

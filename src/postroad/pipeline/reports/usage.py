@@ -23,12 +23,12 @@ _TOTALS = {
 def rows(rollups: DataFrame, grain: str) -> DataFrame:
     """`storedBytes` is what the last sample said, 0 if there was none."""
     return (
-        rollups.filter(F.col("report") == "usage")
-        .groupBy("tenant", start_of(grain, F.col("minute")).alias("time"))
+        rollups.where("report = 'usage'")
+        .groupBy("tenant", start_of(grain))
         .agg(
-            *(total_of(label).alias(name) for name, label in _TOTALS.items()),
-            F.round(total_of("storage_byte_seconds") / 3600, 3).alias("storageByteHours"),
-            F.coalesce(last_of("stored_bytes"), F.lit(0)).alias("storedBytes"),
+            *(F.expr(f"{total_of(label)} AS {name}") for name, label in _TOTALS.items()),
+            F.expr(f"round({total_of('storage_byte_seconds')} / 3600, 3) AS storageByteHours"),
+            F.expr(f"coalesce({last_of('stored_bytes')}, 0) AS storedBytes"),
         )
     )
 
