@@ -28,7 +28,7 @@ def start_of(grain: str, minute: str = "minute") -> Column:
     return F.expr(f"timestamp_seconds(unix_seconds({minute}) - unix_seconds({minute}) % {GRAINS[grain]}) AS time")
 
 
-# Of the measures with a label. They are texts: a column that is put together call by call costs more to plan than to count.
+# Of the measures with a label, as text: each call of PySpark goes to the JVM and back, and every batch builds these anew.
 
 
 def total_of(label: str) -> str:
