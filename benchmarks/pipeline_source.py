@@ -88,7 +88,7 @@ def read_rows(url: str, messages: int) -> list[tuple[str, str, str]]:
     rates = {name: statistics.median(count / clock for clock, _ in taken[name]) for name, (_, count) in runs.items()}
     _, consumer, _, direct, theirs = rates.values()
     print(
-        f"\ntwo partitions beside nats-py: {consumer / theirs:.1f} times as fast by a consumer, {direct / theirs:.1f} by direct gets\n"
+        f"\ntwo partitions beside nats-py: {consumer / theirs:.1f} times as fast by a consumer, {direct / theirs:.1f} by gets\n"
     )
     return [
         (name, f"{rates[name]:,.0f}", f"{statistics.median(cpu for _, cpu in taken[name]) / count * 1e6:.1f}")
