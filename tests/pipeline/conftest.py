@@ -1,12 +1,13 @@
 """What the tests of the pipeline may ask for."""
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from postroad.pipeline.session import worker_python
 
 _HERE = Path(__file__).parent
 
@@ -14,7 +15,7 @@ _HERE = Path(__file__).parent
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One small Spark for all tests of a worker: they are in the group `spark`."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -131,7 +131,7 @@ def test_an_unknown_field_is_kept(spark: SparkSession) -> None:
     short = without("request_id")
     found = rows(parsed(spark, message(json.dumps(more), json.dumps(short), json.dumps(swapped))))
     assert [row.state for row in found] == ["event"] * 3
-    assert json.loads(found[0].extra) == {"colour": "red", "nested": '{"a":[1,2]}'}
+    assert json.loads(found[0].extra) == {"colour": "red", "nested": {"a": [1, 2]}}
     assert found[1].extra is None
     assert json.loads(found[2].extra) == {"colour": "blue"}
 

@@ -18,6 +18,7 @@ from postroad.pipeline.engine import Engine
 from postroad.pipeline.lake import Entry, Lake, Manifest
 from postroad.pipeline.reports import REPORTS, health, messages
 from postroad.pipeline.rollups import ROLLUPS
+from postroad.pipeline.session import few_rows
 
 _COARSE = ("hour", "day")
 _COARSE_EVERY_SECONDS = 60.0
@@ -71,11 +72,16 @@ class Answers:
         if not entries:
             return NOTHING
         hour = (F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS).alias("hour")
-        rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant", hour).distinct().collect()
+        with few_rows(self._lake.spark):
+            rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant", hour).distinct().collect()
         return Touched(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
 
     def tell(self, manifest: Manifest, batch: int, touched: Touched, now: datetime, *, everything: bool = False) -> int:
         """Returns how many kinds of results were told. Told again, the results are the same or newer."""
+        with few_rows(self._lake.spark):
+            return self._tell(manifest, batch, touched, now, everything=everything)
+
+    def _tell(self, manifest: Manifest, batch: int, touched: Touched, now: datetime, *, everything: bool) -> int:
         self._waiting |= touched
         parts = self._of_minutes(manifest, batch, touched, now)
         begun = time.monotonic()

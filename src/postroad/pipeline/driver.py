@@ -42,7 +42,8 @@ _UPKEEP_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one batch came to. `lag` is how many messages of each stream are not in the lake yet."""
+    """What one batch came to. `lag` is how many messages of each stream are not in the lake yet; `to_silver` how many of the
+    seconds went by until its events were written, before they were added up and told of."""
 
     batch: int
     counts: Counts
@@ -50,6 +51,7 @@ class Progress:
     positions: dict[str, int]
     lag: dict[str, int]
     seconds: float
+    to_silver: float
 
     def line(self) -> str:
         """For people."""
@@ -155,7 +157,8 @@ class Pipeline:
     def _tell(self, taken: Taken, begun: float) -> None:
         positions = taken.manifest.positions
         lag = lags(self._engine, positions)
-        progress = Progress(taken.batch, taken.counts, taken.manifest.counts, positions, lag, time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        progress = Progress(taken.batch, taken.counts, taken.manifest.counts, positions, lag, seconds, taken.to_silver)
         self._wishes.tell(progress)
         now = int(self._wishes.now().timestamp() * 1000)
         self._engine.tell(

@@ -16,7 +16,7 @@ from postroad.pipeline.source.wire import header_block
 from postroad.pipeline.source.writer import header_lines
 from postroad.settings import Settings
 
-_MESSAGES_PER_PARTITION = 10_000
+_MESSAGES_PER_PARTITION = 1_000
 
 
 def engine_options(settings: Settings) -> dict[str, str]:

@@ -4,6 +4,7 @@ The folders of a batch are written first and count for nothing; one manifest the
 manifest has been done, so it is done once however often the driver dies (decision 0021).
 """
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -23,18 +24,20 @@ SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A batch that is in the lake. `is_new`: it was not before."""
+    """A batch that is in the lake. `is_new`: it was not before. `to_silver`: after how many seconds its events were written."""
 
     manifest: Manifest
     batch: int
     counts: Counts
     is_new: bool
+    to_silver: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
     staged: list[Staged]
     counts: Counts
+    silver_at: float = 0.0
 
 
 class Ingest:
@@ -43,6 +46,7 @@ class Ingest:
 
     def take(self, frame: DataFrame, checkpoint: str, batch: int) -> Taken:
         """The batch of this number, as the checkpoint of this id knows it. Raises OtherWriter."""
+        begun = time.monotonic()
         manifest = self._lake.manifest()
         if manifest.has(checkpoint, batch):
             return Taken(manifest, batch, Counts(), is_new=False)
@@ -52,13 +56,15 @@ class Ingest:
         done = replace(manifest, batches={**manifest.batches, checkpoint: batch}, positions=positions)
         counts = Counts(messages=seen["messages"])
         staged: list[Staged] = []
+        silver_at = begun
         if counts.messages:
             staged.append(self._lake.stage("bronze", f"{folder}/bronze", _span(seen), batch))
             written = self._refine(folder, manifest, seen, batch)
             staged += written.staged
             counts = counts.plus(written.counts)
+            silver_at = max(begun, written.silver_at)
         after = replace(with_staged(done, staged), counts=manifest.counts.plus(counts))
-        return Taken(self._lake.commit(manifest, after), batch, counts, is_new=True)
+        return Taken(self._lake.commit(manifest, after), batch, counts, is_new=True, to_silver=silver_at - begun)
 
     def _store(self, frame: DataFrame, folder: str, positions: dict[str, int], batch: int) -> dict[str, Any]:
         """The messages as they are, without those that are in the lake already: after a lost checkpoint they come again."""
@@ -74,7 +80,7 @@ class Ingest:
             *(F.max(F.when(F.col("stream") == stream, F.col("sequence"))).alias(stream) for stream in SOURCES),
         )
         rows = fresh.withColumns({"batch_id": F.lit(batch).cast("long"), "day": F.date_format("timestamp", "yyyy-MM-dd")})
-        self._lake.write(rows.coalesce(self._cores), f"{folder}/bronze", "day")
+        self._lake.write(rows, f"{folder}/bronze", "day")
         return observed.get
 
     def _refine(self, folder: str, manifest: Manifest, seen: dict[str, Any], batch: int) -> _Written:
@@ -94,12 +100,13 @@ class Ingest:
             return _Written(staged, Counts(quarantined=faults))
         span = _span(found)
         events_folder, duplicates = self._each_once(folder, found["good"], manifest.entries("events"), span)
+        silver_at = time.monotonic()
         if duplicates < found["good"]:
             staged.append(self._lake.stage("events", events_folder, span, batch))
             staged += self._add_up(folder, events_folder, span, batch, has_sessions=found["sessions"] > 0)
-        return _Written(
-            staged, Counts(events=found["good"] - duplicates, duplicates=duplicates, late=found["late"], quarantined=faults)
-        )
+        events = found["good"] - duplicates
+        counts = Counts(events=events, duplicates=duplicates, late=found["late"], quarantined=faults)
+        return _Written(staged, counts, silver_at)
 
     def _parse(self, messages: DataFrame, folder: str) -> dict[str, Any]:
         is_event = F.col("state") == EVENT
@@ -128,8 +135,8 @@ class Ingest:
         events = self._lake.read_folder(written, events_schema())
         seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(*span)])
         seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(span[0])), F.timestamp_millis(F.lit(span[1]))))
-        ids = events.select("event_id").unionByName(seen.select("event_id"))
-        if not ids.groupBy("event_id").count().where("count > 1").limit(1).count():
+        ids = events.select(F.xxhash64("event_id").alias("id")).union(seen.select(F.xxhash64("event_id")))
+        if not ids.groupBy("id").count().where("count > 1").limit(1).count():  # numbers are counted faster than texts
             return written, 0
         observed = Observation()
         left = without_duplicates(events, seen).withColumn("day", F.date_format("time", "yyyy-MM-dd"))
@@ -148,10 +155,6 @@ class Ingest:
             self._lake.write(states.coalesce(1), f"{folder}/sessions", "day")
             staged.append(self._lake.stage("sessions", f"{folder}/sessions", span, batch))
         return staged
-
-    @property
-    def _cores(self) -> int:
-        return self._lake.spark.sparkContext.defaultParallelism
 
 
 def _span(seen: dict[str, Any]) -> tuple[int, int]:

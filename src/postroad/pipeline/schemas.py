@@ -82,23 +82,6 @@ def event_columns() -> dict[str, spark.DataType]:
 
 
 @cache
-def known_fields() -> dict[str, tuple[str, ...]]:
-    """By event, the names that its JSON may have."""
-    return {event_name(kind): ("event", *_fields_of(kind)) for kind in EVENT_TYPES}
-
-
-@cache
-def required_fields() -> dict[str, tuple[str, ...]]:
-    """By event, the names that its JSON must have."""
-    return {event_name(kind): tuple(name for name, one in _fields_of(kind).items() if one.required) for kind in EVENT_TYPES}
-
-
-@cache
-def known_versions() -> dict[str, int]:
-    return {event_name(kind): int(_fields_of(kind)["version"].default) for kind in EVENT_TYPES}
-
-
-@cache
 def events_schema() -> spark.StructType:
     """The silver table `events`."""
     return spark.StructType(

@@ -1,0 +1,286 @@
+"""From the lines of frames to columns of events, in Arrow. No Spark in here: it hands messages over and takes columns.
+
+A line is read as the catalogue has its event, strictly; so what an event is stands in one place. Lines that are just that, and
+nearly all are, go from their JSON into columns by event type. Any other line is looked at once more: to say what is wrong with
+it, or to keep what the catalogue does not know.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count, repeat
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from postroad.pipeline.schemas import event_columns
+from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
+from postroad.telemetry.frames import FRAME_VERSION
+
+_LINES_AT_ONCE = 10_000
+_RAW_CHARS_MAX = 65_536
+_EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
+_LATE, _EARLY = timedelta(hours=1), timedelta(days=1)
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_ARROW = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A stored message, as it is handed over: the stream's name, the tenant in its subject, the version of the frame in it."""
+
+    stream: str
+    sequence: int
+    stored: datetime
+    owner: str
+    frame: str | None
+    data: bytes
+    late: datetime  # what happened before is late
+
+
+MESSAGE = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("sequence", pa.int64()),
+        ("stored", pa.timestamp("us", tz="UTC")),
+        ("owner", pa.string()),
+        ("frame", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """A line, its place, and what it is: an event, or what is wrong with it. `extra`: what the catalogue does not know."""
+
+    message: Message
+    number: int
+    event: Any = None
+    extra: str | None = None
+    fault: str | None = None
+    raw: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the catalogue says of an event."""
+
+    strict: type[msgspec.Struct]
+    newest: int
+    required: frozenset[str]
+    fields: frozenset[str]
+
+
+def read(batches: Iterable[Any]) -> Iterator[Any]:
+    """Record batches of MESSAGE become record batches of `lines_schema()`, each of one type of event."""
+    for batch in batches:
+        lines: list[Line] = []
+        for row in batch.to_pylist():
+            lines += lines_of(Message(**row, late=row["stored"] - _LATE))
+            if len(lines) >= _LINES_AT_ONCE:  # a frame has up to a thousand lines, and a batch thousands of frames
+                yield from _by_type(lines)
+                lines = []
+        yield from _by_type(lines)
+
+
+def _by_type(lines: list[Line]) -> Iterator[Any]:
+    kinds = [line.event.__class__ for line in lines]
+    for kind in set(kinds):
+        yield _columns(kind, [line for line, its in zip(lines, kinds, strict=True) if its is kind])
+
+
+def lines_of(message: Message) -> Sequence[Line]:
+    """A message that is no frame is one line, and a bad one."""
+    if message.frame != FRAME_VERSION:
+        return [Line(message, 0, fault="unknown-frame", raw=message.data)]
+    return _plain_lines(message) or [
+        _looked_at(message, number, raw) for number, raw in enumerate(message.data.split(b"\n")) if raw
+    ]
+
+
+def _plain_lines(message: Message) -> list[Line] | None:
+    """The lines of a frame all of which are events of the catalogue, of the frame's tenant and of its time; else None."""
+    try:
+        events = _decoder().decode_lines(message.data)
+    except _UNREADABLE:
+        return None
+    times = [event.timestamp for event in events]
+    is_plain = (
+        len(events) == message.data.count(b"\n") + 1  # no empty lines, which count
+        and {event.tenant for event in events} == {message.owner}
+        and _EARLIEST <= min(times) <= max(times) <= message.stored + _EARLY
+    )
+    return list(map(Line, repeat(message), count(), events)) if is_plain else None
+
+
+def _looked_at(message: Message, number: int, raw: bytes) -> Line:
+    """A line of a frame in which some line is not just what the catalogue says."""
+    try:
+        fields = msgspec.json.decode(raw)
+    except _UNREADABLE:
+        fields = None
+    fault = _fault(fields, message)
+    if fault is not None:
+        return Line(message, number, fault=fault, raw=raw)
+    known = _catalogue()[fields["event"]]
+    event: Any = msgspec.convert(_of(known, fields), known.strict)
+    others = {name: value for name, value in fields.items() if name not in known.fields}
+    extra = msgspec.json.encode(others).decode() if others else None
+    return Line(message, number, event, extra)
+
+
+def _fault(fields: object, message: Message) -> str | None:
+    """Why this is no event; None if it is one."""
+    if not isinstance(fields, dict):
+        return "not-json"
+    name = fields.get("event")
+    if name is None:
+        return "no-event"
+    known = _catalogue().get(name) if isinstance(name, str) else None
+    if known is None:
+        return "unknown-event"
+    version = fields.get("version")
+    if type(version) is not int or not 1 <= version <= known.newest:
+        return "unknown-version"
+    if any(fields.get(name) is None for name in known.required):
+        return "missing-field"
+    at = _time(fields["timestamp"])
+    try:
+        msgspec.convert({**_of(known, fields), "timestamp": message.stored}, known.strict)
+    except msgspec.ValidationError:
+        return "bad-field"
+    if fields["tenant"] != message.owner:
+        return "wrong-tenant"
+    if at is None or not _EARLIEST <= at <= message.stored + _EARLY:
+        return "bad-time"
+    return None
+
+
+def _of(known: _Known, fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in known.fields}
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return msgspec.convert(text, _Time)
+    except msgspec.ValidationError:
+        return None
+
+
+# --- Columns ---
+
+
+@cache
+def lines_schema() -> Any:
+    return pa.schema(
+        [
+            ("event", pa.string()),
+            ("version", pa.int32()),
+            ("event_id", pa.string()),
+            ("tenant", pa.string()),
+            ("time", pa.timestamp("us", tz="UTC")),
+            ("stream", pa.string()),
+            ("sequence", pa.int64()),
+            ("line", pa.int32()),
+            *((name, _ARROW[kind.simpleString()]) for name, kind in event_columns().items()),
+            ("extra", pa.string()),
+            ("fault", pa.string()),
+            ("raw", pa.string()),
+            ("is_late", pa.bool_()),
+        ]
+    )
+
+
+def _columns(kind: type, lines: list[Line]) -> Any:
+    """Lines that are all events of one type, or all none."""
+    messages = [line.message for line in lines]
+    found = {
+        "stream": [message.stream for message in messages],
+        "sequence": [message.sequence for message in messages],
+        "line": [line.number for line in lines],
+        **(_of_none(lines) if kind is NoneType else _of_events(kind, lines, messages)),
+    }
+    schema = lines_schema()
+    arrays = [pa.array(found[one.name], one.type) if one.name in found else pa.nulls(len(lines), one.type) for one in schema]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _of_none(lines: list[Line]) -> dict[str, Any]:
+    return {
+        "time": [line.message.stored for line in lines],
+        "fault": [line.fault for line in lines],
+        "raw": [line.raw.decode(errors="replace")[:_RAW_CHARS_MAX] for line in lines],
+        "is_late": [False] * len(lines),
+    }
+
+
+def _of_events(kind: type[Event], lines: list[Line], messages: list[Message]) -> dict[str, Any]:
+    events = [line.event for line in lines]
+    own = {name: list(map(attrgetter(name), events)) for name in kind.__struct_fields__}
+    times = own.pop("timestamp")
+    return {
+        "event": [event_name(kind)] * len(lines),
+        "time": times,
+        "is_late": [at < message.late for at, message in zip(times, messages, strict=True)],
+        "extra": [line.extra for line in lines],
+        **own,
+    }
+
+
+# --- The catalogue, strictly ---
+
+
+@cache
+def _catalogue() -> dict[str, _Known]:
+    return {event_name(kind): _known(kind) for kind in EVENT_TYPES}
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    kinds = tuple(known.strict for known in _catalogue().values())
+    return msgspec.json.Decoder(type=_any_of(kinds))
+
+
+def _any_of(kinds: Iterable[type]) -> Any:
+    [together, *others] = kinds
+    for kind in others:
+        together = together | kind  # type: ignore[assignment]
+    return together
+
+
+def _known(kind: type[Event]) -> _Known:
+    """The event's type with nothing left open: no unknown field, its version said, numbers that fit a column, its time a time."""
+    fields = {one.name: one for one in msgspec.structs.fields(kind)}
+    newest = int(fields["version"].default)
+    strict = {name: _strictly(one.type) for name, one in fields.items()}
+    strict |= {"timestamp": _Time, "version": Annotated[int, msgspec.Meta(ge=1, le=newest)]}
+    made = msgspec.defstruct(
+        kind.__name__,
+        [
+            (name, strict[name]) if one.required or name == "version" else (name, strict[name], one.default)
+            for name, one in fields.items()
+        ],
+        tag=event_name(kind),
+        tag_field="event",
+        forbid_unknown_fields=True,
+        frozen=True,
+        kw_only=True,
+        gc=False,
+    )
+    required = frozenset(name for name, one in fields.items() if one.required)
+    return _Known(made, newest, required, frozenset((*fields, "event")))
+
+
+def _strictly(wanted: Any) -> Any:
+    if wanted is int:
+        return _Long
+    if isinstance(wanted, UnionType) and int in get_args(wanted):
+        return _Long | None
+    return wanted
