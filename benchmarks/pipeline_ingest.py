@@ -2,8 +2,8 @@
 
 Starts its own engine and publishes the events in frames of a hundred. What is measured is `pipeline run --once`, twice, over as
 many events each: reading, bronze, parsing, judging and deduplicating (`to silver`), then rollups and the commit (`in the lake`),
-then every report and the upkeep (`told`). A first run over a fifth as many is not counted. The second shows what a pipeline does that
-has run for a while: the JVM compiles what it runs often.
+then every report and the upkeep (`told`). A first run over a fifth as many is not counted. The second shows what a pipeline does
+that has run for a while: the JVM compiles what it runs often.
 """
 
 import json

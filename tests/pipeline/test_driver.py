@@ -169,6 +169,18 @@ def test_what_is_no_event_is_quarantined_counted_and_told(world: World) -> None:
     assert "bad" in progress.line()
 
 
+def test_an_event_that_is_told_again_a_minute_later_counts_once(world: World) -> None:
+    events = Traffic(8, tenants=("acme",)).jobs(20, minutes=1)
+    send(world.settings, framed(events))
+    world.pipeline().run_once()
+    latest = max(event.timestamp for event in events)
+    again = msgspec.structs.replace(events[-1], timestamp=latest[:15] + "9" + latest[16:])
+    send(world.settings, framed([again]))
+    world.pipeline().run_once()
+    assert [progress.counts.duplicates for progress in world.told] == [0, 1]
+    assert world.events().count() == len(events)
+
+
 def test_after_a_lost_checkpoint_nothing_is_in_the_lake_twice(world: World, tmp_path: Path) -> None:
     events = Traffic(6).jobs(20)
     send(world.settings, framed(events))

@@ -514,3 +514,15 @@ async def test_a_refused_receipt_is_no_event(tenant: Tenant) -> None:
     [message] = await tenant.pull(queue)
     (await tenant.client.post(f"{queue}/ack", {"receiptIds": ["x", message["receiptId"]]})).ok()
     assert [event["event"] for event in await tenant.events()] == ["job.queued", "job.leased", "job.done"]
+
+
+@pytest.mark.parametrize(("step", "more"), [("ack", {}), ("nack", {"action": "retry"}), ("nack", {"action": "requeue"})])
+async def test_a_verdict_that_is_given_again_is_the_same_event(tenant: Tenant, step: str, more: dict[str, str]) -> None:
+    queue = await tenant.queue(retryDelaysMs=[60_000])
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue)
+    for _ in range(2):
+        (await tenant.client.post(f"{queue}/{step}", {"receiptId": message["receiptId"], **more})).ok()
+    first, again = (await tenant.events())[2:]
+    assert first["event"] == again["event"]
+    assert first["event_id"] == again["event_id"]

@@ -19,6 +19,8 @@ from postroad.pipeline.lake import Counts, Entry, Lake, Manifest, Staged, with_s
 from postroad.pipeline.rollups import measures
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
 
+_TOLD_AGAIN_MS = 120_000  # who says "done" again, having heard no answer, tells of it with a new time
+
 SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
 
 
@@ -133,8 +135,9 @@ class Ingest:
         they were written are the table's."""
         written = f"{folder}/lines/state={EVENT}"
         events = self._lake.read_folder(written, events_schema())
-        seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(*span)])
-        seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(span[0])), F.timestamp_millis(F.lit(span[1]))))
+        first, last = span[0] - _TOLD_AGAIN_MS, span[1]
+        seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(first, last)])
+        seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(first)), F.timestamp_millis(F.lit(last))))
         ids = events.select(F.xxhash64("event_id").alias("id")).union(seen.select(F.xxhash64("event_id")))
         if not ids.groupBy("id").count().where("count > 1").limit(1).count():  # numbers are counted faster than texts
             return written, 0

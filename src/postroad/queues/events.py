@@ -80,9 +80,14 @@ def extended(
     )
 
 
+def _settled_id(receipt: Receipt, how: str) -> str:
+    """Whoever did not hear the answer says it again: that is the same event, told again."""
+    return f"{receipt.message_id}/{receipt.stream_sequence}.{receipt.attempt}/{how}"
+
+
 def done(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, audit: AuditMode) -> JobDone:
     return JobDone(
-        event_id=new_id(),
+        event_id=_settled_id(receipt, "done"),
         timestamp=rfc3339(now_ms),
         tenant=record.tenant,
         job_id=receipt.job_id,
@@ -107,7 +112,7 @@ def retried(
     audit: AuditMode,
 ) -> JobRetried:
     return JobRetried(
-        event_id=new_id(),
+        event_id=_settled_id(receipt, "retried"),
         timestamp=rfc3339(now_ms),
         tenant=record.tenant,
         job_id=receipt.job_id,
@@ -126,7 +131,7 @@ def requeued(
     record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, reason: str | None, audit: AuditMode
 ) -> JobRequeued:
     return JobRequeued(
-        event_id=new_id(),
+        event_id=_settled_id(receipt, "requeued"),
         timestamp=rfc3339(now_ms),
         tenant=record.tenant,
         job_id=receipt.job_id,
@@ -146,7 +151,6 @@ def dead(
     origin: Origin,
     message: StoredMessage,
     letter: DeadLetter,
-    _now_ms: int,
     audit: AuditMode,
 ) -> JobDead:
     """Of the letter as it is stored: two who give up the same delivery tell of one death, in the same words."""

@@ -150,7 +150,7 @@ class Leases:
         metrics.dead.add(record.tenant)
         audit = self._preferences.of(record.tenant).audit_mode
         if audit is not AuditMode.OFF:
-            await self._outbox.commit([events.dead(record, caller, origin, stored, letter, self._clock(), audit)])
+            await self._outbox.commit([events.dead(record, caller, origin, stored, letter, audit)])
 
     def _work_queue(self, record: QueueRecord) -> WorkQueue:
         found = self._work.get(record.stream)
