@@ -37,10 +37,11 @@ class Server:
 
 @contextlib.contextmanager
 def postroad(**environment: str) -> Iterator[Server]:
-    """`postroad up` on free ports and a fresh directory; gone afterwards."""
+    """`postroad up` on free ports and a fresh directory, without its pipeline; gone afterwards."""
     home = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
     port = free_port()
-    env = {**os.environ, "POSTROAD_PORT": str(port), "POSTROAD_DATA_DIR": str(home), "POSTROAD_LOG_LEVEL": "error", **environment}
+    ours = {"POSTROAD_PORT": str(port), "POSTROAD_DATA_DIR": str(home), "POSTROAD_LOG_LEVEL": "error", "POSTROAD_PIPELINE": "false"}
+    env = {**os.environ, **ours, **environment}
     process = subprocess.Popen([sys.executable, "-m", "postroad", "up"], env=env, stdout=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
