@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test conformance check format schemathesis docs lock bench bench-pipeline clean
+.PHONY: help setup run test conformance chaos check format schemathesis docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -22,6 +22,9 @@ test: setup ## Run every test
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
 	@sh scripts/setup-node
 	@$(BIN)/python -m tests.conformance.run
+
+chaos: setup ## Kill, pause and restart at random while clients work, then check every promise (SECONDS=60 SEED=… CLUSTER=1)
+	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
 
 check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .

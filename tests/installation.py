@@ -67,6 +67,10 @@ class Installation:
         return self.process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
     def credentials(self) -> dict[str, str]:
         return tomllib.loads((self.home / "var" / "credentials.toml").read_text())
 

@@ -1,0 +1,190 @@
+"""Three nats-servers as one cluster on loopback, and Postroad's processes on it: each may be killed, paused and started again."""
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from postroad.engine.child import find_server, free_port
+from postroad.engine.link import Link, LinkSettings
+from postroad.engine.process import _die_with_parent
+from tests.installation import Installation
+from tests.waiting import eventually
+
+NODES = 3
+PLATFORM_KEY = "the platform key of a cluster in tests; long enough"
+_USER, _PASSWORD = "postroad", "only-on-loopback"
+
+
+class Node:
+    """One server of the cluster, with a port and a store of its own that outlive its process."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name, self.home = name, home
+        self.port, self.route_port, self._health_port = free_port(), free_port(), free_port()
+        self.url = f"nats://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+
+    def configure(self, nodes: "list[Node]") -> None:
+        """As the child's own configuration, with routes to the others."""
+        self.home.mkdir(parents=True)
+        routes = ", ".join(f'"nats-route://127.0.0.1:{node.route_port}"' for node in nodes)
+        text = (
+            f'listen: "127.0.0.1:{self.port}"\n'
+            f'http: "127.0.0.1:{self._health_port}"\n'
+            f'server_name: "{self.name}"\n'
+            f'log_file: "{self.home / "nats.log"}"\n'
+            f"max_payload: {8 * 1024 * 1024}\n"
+            f'authorization {{ user: "{_USER}", password: "{_PASSWORD}", timeout: 5 }}\n'
+            f'cluster {{ name: "tests", listen: "127.0.0.1:{self.route_port}", routes: [{routes}] }}\n'
+            f'jetstream {{ store_dir: "{self.home / "jetstream"}", sync_interval: "always" }}\n'
+        )
+        (self.home / "nats.conf").write_text(text)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, seconds: float = 20) -> None:
+        """Return once it can be reached; whether the cluster has a leader is another matter."""
+        command = [str(find_server()), "-c", str(self.home / "nats.conf")]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent, env={}
+        )
+        give_up_at = time.monotonic() + seconds
+        while not self._is_listening():
+            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.log[-500:]}"
+            assert time.monotonic() < give_up_at, f"{self.name} did not start: {self.log[-500:]}"
+            time.sleep(0.01)
+
+    def _is_listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    async def healthy(self, seconds: float = 60) -> None:
+        """Return once it has caught up with the others in all that it has copies of."""
+
+        async def is_well() -> bool:
+            try:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"http://127.0.0.1:{self._health_port}/healthz") as answer,
+                ):
+                    return answer.status == 200
+            except aiohttp.ClientError:
+                return False
+
+        await eventually(is_well, seconds)
+
+    def kill(self) -> None:
+        """As by kill -9: nothing is said to anyone."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.is_paused = False
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def stop(self, seconds: float = 10) -> None:
+        """Politely: it hands over what it leads first."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        if self.is_paused:
+            self.resume()
+        self.process.terminate()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self.is_running:
+            assert self.process is not None
+            self.process.send_signal(number)
+
+    @property
+    def log(self) -> str:
+        path = self.home / "nats.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+class _Leading(msgspec.Struct):
+    leader: str = ""
+
+
+class _Info(msgspec.Struct):
+    cluster: _Leading
+
+
+class Cluster:
+    """The servers. `gateway` puts a Postroad on them."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.nodes = [Node(f"n{number}", home / f"n{number}") for number in range(1, NODES + 1)]
+        for node in self.nodes:
+            node.configure(self.nodes)
+        self.gateways: list[Installation] = []
+
+    async def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        await self.settled()
+
+    def end(self) -> None:
+        for gateway in self.gateways:
+            gateway.end()
+        for node in self.nodes:
+            node.kill()
+
+    @property
+    def url(self) -> str:
+        """As POSTROAD_NATS_URL has it."""
+        return ",".join(node.url for node in self.nodes)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def gateway(self, *arguments: str, **environment: str) -> Installation:
+        """A Postroad on this cluster, not started yet; by default workers of all roles. All of them share a platform key."""
+        home = self._home / f"gateway-{len(self.gateways) + 1}"
+        home.mkdir()
+        given = {"POSTROAD_NATS_URL": self.url, "POSTROAD_PLATFORM_KEY": PLATFORM_KEY, **environment}
+        self.gateways.append(Installation(home, *arguments, **given))
+        return self.gateways[-1]
+
+    async def settled(self, seconds: float = 30) -> None:
+        """Return once the cluster carries out what it is asked: it has a leader, and whoever runs is heard by it."""
+        link = await self.link()
+        try:
+            await link.call("INFO", timeout=seconds)
+        finally:
+            await link.close()
+
+    async def link(self) -> Link:
+        opened = Link(LinkSettings(tuple(node.url for node in self.nodes), name="tests"))
+        await opened.open()
+        return opened
+
+    async def leader(self, stream: str, seconds: float = 20) -> Node:
+        """The node that leads the stream just now."""
+        link = await self.link()
+        try:
+
+            async def found() -> str:
+                return msgspec.json.decode(await link.call(f"STREAM.INFO.{stream}", timeout=seconds), type=_Info).cluster.leader
+
+            return self.node(await eventually(found, seconds))
+        finally:
+            await link.close()

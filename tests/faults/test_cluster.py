@@ -1,0 +1,118 @@
+"""Two gateways on a cluster of three servers, through what clusters go through: what was acknowledged is there afterwards, once
+and in its place, and who cannot be served is told so."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.chaos.campaign import Campaign
+from tests.chaos.clients import Front, Publisher, Worker
+from tests.chaos.model import Answers
+from tests.chaos.sdk import SdkCampaign
+from tests.chaos.world import Clustered
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
+
+WRITES_AGAIN_SECONDS = 15
+PAUSE_SECONDS = 6
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clustered]:
+    made = Clustered(tmp_path_factory.mktemp("cluster"))
+    try:
+        await made.start()
+        yield made
+    finally:
+        made.end()
+
+
+@asynccontextmanager
+async def campaign(world: Clustered, name: str, *also_expected: int, **more: Any) -> AsyncIterator[Campaign]:
+    """Everyone is at work in the block; after it all is compared with what was answered."""
+    await world.heal()
+    answers = Answers(frozenset({503, *also_expected}))
+    made = Campaign(Front(world.urls(), world.headers(), answers), name, **more)
+    await made.begin()
+    try:
+        await made.moves_on(3, 30)
+        yield made
+        await world.heal()
+    except BaseException:
+        await made.abandon()
+        raise
+    violations = await made.end()
+    print(made.summary())
+    assert violations == []
+
+
+async def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(world: Clustered) -> None:
+    async with campaign(world, "killed") as at_work:
+        for stream in ("Q_default__killed", "S_default"):
+            leader = await world.cluster.leader(stream)
+            leader.kill()
+            await at_work.moves_on(3, WRITES_AGAIN_SECONDS)
+            leader.start()
+            await leader.healthy()
+
+
+async def test_a_leader_that_stands_still_costs_nothing_that_was_acknowledged(world: Clustered) -> None:
+    async with campaign(world, "paused") as at_work:
+        leader = await world.cluster.leader("S_default")
+        leader.pause()
+        try:
+            await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            leader.resume()
+        await at_work.moves_on(3, WRITES_AGAIN_SECONDS)
+
+
+async def test_without_a_majority_everyone_is_told_so_until_it_is_back(world: Clustered) -> None:
+    async with campaign(world, "minority") as at_work:
+        lost = world.cluster.nodes[1:]
+        for node in lost:
+            node.kill()
+        refused = at_work.front.answers.counted
+        await eventually(lambda: refused["503 engine-unavailable"] >= 10, 40)
+        for url in world.urls():
+            await eventually(lambda url=url: _readiness(url, 503), 30)  # type: ignore[misc]
+        for node in lost:
+            node.start()
+        await at_work.moves_on(3, 40)
+
+
+async def _readiness(url: str, status: int) -> bool:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
+        return answer.status == status
+
+
+async def test_a_full_queue_says_so_and_keeps_what_it_took(world: Clustered) -> None:
+    async with campaign(world, "full", 507, settings={"maxMessages": 100}, worker_count=0) as at_work:
+        refused = at_work.front.answers.counted
+        await eventually(lambda: refused["507 storage-full"] >= 20, 30)
+        late = Worker(at_work.line(), "late", queue="full", model=at_work.queue)
+        working = asyncio.create_task(late.run())
+        await at_work.moves_on(1, WRITES_AGAIN_SECONDS, of=lambda client: isinstance(client, Publisher))
+        late.is_stopping = True
+        await working
+
+
+async def test_servers_and_gateways_restart_one_by_one_under_the_sdk(world: Clustered) -> None:
+    await world.heal()
+    key = world.headers()["Authorization"].removeprefix("Bearer ")
+    async with SdkCampaign(world.urls(), key, "rolling").running() as at_work:
+        for node in world.cluster.nodes:
+            await asyncio.to_thread(node.stop)
+            node.start()
+            await node.healthy()
+            await at_work.moves_on()
+        for gateway in world.gateways:
+            await gateway.stop(signal.SIGTERM, 20)
+            await gateway.start().ready(60)
+            await at_work.moves_on()
