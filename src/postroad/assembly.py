@@ -101,6 +101,7 @@ def link_settings(settings: Settings, name: str) -> LinkSettings:
         tls_ca=settings.nats_tls_ca,
         tls_cert=settings.nats_tls_cert,
         tls_key=settings.nats_tls_key,
+        has_replicas=settings.replica_count > 1,
     )
 
 

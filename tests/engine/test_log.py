@@ -1,4 +1,7 @@
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -164,3 +167,73 @@ async def test_a_look_at_one_entry_outlasts_a_lost_answer(
     cable.cut()
     entry = await asyncio.wait_for(looking, 5)
     assert entry is not None and entry.payload == b"1"
+
+
+# With replicas, of which one that lags may answer
+
+
+@pytest.fixture
+async def careful(link: Link) -> AsyncIterator[Link]:
+    """A link that asks the leader for what decisions rest on. Here there is one server, which is always that."""
+    opened = Link(replace(link.settings, has_replicas=True))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_the_leader_says_the_same_as_a_direct_get(link: Link, careful: Link, committers: Committers, name: str) -> None:
+    await _fill(link, committers, name, "abac")
+    await purge_stream(link, name, f"{name}.c.x")
+    await committers.of(name).append(draft(f"{name}.a.x", "grüße".encode(), message_id="id: 1", after=3))
+    for subject in (f"{name}.a.x", f"{name}.b.x", f"{name}.c.x", f"{name}.none"):
+        assert await log.last(careful, name, subject) == await log.last(link, name, subject)
+    for sequence in range(1, 7):
+        assert await log.at(careful, name, sequence) == await log.at(link, name, sequence)
+    for patterns in ([f"{name}.*.x"], [f"{name}.a.*", f"{name}.b.x"], [f"{name}.none"]):
+        assert await log.newest(careful, name, patterns) == await log.newest(link, name, patterns)
+    newest = await log.last(careful, name, f"{name}.>")
+    assert newest is not None and newest.sequence == 5
+    with pytest.raises(EngineUnavailable):
+        await log.last(careful, f"{name}-not", "x")
+
+
+def _behind(monkeypatch: pytest.MonkeyPatch, function: str, times: int, nothing: object) -> list[int]:
+    """The function finds nothing the first times, as with a replica that has not got it yet. How often it was called."""
+    real, calls = getattr(log, function), list[int]()
+
+    async def found(*arguments: Any) -> Any:
+        calls.append(1)
+        return nothing if len(calls) <= times else await real(*arguments)
+
+    monkeypatch.setattr(log, function, found)
+    return calls
+
+
+async def test_a_replica_that_lacks_what_the_leader_has_is_asked_again(
+    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _fill(link, committers, name, "ab")
+    calls = _behind(monkeypatch, "_newest", 3, [])
+    assert [entry.sequence for entry in await log.newest(careful, name, [f"{name}.*.x"])] == [1, 2]
+    assert len(calls) == 4
+
+
+async def test_what_is_known_to_be_there_is_read_to_its_end(
+    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _fill(link, committers, name, "aba")
+    calls = _behind(monkeypatch, "read", 2, log.Page((), 1, 0))
+    assert _sequences(await log.read_to(careful, name, f"{name}.a.x", 1, 3)) == [1, 3]
+    assert len(calls) == 3
+
+
+async def test_a_replica_that_stays_behind_is_no_answer(
+    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _fill(link, committers, name, "ab")
+    careful.settings = replace(careful.settings, request_timeout=0.2)
+    with pytest.raises(EngineUnavailable):
+        await log.read_to(careful, name, f"{name}.a.x", 1, 7)
+    _behind(monkeypatch, "_newest", 1000, [])
+    with pytest.raises(EngineUnavailable):
+        await log.newest(careful, name, [f"{name}.*.x"])

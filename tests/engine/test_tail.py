@@ -1,12 +1,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
 import pytest
 from nats.aio.msg import Msg
 
+from postroad.engine import log as stored_log
 from postroad.engine.commit import Committers
 from postroad.engine.layout import purge_stream
 from postroad.engine.link import Link
@@ -177,6 +179,29 @@ async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_sho
         await eventually(lambda: tail.seen_at is not None)
         await _store(committers, name, "aaaaaaaaa")
         await reader.has(*range(1, 10))
+
+
+async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
+    link: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again until it has what the leader had when the look began."""
+    await make_live_stream(link, name)
+    await _store(committers, name, "aa")
+    monkeypatch.setattr(link, "settings", replace(link.settings, has_replicas=True))
+    reader, read, looks, may_see = _Reader(), stored_log.read, list[int](), asyncio.Event()
+
+    async def behind(link: Link, stream: str, subject: str, position: int) -> stored_log.Page:
+        looks.append(position)
+        return await read(link, stream, subject, position) if may_see.is_set() else stored_log.Page((), position, 0)
+
+    monkeypatch.setattr(stored_log, "read", behind)
+    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    async with _running(tail.run):
+        await eventually(lambda: len(looks) > 2)
+        assert tail.seen_at is None and not tail.caught_up.is_set()
+        may_see.set()
+        await reader.has(1, 2)
+        await eventually(lambda: tail.seen_at is not None)
 
 
 async def test_the_last_message_that_was_not_heard_is_found_by_looking(link: Link, committers: Committers, name: str) -> None:

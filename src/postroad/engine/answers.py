@@ -31,6 +31,7 @@ STREAM_NAME_IN_USE = 10058
 _FULL = {10077, 10023, 10047, 10028, 10122, 10002}  # limits of the stream, memory, storage, account
 _TOO_LARGE = {10054, 10097}
 _NOT_NOW = {10008, 10009, 10003, 10005, 10167, 10208}  # no JetStream, no leader, no peers, too busy
+_NOT_NOW |= {10158}  # the same message is on its way, from an earlier try: a cluster cannot say yet where it will be
 
 
 def translate(error: ApiError) -> PostroadError:

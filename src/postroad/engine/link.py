@@ -40,6 +40,7 @@ class LinkSettings:
     tls_key: Path | None = None
     connect_timeout: float = 2.0
     request_timeout: float = 5.0
+    has_replicas: bool = False  # streams have copies, and who answers a direct get may lag behind the leader (`log.py`)
 
 
 class Lost(Exception):

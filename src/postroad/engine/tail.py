@@ -18,6 +18,7 @@ from postroad.engine.link import Link
 from postroad.engine.log import Entry, entry_of
 from postroad.kernel.errors import EngineUnavailable
 
+_LAG_SECONDS = 0.02  # after which a replica that lags is asked again
 LIVE = "live."  # what a republished subject starts with
 
 log = structlog.get_logger("postroad.engine")
@@ -109,6 +110,7 @@ class Tail:
         self._looked_at = loop.time()
         while True:
             try:
+                end = await self._end()
                 page = await stored_log.read(self._link, self._source.stream, self._source.subject, self.position + 1)
             except EngineUnavailable:
                 await asyncio.sleep(0.1)
@@ -117,10 +119,20 @@ class Tail:
             for entry in page.entries:
                 self.position = entry.sequence
                 await self._deliver(entry)
-            if page.is_end:
+            if page.is_end and self.position >= end:
                 self.seen_at = loop.time()
                 self.caught_up.set()
                 return
+            if page.is_end:
+                await asyncio.sleep(_LAG_SECONDS)
+
+    async def _end(self) -> int:
+        """What must be reached to have seen everything. Who answers a read may be a replica that lags, or one that is cut off
+        from the others and will hear of nothing any more: only the leader can say that there is no more."""
+        if not self._link.settings.has_replicas:
+            return 0
+        newest = await stored_log.last(self._link, self._source.stream, self._source.subject)
+        return 0 if newest is None else newest.sequence
 
 
 async def follow(link: Link, source: Source, after: int, *, ahead_max: int = 256) -> AsyncIterator[Entry]:

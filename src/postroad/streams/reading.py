@@ -20,6 +20,7 @@ CHUNK_BYTES_MAX = 1024 * 1024
 _TOUCH_SHARE = 10  # a read is noted once per this part of a stream's lifetime
 _TOUCH_MS_MAX = 60_000
 _FOREVER = 2**63
+_LAG_TRIES, _LAG_SECONDS = 20, 0.005
 
 log = structlog.get_logger("postroad.streams")
 
@@ -66,7 +67,7 @@ class Reading:
         return found(Known(record), self._clock())
 
     async def chunk(self, name: Name, record: StreamRecord, place: int) -> Chunk:
-        entries, is_end = await self.entries(name, record, place, CHUNK_MESSAGES_MAX, CHUNK_BYTES_MAX)
+        entries, is_end = await self._entries_to_end(name, record, place)
         payloads = [entry.payload for entry in entries]
         next_offset = entries[-1].sequence if entries else place
         if is_end:  # what a fork has from its source may end between two messages
@@ -83,6 +84,18 @@ class Reading:
                 record = known.record
         is_closed = is_end and record.is_closed
         return Chunk(record, payloads, min(place, next_offset), next_offset, is_end, is_closed)
+
+    async def _entries_to_end(self, name: Name, record: StreamRecord, place: int) -> tuple[list[Entry], bool]:
+        """What fits a chunk. A replica that lacks what was there when this was asked for is asked again, for a moment: after that
+        the reader is told that there is more, and comes back for it."""
+        known = await self._store.known(name) if self._store.may_lag else None
+        end = 0 if known is None or known.record is None or known.record.born != record.born else known.tail
+        for _ in range(_LAG_TRIES):
+            entries, is_end = await self.entries(name, record, place, CHUNK_MESSAGES_MAX, CHUNK_BYTES_MAX)
+            if not is_end or max(entries[-1].sequence if entries else place, record.base) >= end:
+                return entries, is_end
+            await asyncio.sleep(_LAG_SECONDS)
+        return entries, False
 
     async def entries(self, name: Name, record: StreamRecord, after: int, limit: int, bytes_max: int) -> tuple[list[Entry], bool]:
         """Messages after a sequence: first those that a fork has from others, then its own. And whether these were all."""

@@ -183,8 +183,9 @@ class Store:
         if saved is not None and (checkpoint := decode_checkpoint(saved.payload)).born == record.born:
             producers, last_seq, after = dict(checkpoint.producers), checkpoint.last_seq, checkpoint.at
         scanned = 0
-        while after < known.last:
-            page = await stored_log.read(self.link, name.store, name.data, after + 1, _SCAN)
+        while after < known.tail:
+            # Who has one fewer than there are would take an append for new that was made before.
+            page = await stored_log.read_to(self.link, name.store, name.data, after + 1, known.tail, _SCAN)
             for entry in page.entries:
                 if entry.sequence > known.last:  # written since; the fence will tell
                     break
@@ -209,6 +210,11 @@ class Store:
         await self.committer(name).append(Draft(name.access, b"", new_id(), "Nats-Rollup: sub\r\n"))
 
     # Reading and removing
+
+    @property
+    def may_lag(self) -> bool:
+        """Whether what is read may end before the stream does, as a replica has not got all of it yet."""
+        return self.link.settings.has_replicas
 
     async def read(self, name: Name, after: int, limit: int, bytes_max: int) -> stored_log.Page:
         return await stored_log.read(self.link, name.store, name.data, after + 1, limit, bytes_max)
