@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test conformance chaos check format schemathesis docs lock bench bench-pipeline clean
+.PHONY: help setup run test conformance chaos check format schemathesis soak docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ format: setup ## Put the code into shape
 schemathesis: setup ## Try the whole API with requests made from its description, for minutes (EXAMPLES=500)
 	@$(BIN)/python -m tests.http.schemathesis_run --examples $(or $(EXAMPLES),500)
 
+soak: setup ## Load of all kinds at a steady pace, for minutes; tells whether memory or descriptors grow (SECONDS=600)
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600)
+
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
@@ -49,8 +52,8 @@ bench-pipeline: setup ## Measure the data source, the ingest and the reports bes
 	@sh scripts/setup-java
 	@$(BIN)/python -m benchmarks.pipeline
 
-bench: setup ## Measure publishing against the bare engine (needs wrk)
-	@$(BIN)/python -m benchmarks.publish
+bench: setup ## Measure Postroad beside its peers (installs them); writes benchmarks/results.md: ten minutes
+	@$(BIN)/python -m benchmarks.compare
 
 clean: ## Remove .venv and caches (never var/)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build tests/conformance/node_modules

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,12 @@ def postroad(**environment: str) -> Iterator[Server]:
     """`postroad up` on free ports and a fresh directory, without its pipeline; gone afterwards."""
     home = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
     port = free_port()
-    ours = {"POSTROAD_PORT": str(port), "POSTROAD_DATA_DIR": str(home), "POSTROAD_LOG_LEVEL": "error", "POSTROAD_PIPELINE": "false"}
+    ours = {
+        "POSTROAD_PORT": str(port),
+        "POSTROAD_DATA_DIR": str(home),
+        "POSTROAD_LOG_LEVEL": "error",
+        "POSTROAD_PIPELINE": "false",
+    }
     env = {**os.environ, **ours, **environment}
     process = subprocess.Popen([sys.executable, "-m", "postroad", "up"], env=env, stdout=subprocess.DEVNULL)
     try:
@@ -69,6 +75,15 @@ class Load:
     p50_ms: float
     p99_ms: float
     failed: int
+
+
+def mean(loads: Sequence[Load]) -> Load:
+    return Load(
+        statistics.mean(load.per_second for load in loads),
+        statistics.mean(load.p50_ms for load in loads),
+        statistics.mean(load.p99_ms for load in loads),
+        sum(load.failed for load in loads),
+    )
 
 
 def wrk(url: str, connections: int, seconds: float, script: str = "") -> Load:

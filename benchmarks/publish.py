@@ -1,6 +1,6 @@
 """Publishing over HTTP beside a bare loop that sends the same batches to the same engine, in one run.
 
-    make bench            (or: .venv/bin/python -m benchmarks.publish [seconds per measurement])
+    .venv/bin/python -m benchmarks.publish [seconds per measurement]
 
 Both sides store the same bytes with an fsync before the answer. The bare loop has no HTTP, no authentication, no events: it
 encodes a batch of as many messages as there are connections, sends it, waits for the commit, and starts again. It runs before

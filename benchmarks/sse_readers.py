@@ -3,8 +3,9 @@ count a byte that every message has once. The n-th on a connection is the n-th m
 
     python -m benchmarks.sse_readers URL READERS MESSAGES FILE [HEADER …]
 
-Prints `connected` once every reader has its first control event. Ends when every reader has every message, or after a minute;
-then FILE has the time of each arrival (CLOCK_MONOTONIC, float64, reader by reader; 0 for what did not come).
+Prints `connected` once every reader has its first control event (of nchan: its greeting). Ends when every reader has every
+message, or after a minute; then FILE has the time of each arrival (CLOCK_MONOTONIC, float64, reader by reader; 0 for what did
+not come).
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import uvloop
 
 MARKER = b"~"
 SECONDS_MAX = 60
+_OPENINGS = (b"event: control", b"\n: hi\n")
 _CONNECTING_MAX = 200  # at once, so that the server's backlog is not what we measure
 
 
@@ -57,7 +59,7 @@ class Reader(asyncio.BufferedProtocol):
     def _open(self, chunk: bytes) -> None:
         assert self._head is not None
         self._head += chunk
-        if b"event: control" in self._head:
+        if any(opening in self._head for opening in _OPENINGS):
             self._head = None
             self.ready.set_result(None)
         elif b"\r\n" in self._head and not self._head.startswith(b"HTTP/1.1 200"):

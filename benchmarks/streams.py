@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 import httpx
 from tests.conformance.reference import reference_server
 
-from benchmarks.harness import Load, Server, postroad, table, wrk
+from benchmarks.harness import Load, Server, mean, postroad, table, wrk
 from benchmarks.sse_readers import MARKER
 
 CONNECTIONS = 64
@@ -58,6 +58,9 @@ class Peer:
     def path(self, name: str) -> str:
         return f"/v1/stream/{name}"
 
+    def live_path(self, name: str) -> str:
+        return f"{self.path(name)}?offset=-1&live=sse"
+
     def create(self, *names: str) -> None:
         """Return once they are there: the reference in files may answer 404 for a while after it answered 201."""
         with httpx.Client(base_url=self.url, headers=self.headers, timeout=30) as client:
@@ -70,6 +73,13 @@ class Peer:
     def tail(self, name: str) -> str:
         answer = httpx.head(self.url + self.path(name), headers=self.headers).raise_for_status()
         return answer.headers["Stream-Next-Offset"]
+
+    def order(self, name: str, messages: int) -> list[int]:
+        """Which message is the n-th of the stream: with several writers only the stream knows."""
+        found = httpx.get(self.url + self.path(name), headers=self.headers).raise_for_status().json()
+        if len(found) != messages:
+            raise SystemExit(f"{len(found)} of {messages} messages were stored")
+        return [int(message["note"][-6:]) for message in found]
 
     @property
     def memory_kib(self) -> int:
@@ -150,17 +160,21 @@ def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
     return loaded(peer, "", CONNECTIONS, seconds, lua)
 
 
-def appends_row(kind: str, sync: str, streams: int, seconds: float) -> list[object]:
+def side_by_side(kind: str, sync: str, streams: int, seconds: float) -> tuple[Load, Load]:
+    """Postroad, and the reference as the mean of before and after."""
     half = max(1, seconds // 2)
     with ours(POSTROAD_SYNC=sync) as postroad_peer, reference(kind) as peer:
         before = appended(peer, "before", streams, half)
         load = appended(postroad_peer, "bench", streams, seconds)
         after = appended(peer, "after", streams, half)
-    other = (before.per_second + after.per_second) / 2
+    return load, mean([before, after])
+
+
+def appends_row(kind: str, sync: str, streams: int, seconds: float) -> list[object]:
+    load, other = side_by_side(kind, sync, streams, seconds)
     what = f"{streams} stream{'s' if streams > 1 else ''}, sync {sync} (beside: {kind})"
-    p99 = f"{load.p99_ms:.1f}", f"{(before.p99_ms + after.p99_ms) / 2:.1f}"
-    failed = before.failed + after.failed
-    return [what, f"{load.per_second:,.0f}", f"{other:,.0f}", f"{load.per_second / other:.2f}", *p99, failed]
+    rates = f"{load.per_second:,.0f}", f"{other.per_second:,.0f}", f"{load.per_second / other.per_second:.2f}"
+    return [what, *rates, f"{load.p99_ms:.1f}", f"{other.p99_ms:.1f}", other.failed]
 
 
 def appends(chosen: argparse.Namespace) -> str:
@@ -202,7 +216,7 @@ class Writer:
             self._connection.request("POST", self._path, numbered(number), self._headers)
             answer = self._connection.getresponse()
             answer.read()
-            if answer.status not in (200, 204):
+            if answer.status not in (200, 201, 202, 204):
                 raise SystemExit(f"an append was answered {answer.status}")
         return sent
 
@@ -233,7 +247,7 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arrivals"
         headers = [f"{header}: {value}" for header, value in peer.headers.items() if header == "Authorization"]
-        url = f"{peer.url}{peer.path(name)}?offset=-1&live=sse"
+        url = peer.url + peer.live_path(name)
         command = [sys.executable, "-m", "benchmarks.sse_readers", url, str(readers), str(messages), str(file), *headers]
         started = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -247,19 +261,13 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
             else:
                 sent = write_together(peer, name, messages, writers)
         arrivals = array("d", file.read_bytes())
-    order = [sent[number] for number in stored_order(peer, name)]
+    order = [sent[number] for number in peer.order(name, messages)]
     latencies = sorted(1000 * (at - order[position % messages]) for position, at in enumerate(arrivals) if at)
-    if len(order) != messages or len(latencies) < 2:
-        raise SystemExit(f"{len(order)} messages were stored, {len(latencies)} delivered")
+    if len(latencies) < 2:
+        raise SystemExit(f"{messages} messages were stored, {len(latencies)} delivered")
     elapsed = max(arrivals) - min(order)
     p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
     return Delivery(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
-
-
-def stored_order(peer: Peer, name: str) -> list[int]:
-    """Which message is the n-th of the stream: with several writers only the stream knows."""
-    found = httpx.get(peer.url + peer.path(name), headers=peer.headers).raise_for_status().json()
-    return [int(message["note"][-6:]) for message in found]
 
 
 def live(_chosen: argparse.Namespace) -> str:

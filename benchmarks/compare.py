@@ -1,0 +1,292 @@
+"""Postroad beside its peers: the same load on each, in one run, on loopback, in less than a quarter of an hour.
+
+    make bench            (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|appends|live …])
+
+- queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) take and acknowledge what that
+  left, one message at a time, over 16 and 64. The rounds go through the servers forth and back, and the table has the means.
+- appends: 64 connections append 100 bytes of JSON to durable streams, beside the protocol's reference server (streams.py).
+- live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), beside nchan and the reference server.
+
+Everything runs in directories and on ports of its own and is gone afterwards. scripts/setup-peers installs the servers that are
+missing; one that cannot be had is a row that says why. Writes benchmarks/results.md, unless only parts were asked for.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import re
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import streams
+from benchmarks.harness import Load, mean, wrk
+from benchmarks.peers import fauxqs, ministack, moto, nchan, postroad, rabbitmq, reference, webdis
+from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY, Peer, Queue, Request, Unavailable, answered, install
+from benchmarks.pulling import pulled
+from benchmarks.report import APPEND_MANY, APPEND_ONE, LIVE, PACED, PUBLISH, PULL, US, Results, Row, written
+
+RESULTS = Path(__file__).with_name("results.md")
+QUEUES = (postroad.ALWAYS, postroad.TIMED, rabbitmq.PEER, webdis.ALWAYS, webdis.EVERYSEC, moto.PEER, ministack.PEER, fauxqs.PEER)
+PUBLISHERS, CONSUMERS = (64, 256), (16, 64)
+APPENDERS = 64
+READERS, MESSAGES = 200, 500
+SECONDS_MAX = 14 * 60  # after that nothing new is begun
+
+Key = tuple[str, int]  # load and connections
+
+
+class Clock:
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def check(self) -> None:
+        if self.seconds > SECONDS_MAX:
+            raise Unavailable("no time was left")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+# Queues
+
+
+def script(request: Request) -> str:
+    headers = "".join(f"wrk.headers[ [==[{name}]==] ] = [==[{value}]==]\n" for name, value in request.headers.items())
+    return f'wrk.method = "{request.method}"\nwrk.body = [==[{request.body}]==]\n{headers}'
+
+
+def published(queue: Queue, connections: int, seconds: float) -> Load:
+    """What failed was not published."""
+    load = wrk(queue.url + queue.publish.path, connections, seconds, script(queue.publish))
+    return Load(load.per_second - load.failed / seconds, load.p50_ms, load.p99_ms, load.failed)
+
+
+def tried(queue: Queue) -> None:
+    """One message there and back, so that what is measured is what was meant."""
+    for request in (queue.publish, queue.pull):
+        status, body = answered(queue.url, request)
+        if status >= 300:
+            raise Unavailable(f"{request.method} {request.path} was answered {status}: {body[:200].decode(errors='replace')}")
+    if not queue.taken(body):
+        raise Unavailable(f"the message did not come back: {body[:200].decode(errors='replace')}")
+    if queue.ack is not None:
+        status, body = answered(queue.url, queue.ack(body))
+        if status >= 300:
+            raise Unavailable(f"the acknowledgement was answered {status}: {body[:200].decode(errors='replace')}")
+
+
+def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
+    with peer.running() as queue:
+        tried(queue)
+        published(queue, 8, 1)
+        for connections in PUBLISHERS:
+            load = published(queue, connections, seconds)
+            yield (PUBLISH, connections), load, f"{load.failed} failed" if load.failed else ""
+        for connections in CONSUMERS:
+            load, empty = pulled(queue, connections, seconds - 1)
+            notes = [f"{load.failed} failed"] if load.failed else []
+            yield (PULL, connections), load, ", ".join([*notes, *([f"{empty} empty answers"] if empty else [])])
+
+
+def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
+    found: dict[tuple[Key, str], list[Load]] = {}
+    notes: dict[tuple[Key, str], str] = {}
+    why: dict[str, str] = {}
+    for number in range(rounds):
+        for peer in QUEUES if number % 2 == 0 else QUEUES[::-1]:
+            if peer.name in why:
+                continue
+            try:
+                clock.check()
+                install(peer.setup)
+                for key, load, note in queue_loads(peer, seconds):
+                    found.setdefault((key, peer.name), []).append(load)
+                    notes[key, peer.name] = note
+                    say(f"{key[0]}, {key[1]} connections, {peer.name}: {load.per_second:,.0f}/s, p99 {load.p99_ms:.1f} ms {note}")
+            except (Unavailable, SystemExit, OSError, subprocess.SubprocessError) as problem:
+                if peer.name.startswith(US):
+                    raise
+                why[peer.name] = " ".join(str(problem).split())
+                say(f"{peer.name}: {why[peer.name]}")
+    rows = []
+    for load_name, every in ((PUBLISH, PUBLISHERS), (PULL, CONSUMERS)):
+        for connections in every:
+            for peer in QUEUES:
+                this = (load_name, connections), peer.name
+                result = mean(found[this]) if this in found else None
+                says = peer.says if load_name == PUBLISH else peer.one_pull
+                note = notes.get(this, "") if result else why.get(peer.name, "")
+                rows.append(Row(load_name, connections, peer.name, peer.promise, says, result, note))
+    return rows
+
+
+# Streams
+
+
+def appends(seconds: float, _rounds: int, clock: Clock) -> list[Row]:
+    rows = []
+    for name, count in ((APPEND_ONE, 1), (APPEND_MANY, 64)):
+        for kind, peer in (("files", postroad.ALWAYS), ("memory", postroad.TIMED)):
+            load, other, why = None, None, ""
+            try:
+                clock.check()
+                install(reference.SETUP)
+                load, other = streams.side_by_side(
+                    kind, "always" if peer.promise == FSYNC else postroad.INTERVAL_SECONDS, count, seconds
+                )
+                say(f"{name}, {peer.name}: {load.per_second:,.0f}/s; the reference in {kind}: {other.per_second:,.0f}/s")
+            except Unavailable as problem:
+                why = str(problem)
+            note = f"{other.failed} failed" if other and other.failed else why
+            rows.append(Row(name, APPENDERS, peer.name, peer.promise, peer.says, load, why))
+            rows.append(Row(name, APPENDERS, f"reference server, {kind}", *reference.PROMISES[kind], other, note))
+    return rows
+
+
+# Live
+
+_Opened = Callable[[], contextlib.AbstractContextManager[streams.Peer]]
+
+
+def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
+    sides: list[tuple[str, str, str, str, _Opened]] = [
+        (postroad.ALWAYS.name, FSYNC, postroad.ALWAYS.says, "", streams.ours),
+        (
+            postroad.TIMED.name,
+            INTERVAL,
+            postroad.TIMED.says,
+            "",
+            lambda: streams.ours(POSTROAD_SYNC=postroad.INTERVAL_SECONDS),
+        ),
+        ("nchan", MEMORY, "in shared memory", nchan.SETUP, nchan.running),
+        ("reference server, memory", *reference.PROMISES["memory"], reference.SETUP, lambda: reference.running("memory")),
+    ]
+    fast: dict[str, list[Load]] = {}
+    calm: dict[str, list[Load]] = {}
+    why: dict[str, str] = {}
+    for number in range(rounds):
+        for name, _, _, setup, opened in sides if number % 2 == 0 else sides[::-1]:
+            try:
+                clock.check()
+                install(setup)
+                with opened() as peer:
+                    fast.setdefault(name, []).append(heard(peer, "fast"))
+                    calm.setdefault(name, []).append(heard(peer, "calm", streams.PACED))
+                say(f"live, {name}: {fast[name][-1].per_second:,.0f}/s, paced p99 {calm[name][-1].p99_ms:.1f} ms")
+            except Unavailable as problem:
+                why[name] = str(problem)
+    return [
+        Row(
+            load,
+            READERS,
+            name,
+            promise,
+            says,
+            mean(found[name]) if name in found else None,
+            why.get(name, "") or lost(found.get(name, [])),
+        )
+        for load, found in ((LIVE, fast), (PACED, calm))
+        for name, promise, says, _, _ in sides
+    ]
+
+
+def heard(peer: streams.Peer, name: str, per_second: float = 0) -> Load:
+    messages = 5 * streams.PACED if per_second else MESSAGES
+    found = streams.delivered(peer, name, READERS, messages, per_second=per_second)
+    return Load(found.per_second, found.p50_ms, found.p99_ms, READERS * messages - found.delivered)
+
+
+def lost(loads: list[Load]) -> str:
+    missing = sum(load.failed for load in loads)
+    return f"{missing} not delivered" if missing else ""
+
+
+# The machine
+
+
+def fsync_ms() -> float:
+    """The median of 200 fsyncs of 4 KiB appended where the benchmarks have their directories."""
+    times = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(200):
+            file.write(bytes(4096))
+            file.flush()
+            started = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
+def first_line(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return "?"
+    return (subprocess.run(command, capture_output=True, text=True).stdout.strip().splitlines() or ["?"])[0]
+
+
+def versions() -> Iterator[str]:
+    for peer in (postroad.ALWAYS, rabbitmq.PEER, webdis.ALWAYS, moto.PEER, ministack.PEER, fauxqs.PEER):
+        yield f"{re.split(', | append', peer.name)[0]} {peer.version()}"
+    yield f"nchan {nchan.version()}"
+    yield f"Durable Streams reference server {reference.version()}"
+    yield first_line(str(Path(sys.executable).with_name("nats-server")), "--version").replace(": v", " ")
+    yield f"CPython {platform.python_version()}"
+    yield f"Node.js {first_line('node', '--version')}"
+
+
+def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:
+    seconds, rounds = chosen.seconds, chosen.rounds
+    machine = f"{os.cpu_count()} cores of {platform.machine()} for servers and load alike"
+    measures = f"each number of publishing from {seconds} s of wrk, of pulling from {seconds - 1} s; means of {rounds} rounds"
+    return [
+        f"machine: {machine}; an fsync of 4 KiB takes {fsync_ms():.2f} ms",
+        f"versions: {'; '.join(versions())}",
+        f"command: `python -m benchmarks.compare --seconds {seconds} --rounds {rounds}`; {clock.seconds / 60:.0f} minutes",
+        f"measures: {measures}",
+        f"load: 200 bytes of JSON for queues, 100 for streams; live: {READERS} readers of {MESSAGES} messages",
+        "Postroad and nginx with one worker; callers of Postroad and RabbitMQ have credentials, those of the others need none",
+    ]
+
+
+PARTS: dict[str, Callable[[float, int, Clock], list[Row]]] = {"queues": queues, "appends": appends, "live": live}
+
+
+def interrupted(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=5, help="for each number that wrk measures")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=[])
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, interrupted)  # so that what runs is ended
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))  # the servers inherit it
+    for setup in ("wrk", reference.SETUP, nchan.SETUP, *(peer.setup for peer in QUEUES)):
+        with contextlib.suppress(Unavailable):  # its rows say why
+            install(setup)
+    clock = Clock()  # what is installed is there next time, and does not count
+    rows = [row for part in chosen.only or PARTS for row in PARTS[part](chosen.seconds, chosen.rounds, clock)]
+    text = written(Results(rows), facts(chosen, clock))
+    say("\n" + text)
+    if not chosen.only:
+        RESULTS.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The reference server of the Durable Streams protocol (npm), in files or in memory. The tests have it, too."""
+
+import msgspec
+from tests.conformance.reference import HERE
+
+from benchmarks import streams
+from benchmarks.peers.peer import FSYNC, MEMORY
+
+SETUP = "reference"
+PROMISES = {"files": (FSYNC, "fdatasync before the answer"), "memory": (MEMORY, "in the memory of the process: gone with it")}
+running = streams.reference
+
+
+def version() -> str:
+    file = HERE / "node_modules" / "@durable-streams" / "server" / "package.json"
+    return str(msgspec.json.decode(file.read_bytes())["version"]) if file.exists() else "?"

@@ -1,0 +1,146 @@
+"""Consumers over HTTP, the same for every server: each connection asks for one message, acknowledges it where that takes a
+request, and asks for the next. An operation is both; its time is from asking to the answer that ends it.
+
+They are callbacks on bytes, without a library, because they share two cores with what they measure.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvloop
+
+from benchmarks.harness import Load
+from benchmarks.peers.peer import Queue
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_NONE_LEFT_MAX = 10  # empty answers in a row after which a consumer gives up
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all consumers have done after `since`, in seconds each."""
+
+    since: float
+    until: float
+    times: list[float]
+    empty: int = 0
+    failed: int = 0
+
+
+class Consumer(asyncio.Protocol):
+    """One connection at a time: where the server closes it after an answer, the next request opens another."""
+
+    def __init__(self, queue: Queue, tally: Tally, ended: Callable[["Consumer"], None]) -> None:
+        self._queue, self._tally, self._ended = queue, tally, ended
+        self._host = urlsplit(queue.url).netloc
+        self._pull = queue.pull.encoded(self._host)
+        self._waiting: bytes | None = None  # a request for the next connection
+        self._is_closed = False
+        self._received = b""
+        self._is_acking = False
+        self._none_left = 0
+        self.is_done = False
+
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._is_closed = False
+        request, self._waiting = self._waiting, None
+        if request is None:
+            self._next()
+        else:
+            transport.write(request)
+
+    async def connect(self) -> None:
+        host, port = self._host.split(":")
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, host, int(port))
+        except OSError:
+            self._ended(self)
+
+    def _send(self, request: bytes) -> None:
+        if self._is_closed:
+            self._waiting = request
+            self._transport.close()
+        else:
+            self._transport.write(request)
+
+    def _next(self) -> None:
+        self._started = time.perf_counter()
+        if self._started >= self._tally.until or self._none_left >= _NONE_LEFT_MAX:
+            self.is_done = True
+            self._transport.close()
+        else:
+            self._is_acking = False
+            self._send(self._pull)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = _LENGTH.search(head)
+        if len(body) < int(length[1]) if length else not body.endswith(b"0\r\n\r\n"):
+            return
+        self._received = b""
+        self._is_closed = b"\r\nconnection: close" in head.lower()
+        self._answered(head, body)
+
+    def _answered(self, head: bytes, body: bytes) -> None:
+        if head[9:10] != b"2":
+            self._tally.failed += 1
+        elif self._is_acking:
+            self._count()
+        elif not self._queue.taken(body):
+            self._tally.empty += 1
+            self._none_left += 1
+        elif self._queue.ack is not None:
+            self._is_acking = True
+            self._send(self._queue.ack(body).encoded(self._host))
+            return
+        else:
+            self._count()
+        self._next()
+
+    def _count(self) -> None:
+        self._none_left = 0
+        now = time.perf_counter()
+        if self._tally.since <= now < self._tally.until:
+            self._tally.times.append(now - self._started)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting is None:
+            self._ended(self)
+        else:
+            self._connecting = asyncio.ensure_future(self.connect())
+
+
+async def _consume(queue: Queue, connections: int, seconds: float, warm: float) -> Tally:
+    since = time.perf_counter() + warm
+    tally = Tally(since, since + seconds, [])
+    open_ones = connections
+    all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def ended(consumer: Consumer) -> None:
+        nonlocal open_ones
+        open_ones -= 1
+        tally.failed += not consumer.is_done
+        if not open_ones and not all_done.done():
+            all_done.set_result(None)
+
+    for _ in range(connections):
+        await Consumer(queue, tally, ended).connect()
+    await asyncio.wait({all_done}, timeout=warm + seconds + 20)
+    tally.failed += open_ones  # these were never answered
+    return tally
+
+
+def pulled(queue: Queue, connections: int, seconds: float, warm: float = 0.5) -> tuple[Load, int]:
+    """Operations per second, and how often there was nothing to pull."""
+    tally = uvloop.run(_consume(queue, connections, seconds, warm))
+    times = sorted(tally.times) or [0.0]
+    load = Load(len(tally.times) / seconds, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed)
+    return load, tally.empty

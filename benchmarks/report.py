@@ -1,0 +1,155 @@
+"""What `make bench` writes: one table, where a peer is ahead, and which targets were met; all of it worked out from the rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness import Load, table
+from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY
+
+US = "Postroad"
+PUBLISH, PULL = "publish", "pull and acknowledge"
+APPEND_ONE, APPEND_MANY = "append to 1 stream", "append to 64 streams"
+LIVE, PACED = "live, as fast as one writer is answered", "live, 20 messages a second"
+
+_HEAD = ["load", "connections", "server", "per second", "p50 ms", "p99 ms", "Postroad / it", "promise", "what that means"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One server under one load; without a result it says why."""
+
+    load: str
+    connections: int
+    server: str
+    promise: str
+    says: str
+    result: Load | None
+    note: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        return self.server.startswith(US)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    what: str
+    needed: float
+    found: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.found is None:
+            return "not measured"
+        return "met" if self.found >= self.needed else "missed"
+
+
+class Results:
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+    def ours(self, row: Row) -> Load | None:
+        """Postroad under the same load, with the like promise: fsynced beside fsynced, else the interval."""
+        wanted = row.load, row.connections, FSYNC if row.promise == FSYNC else INTERVAL
+        alike = (one.result for one in self.rows if one.is_ours and (one.load, one.connections, one.promise) == wanted)
+        return next(alike, None)
+
+    def ratio(self, row: Row) -> float | None:
+        ours = self.ours(row)
+        if row.is_ours or row.result is None or ours is None or not row.result.per_second:
+            return None
+        return ours.per_second / row.result.per_second
+
+    def table(self) -> str:
+        return table(_HEAD, [self._cells(row) for row in self.rows])
+
+    def _cells(self, row: Row) -> list[object]:
+        if row.result is None:
+            return [row.load, row.connections, row.server, f"not measured: {row.note}", "", "", "", row.promise, row.says]
+        ratio = self.ratio(row)
+        says = f"{row.says} ({row.note})" if row.note else row.says
+        numbers = f"{row.result.per_second:,.0f}", f"{row.result.p50_ms:.1f}", f"{row.result.p99_ms:.1f}"
+        shown = "" if ratio is None or row.load == PACED else f"{ratio:.2f}"
+        return [row.load, row.connections, row.server, *numbers, shown, row.promise, says]
+
+    def ahead(self) -> Iterator[str]:
+        """Every row in which a peer does more than Postroad with the like promise, or where the pace is given is sooner."""
+        for row in self.rows:
+            ours, ratio = self.ours(row), self.ratio(row)
+            if row.result is None or ours is None or ratio is None:
+                continue
+            where = f"{row.server} ({row.promise}), {row.load}, {row.connections} connections"
+            if row.load == PACED:
+                if row.result.p99_ms < ours.p99_ms:
+                    yield f"{where}: p99 of {row.result.p99_ms:.1f} ms where Postroad has {ours.p99_ms:.1f}"
+            elif ratio < 1:
+                yield f"{where}: {1 / ratio:.1f} times Postroad"
+
+    def targets(self) -> list[Target]:
+        return [
+            Target("publish, fsynced, 64 connections, beside RabbitMQ's management API", 4, self._least(PUBLISH, 64, "RabbitMQ")),
+            Target(
+                "publish, fsynced, 256 connections, beside RabbitMQ's management API", 6, self._least(PUBLISH, 256, "RabbitMQ")
+            ),
+            *(
+                Target(f"{load}, interval, {connections} connections, beside the best in-memory SQS server", 1, found)
+                for load, connections, found in self._in_memory()
+            ),
+            Target(
+                "append to 1 stream, fsynced, beside the reference server in files", 5, self._least(APPEND_ONE, 64, "reference")
+            ),
+            Target(
+                "append to 64 streams, fsynced, beside the reference server in files",
+                5,
+                self._least(APPEND_MANY, 64, "reference"),
+            ),
+        ]
+
+    def _in_memory(self) -> Iterator[tuple[str, int, float | None]]:
+        seen = dict.fromkeys((row.load, row.connections) for row in self.rows if row.load in (PUBLISH, PULL))
+        for load, connections in seen:
+            yield load, connections, self._least(load, connections, "SQS")
+
+    def _least(self, load: str, connections: int, server: str) -> float | None:
+        """The smallest ratio to the servers of that name; of the reference only where it keeps the like promise of an fsync."""
+        ratios = [
+            ratio
+            for row in self.rows
+            if (row.load, row.connections) == (load, connections)
+            and server in row.server
+            and not (load in (APPEND_ONE, APPEND_MANY) and row.promise == MEMORY)
+            and (ratio := self.ratio(row)) is not None
+        ]
+        return min(ratios, default=None)
+
+
+def written(results: Results, facts: Sequence[str]) -> str:
+    targets = results.targets()
+    verdicts = [
+        [target.what, f"{target.needed:g}", "" if target.found is None else f"{target.found:.2f}", target.verdict]
+        for target in targets
+    ]
+    ahead = [f"- {line}" for line in results.ahead()] or ["- nowhere"]
+    return "\n".join(
+        [
+            "# Postroad beside its peers",
+            "",
+            "Written by `make bench`; nothing here is typed by hand.",
+            "",
+            *(f"- {fact}" for fact in facts),
+            "",
+            "Only ratios mean something on another machine. They are like for like: peers that fsync before they answer stand",
+            "beside Postroad with sync always, all others beside Postroad with an interval.",
+            "",
+            results.table(),
+            "",
+            "## Where a peer is ahead",
+            "",
+            *ahead,
+            "",
+            "## Targets",
+            "",
+            table(["what", "times, at least", "found", ""], verdicts),
+            "",
+        ]
+    )

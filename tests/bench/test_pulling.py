@@ -1,0 +1,67 @@
+"""The consumers of `make bench` count what a server gave them, and nothing else."""
+
+import asyncio
+import threading
+
+import pytest
+from benchmarks.peers.peer import Queue, Request
+from benchmarks.pulling import pulled
+
+
+class Server:
+    """Gives out `waiting` messages, each to be acknowledged; if told to, every third acknowledgement fails, and every answer ends
+    its connection.
+    """
+
+    def __init__(self, waiting: int, *, is_failing: bool = False, is_closing: bool = False) -> None:
+        self.waiting, self.acked, self._is_failing, self._is_closing = waiting, 0, is_failing, is_closing
+        self._loop = asyncio.new_event_loop()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readline():
+            while await reader.readline() != b"\r\n":
+                pass
+            status, body = 200, b"{}"
+            if b"/ack/" in head:
+                self.acked += 1
+                status = 409 if self._is_failing and self.acked % 3 == 0 else 200
+            elif self.waiting:
+                self.waiting -= 1
+                body = b'{"id":%d}' % self.waiting
+            closing = b"Connection: close\r\n" if self._is_closing else b""
+            writer.write(b"HTTP/1.1 %d X\r\n%bcontent-length: %d\r\n\r\n%b" % (status, closing, len(body), body))
+            if self._is_closing:
+                break
+        writer.close()
+
+    def __enter__(self) -> Queue:
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        port = server.sockets[0].getsockname()[1]
+        return Queue(
+            f"http://127.0.0.1:{port}",
+            publish=Request("POST", "/"),
+            pull=Request("GET", "/pull"),
+            taken=lambda body: b"id" in body,
+            ack=lambda body: Request("GET", f"/ack/{body.decode()[6:-1]}"),
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+@pytest.mark.parametrize("is_closing", [False, True], ids=["one connection", "a connection for each request"])
+def test_every_message_that_was_taken_and_acknowledged_counts_once(is_closing: bool) -> None:
+    server = Server(100, is_closing=is_closing)
+    with server as queue:
+        load, empty = pulled(queue, 4, seconds=30, warm=0)
+    assert (round(load.per_second * 30), server.acked, load.failed) == (100, 100, 0)
+    assert empty == 40  # ten for each of the four, which then give up
+
+
+def test_a_refused_acknowledgement_does_not_count() -> None:
+    with Server(90, is_failing=True) as queue:
+        load, _ = pulled(queue, 4, seconds=30, warm=0)
+    assert (round(load.per_second * 30), load.failed) == (60, 30)
