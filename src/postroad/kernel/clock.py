@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Meta
@@ -16,15 +17,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-_second = -1
-_prefix = ""
-
-
 def rfc3339(at_ms: int) -> str:
-    """`2026-11-15T20:45:07.123Z`. The text of the current second is kept, since nearly every call is about now."""
-    global _second, _prefix
+    """`2026-11-15T20:45:07.123Z`."""
     second, millis = divmod(at_ms, 1000)
-    if second != _second:
-        _prefix = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        _second = second
-    return f"{_prefix}.{millis:03d}Z"
+    return f"{_seconds_text(second)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _seconds_text(second: int) -> str:
+    """Kept, since most calls are about few seconds: now, when a message came, when its lease ends."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
