@@ -19,8 +19,8 @@ from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]
 
-EVENTS = int(os.environ.get("EVENTS", "60000"))  # 1,000,000 by hand
-KILLS = int(os.environ.get("KILLS", "3"))  # 10 by hand
+EVENTS = int(os.environ.get("EVENTS", "30000"))  # 1,000,000 by hand
+KILLS = int(os.environ.get("KILLS", "2"))  # 10 by hand
 FRAME = 200
 
 
