@@ -230,13 +230,20 @@ class _Server(Server):
 
 @asynccontextmanager
 async def served(
-    app: App, *, head_bytes_max: int = 32 * 1024, head_seconds_max: float = 10, body_seconds_max: float = 10
+    app: App,
+    *,
+    head_bytes_max: int = 32 * 1024,
+    head_seconds_max: float = 10,
+    body_seconds_max: float = 10,
+    unread_seconds_max: float = 30,
+    rest_seconds_max: int = 75,
 ) -> AsyncIterator[str]:
     """The app behind its server, at the URL that is given; when the block ends the server stops as a worker's does."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = _Server(app, RequestLimits(head_bytes_max, head_seconds_max, body_seconds_max))
+    limits = RequestLimits(head_bytes_max, head_seconds_max, body_seconds_max, unread_seconds_max, rest_seconds_max)
+    server = _Server(app, limits)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await eventually(lambda: server.started or serving.done())

@@ -177,6 +177,10 @@ class Settings:
     head_bytes_max: int = _setting(32 * _KIB, "Largest head of a request: its line and headers.", _positive)
     head_seconds_max: float = _setting(10.0, "Seconds that a client may take to send a request's head.", _positive)
     body_seconds_max: float = _setting(30.0, "Seconds that a client may take to send a request's body.", _positive)
+    unread_seconds_max: float = _setting(
+        30.0, "Seconds after which a client is let go that reads nothing of what waits for it.", _positive
+    )
+    rest_seconds_max: int = _setting(75, "Seconds that a connection may rest between requests before it is closed.", _positive)
 
     public_url: str | None = _setting(
         None, "How clients reach this installation, such as `https://mq.example.com`: for links in answers.", _is_url

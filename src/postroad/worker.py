@@ -23,7 +23,13 @@ def _calm_garbage_collector() -> None:
 async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
         _calm_garbage_collector()
-        limits = RequestLimits(settings.head_bytes_max, settings.head_seconds_max, settings.body_seconds_max)
+        limits = RequestLimits(
+            settings.head_bytes_max,
+            settings.head_seconds_max,
+            settings.body_seconds_max,
+            settings.unread_seconds_max,
+            settings.rest_seconds_max,
+        )
         await Server(node.app, limits, stop_seconds=settings.stop_seconds).serve(sockets=[listener])
 
 

@@ -105,6 +105,21 @@ async def test_a_connection_that_rests_between_requests_is_kept() -> None:
         assert (await connection.answer()).status == 200
 
 
+async def test_blank_lines_do_not_keep_a_connection_that_rests() -> None:
+    async with served(small_app(NOTES), rest_seconds_max=1) as url, raw_connection(url) as connection:
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+        await connection.send(b"\r\n")
+        assert await connection.is_closed()
+
+
+async def test_a_blank_line_before_a_request_is_skipped(url: str) -> None:
+    async with raw_connection(url) as connection:
+        for _ in range(2):
+            await connection.send(b"\r\n" + head(10) + b'{"text": "abc"}')
+            assert (await connection.answer()).status == 200
+
+
 async def test_two_requests_in_one_piece_are_both_served(url: str) -> None:
     async with raw_connection(url) as connection:
         await connection.send((head(10) + b'{"text": "abc"}') * 2)

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import sys
 from typing import Any
 
+import httptools
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -47,30 +49,45 @@ class RequestLimits(msgspec.Struct, frozen=True):
     head_bytes_max: int
     head_seconds_max: float
     body_seconds_max: float
+    unread_seconds_max: float
+    rest_seconds_max: int
 
 
 def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
-    """The protocol of one connection, which ends it when a head is too large, a head or body too slow, or it is not HTTP.
+    """The protocol of one connection, which ends it when a head is too large, a head or body too slow, an answer is not read, or
+    it is not HTTP.
 
     A request that comes in one piece, as nearly all do, starts no clock.
     """
     too_large = HeadersTooLarge(f"the request's head is over {limits.head_bytes_max} bytes")
 
     class Limited(HttpToolsProtocol):
-        _chunk_bytes = 0
+        _chunk = b""
+        _reworded: bytes | None = None
         _head_bytes = 0
         _is_head_open = True
         _is_body_open = False
+        _loose_bytes = 0  # that an open body has had since its last data: trailers, or what stands beside a chunk's length
         _clock: asyncio.TimerHandle | None = None
+        _unread_bytes = 0
+        _reader_clock: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
             self._clock = self.loop.call_later(limits.head_seconds_max, self._refuse, HeadTooSlow())
 
         def data_received(self, data: bytes) -> None:
-            self._chunk_bytes = len(data)
+            self._chunk = data
+            self._loose_bytes += len(data)
             super().data_received(data)
-            if not (self._is_head_open or self._is_body_open) or self.transport.is_closing():
+            self._chunk = b""
+            if self.transport.is_closing():
+                return
+            if not (self._is_head_open or self._is_body_open):
+                self._rest_on()
+                return
+            if self._is_body_open and self._loose_bytes > limits.head_bytes_max:
+                self._refuse(too_large)
                 return
             if self._is_head_open:
                 self._head_bytes += len(data)
@@ -88,24 +105,87 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
+            if self.parser.should_upgrade():
+                self._reworded = self._without_upgrade()
+                if self._reworded is not None:
+                    return
             self._is_head_open = False
             self._stop_clock()
-            if self._head_bytes + self._chunk_bytes > limits.head_bytes_max and self._headers_bytes() > limits.head_bytes_max:
+            if self._head_bytes + len(self._chunk) > limits.head_bytes_max and self._headers_bytes() > limits.head_bytes_max:
                 self._refuse(too_large)
                 return
-            self._is_body_open = True
+            self._is_body_open, self._loose_bytes = True, 0
             super().on_headers_complete()
+            self.headers = []  # trailers go here, and nowhere: they are no part of the head, which the app may not have read yet
+
+        def on_body(self, body: bytes) -> None:
+            self._loose_bytes = 0
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
+            if self._reworded is not None:
+                return
             self._is_body_open = False
             self._stop_clock()
             super().on_message_complete()
 
+        def _without_upgrade(self) -> bytes | None:
+            """The head without its wish for another protocol, None if it has none (and is a CONNECT).
+
+            Clients that would rather speak HTTP/2 begin so. httptools takes what follows for that protocol: the request's body
+            would be lost, or be taken for the next request.
+            """
+            if all(name != b"upgrade" for name, _ in self.headers):
+                return None
+            kept = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection", b"http2-settings")]
+            if not self.parser.should_keep_alive():
+                kept.append((b"connection", b"close"))
+            first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            return first + b"".join([b"%b: %b\r\n" % header for header in kept]) + b"\r\n"
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Called where the parser has stopped at the end of such a head: a new one begins with the other."""
+            stopped, reworded = sys.exc_info()[1], self._reworded
+            if reworded is not None and isinstance(stopped, httptools.HttpParserUpgrade):
+                self._reworded, self._head_bytes = None, 0
+                self.parser = httptools.HttpRequestParser(self)
+                self.data_received(reworded + self._chunk[stopped.args[0] :])
+
         def _headers_bytes(self) -> int:
             return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
+        def _rest_on(self) -> None:
+            """Blank lines between requests stop the keep-alive timer, but begin nothing."""
+            if self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
+                self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._await_reader()
+
+        def resume_writing(self) -> None:
+            self._stop_reader_clock()
+            super().resume_writing()
+
+        def _await_reader(self) -> None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            self._reader_clock = self.loop.call_later(limits.unread_seconds_max, self._look_at_reader)
+
+        def _look_at_reader(self) -> None:
+            """Who reads slowly is waited for; who reads nothing would keep what it was sent in memory for ever."""
+            if self.transport.get_write_buffer_size() < self._unread_bytes:
+                self._await_reader()
+            else:
+                self.transport.abort()
+
+        def _stop_reader_clock(self) -> None:
+            if self._reader_clock is not None:
+                self._reader_clock.cancel()
+                self._reader_clock = None
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_clock()
+            self._stop_reader_clock()
             super().connection_lost(exc)
 
         def _stop_clock(self) -> None:
@@ -148,7 +228,7 @@ class Server(uvicorn.Server):
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            timeout_keep_alive=75,
+            timeout_keep_alive=limits.rest_seconds_max,
             timeout_graceful_shutdown=max(1, round(stop_seconds)),
             backlog=4096,
         )
