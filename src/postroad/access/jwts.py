@@ -28,7 +28,8 @@ SECRETS_MAX = 5
 _LEEWAY_SECONDS = 5
 _SCOPES = {"read": Scope.READ, "write": Scope.WRITE}
 _TEXT_MAX = 4096
-_UNREADABLE = (jwt.InvalidTokenError, RecursionError, TypeError, OverflowError)  # nested too deeply, or claims of odd types
+# A secret that looks like a public key is none to HS256; the others are texts nested too deeply, or claims of odd types.
+_UNREADABLE = (jwt.PyJWTError, RecursionError, TypeError, OverflowError)
 
 log = structlog.get_logger("postroad.access")
 

@@ -86,9 +86,12 @@ def escape(name: str) -> str:
 
 
 def unescape(token: str) -> str:
-    """The name that `escape` made this token of."""
-    raw = _ESCAPED.sub(lambda m: chr(int(m[1], 16)) if m[1] else _LONG[m[2]], token)
-    return raw.encode("latin-1").decode("utf-8", "surrogatepass")
+    """The name that `escape` made this token of. Raises ValueError if there is none."""
+    raw = _ESCAPED.sub(lambda m: chr(int(m[1], 16)) if m[1] else _LONG.get(m[2], ""), token)
+    name = raw.encode("latin-1").decode("utf-8", "surrogatepass")
+    if escape(name) != token:
+        raise ValueError(f"not a token of a name: {token[:100]!r}")
+    return name
 
 
 def tenant_id(text: str) -> str:

@@ -18,7 +18,7 @@ from postroad.engine.commit import Committers, Draft
 from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.engine.link import Link
 from postroad.engine.log import Entry
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import MessageNotFound
 from postroad.kernel.names import dead_stream, escape
 from postroad.queues.filters import MessageFilter, Sieve
@@ -29,8 +29,8 @@ from postroad.queues.rules import (
     StoredMessage,
     decode_dead,
     decode_failure,
-    decode_message,
     encode_message,
+    read_message,
 )
 from postroad.queues.search import Found, Span, look_through
 
@@ -96,7 +96,7 @@ class DeadLetters:
         stored = await self._failures.get(key)
         try:
             return decode_failure(stored.value) if stored is not None and stored.value is not None else None
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             return None
 
     async def bury(
@@ -196,8 +196,9 @@ def _dead(entry: Entry, sieve: Sieve) -> Dead | None:
         return None
     try:
         letter = decode_dead(entry.payload)
-        message = decode_message(letter.message)
-    except (msgspec.DecodeError, RecursionError):
+        message = read_message(bytes(letter.message))
+        rfc3339(letter.dead_at), rfc3339(letter.first_failed_at or 0)
+    except (ValueError, RecursionError, OverflowError, OSError):
         log.error("dead_letter_unreadable", subject=entry.subject, sequence=entry.sequence)
         return None
     return Dead(entry.sequence, letter, message) if sieve.takes_reason(letter.reason) and sieve.takes(message) else None

@@ -1,12 +1,10 @@
 """What a consumer does with messages: lease them, keep them, settle them. At least once."""
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
 import structlog
 
 from postroad.access.preferences import AuditMode, PreferenceStore
@@ -32,6 +30,7 @@ from postroad.queues.rules import (
     as_leased,
     decode_message,
     is_spent,
+    read_message,
     retry_delay_ms,
 )
 from postroad.telemetry.catalogue import JobEvent
@@ -292,12 +291,8 @@ def _until(receipt: Receipt, deadline_ms: int) -> Receipt:
 def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
     """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
     try:
-        if not delivered.payload.isascii():
-            delivered.payload.decode()
-        stored = decode_message(delivered.payload)
-        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
-        return stored
-    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, OSError):
+        return read_message(delivered.payload)
+    except ValueError:
         log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
         return None
 

@@ -182,6 +182,18 @@ decode_dead = msgspec.json.Decoder(DeadLetter).decode
 decode_failure = msgspec.json.Decoder(Failure).decode
 
 
+def read_message(payload: bytes) -> StoredMessage:
+    """A message of ours. Raises ValueError for anything else: who has access to the engine may have put it into the stream."""
+    try:
+        if not payload.isascii():
+            payload.decode()  # msgspec.Raw skips over strings without looking at them
+        stored = decode_message(payload)
+        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
+    except (RecursionError, OverflowError, OSError) as exc:
+        raise ValueError("nested too deeply, or of no time that there is") from exc
+    return stored
+
+
 def retry_delay_ms(settings: QueueSettings, attempt: int) -> int:
     """How long to wait after this attempt, by the queue's ladder."""
     ladder = settings.retry_delays_ms

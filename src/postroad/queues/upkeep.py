@@ -20,7 +20,7 @@ from postroad.queues.dead import Dead, DeadLetters
 from postroad.queues.definitions import Definitions
 from postroad.queues.filters import MessageFilter, Sieve
 from postroad.queues.meter import Meter
-from postroad.queues.rules import QueueRecord, StoredMessage, decode_message
+from postroad.queues.rules import QueueRecord, StoredMessage, read_message
 from postroad.queues.search import Found, Span, look_through
 from postroad.queues.service import Queues
 from postroad.tasks.rules import Progress, TaskRecord
@@ -232,7 +232,7 @@ def _waiting(entry: Entry, sieve: Sieve, *, is_delayed: bool) -> Waiting | None:
     if not sieve.may_take(entry.payload):
         return None
     try:
-        message = decode_message(entry.payload)
-    except (msgspec.DecodeError, RecursionError):
+        message = read_message(entry.payload)
+    except ValueError:
         return None
     return Waiting(entry.sequence, entry.at_ms, message, is_delayed) if sieve.takes(message) else None

@@ -95,7 +95,10 @@ def _fork_of(request: Request, tenant: str) -> ForkOf | None:
 
 def _source_id(text: str, tenant: str) -> str:
     """The stream that a URL's path names, if it is one of this tenant's."""
-    path = unquote(urlsplit(text).path)
+    try:
+        path = unquote(urlsplit(text).path)
+    except ValueError:  # such as `http://[`
+        path = ""
     for root in ("/v1/stream/", f"/v1/{tenant}/stream/"):
         if path.startswith(root):
             return stream_id(path.removeprefix(root))

@@ -97,7 +97,7 @@ def _head(line: bytes) -> _Head:
     and a reader that stumbled over it would do so again each time it comes back."""
     try:
         return _head_of(line)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not JSON, another shape, or not UTF-8
         return _Head()
 
 
