@@ -1,11 +1,14 @@
-"""Whole installations for tests that kill them."""
+"""Whole installations for tests that kill them, and a gateway for those that only send it nonsense."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.gateway_fixtures import gateway, tenant
 from tests.installation import Installation
+
+__all__ = ["gateway", "install", "tenant"]
 
 Install = Callable[..., Installation]
 
