@@ -184,9 +184,8 @@ class Campaign:
         written = {
             kind: sum(one.done for one in self.writers if one.name.startswith(kind)) for kind in ("publisher", "log", "news")
         }
-        stale = self.log.stale["read"] + self.news.stale["read"]
         return (
             f"{written['publisher']} published, {len(self.queue.acked)} acked, {written['log']} appended, "
-            f"{written['news']} fanned out to {SESSIONS} sessions; {stale} reads behind their writer; "
+            f"{written['news']} fanned out to {SESSIONS} sessions; "
             f"refused {dict(self.front.answers.counted)}, unanswered {dict(self.front.answers.unanswered)}"
         )

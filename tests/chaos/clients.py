@@ -230,7 +230,7 @@ class Appender(Client):
         if answer is None or answer.status != 200:
             return
         if list(message) not in answer.json and "stream-up-to-date" in answer.headers:
-            self.model.stale["read"] += 1
+            self.model.stale.append(message)
 
 
 @dataclass(slots=True)

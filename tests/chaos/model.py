@@ -65,7 +65,7 @@ class StreamModel:
     in_doubt: set[Message] = field(default_factory=set)
     ends: dict[Message, str] = field(default_factory=dict)  # the offset behind it, as its answer said
     refusals: list[str] = field(default_factory=list)  # of appends that had to be taken
-    stale: Counter[str] = field(default_factory=Counter)  # reads after an answer that did not have what was answered
+    stale: list[Message] = field(default_factory=list)  # acknowledged, and then not found by who read up to the end
 
     def sent(self, message: Message) -> None:
         self.in_doubt.add(message)
@@ -82,6 +82,8 @@ class StreamModel:
     def violations(self, content: Sequence[Message]) -> list[str]:
         """`content`: all that is in the stream, in order."""
         found = [f"{self.name}: {refusal}" for refusal in self.refusals]
+        if self.stale:
+            found.append(f"{self.name}: {len(self.stale)} were acknowledged and then not read: {_some(self.stale)}")
         there = Counter(content)
         if twice := [message for message, count in there.items() if count > 1]:
             found.append(f"{self.name}: {len(twice)} appends are there twice: {_some(twice)}")

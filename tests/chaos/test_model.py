@@ -79,6 +79,12 @@ def test_what_breaks_a_streams_promises_is_told(content: list[Message], word: st
     assert any(word in violation for violation in _stream().violations(content))
 
 
+def test_who_does_not_read_what_was_acknowledged_is_told() -> None:
+    stream = _stream()
+    stream.stale.append(A1)
+    assert ["not read" in violation for violation in stream.violations([A0, A1, B0])] == [True]
+
+
 @pytest.mark.parametrize("seen", [[1, 2], [1, 2, 2, 3], [1, 3], [2, 1, 3], [1, 2, 3, 3]])
 def test_a_reader_that_saw_something_else_is_told(seen: list[int]) -> None:
     assert reader_violations("reader", seen, [1, 2, 3])

@@ -15,6 +15,7 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUn
         (400, 10054, TooLarge),
         (503, 10008, EngineUnavailable),  # no JetStream just now
         (503, 1, EngineUnavailable),
+        (409, 10158, EngineUnavailable),  # an earlier try of the same message is on its way
         (400, 10025, EngineRefused),
         (404, 10059, EngineRefused),
     ],

@@ -81,15 +81,17 @@ async def test_without_a_majority_everyone_is_told_so_until_it_is_back(world: Cl
         refused = at_work.front.answers.counted
         await eventually(lambda: refused["503 engine-unavailable"] >= 10, 40)
         for url in world.urls():
-            await eventually(lambda url=url: _readiness(url, 503), 30)  # type: ignore[misc]
+            await eventually(lambda url=url: _is_refused(f"{url}/readyz"), 30)  # type: ignore[misc]
+            reading = f"{url}{at_work.log_path}?offset=-1"
+            assert await _is_refused(reading, world.headers()), "nobody could say whether that is all"
         for node in lost:
             node.start()
         await at_work.moves_on(3, 40)
 
 
-async def _readiness(url: str, status: int) -> bool:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
-        return answer.status == status
+async def _is_refused(url: str, headers: dict[str, str] | None = None) -> bool:
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as answer:
+        return answer.status == 503
 
 
 async def test_a_full_queue_says_so_and_keeps_what_it_took(world: Clustered) -> None:

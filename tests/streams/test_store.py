@@ -1,5 +1,6 @@
 """What is stored of a stream, and what is known again from it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,6 +155,47 @@ async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(wo
     known = await other.store.known(stream, with_producers=True)
     assert known.producers == {"q": Producer(0, 0)}
     assert known.last_seq == "a"
+
+
+def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
+    """The worker is on a cluster, and the replica that answers it lacks the newest entry when it is read for the first times."""
+    monkeypatch.setattr(worker.link, "settings", replace(worker.link.settings, has_replicas=True))
+    really, left = log.read, [reads]
+
+    async def behind(*arguments: Any, **more: Any) -> log.Page:
+        page = await really(*arguments, **more)
+        left[0] -= 1
+        if left[0] < 0 or not page.entries:
+            return page
+        return log.Page(page.entries[:-1], page.entries[-1].sequence, 0)
+
+    monkeypatch.setattr(log, "read", behind)
+
+
+async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
+    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream)
+    for number in range(3):
+        await worker.append(stream, b"x", ("p", 0, number))
+    lag(monkeypatch, other, 2)
+    assert (await other.append(stream, b"x", ("p", 0, 2))).is_duplicate
+    assert await worker.read_all(stream) == [b"x", b"x", b"x"]
+
+
+async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Name(name, "a")
+    await worker.create(stream, b"one")
+    await worker.append(stream, b"two")
+    lag(monkeypatch, worker, 2)
+    chunk = await worker.streams.read(stream, 0)
+    assert (list(chunk.payloads), chunk.is_end) == ([b"one", b"two"], True)
+    lag(monkeypatch, worker, 1000)
+    chunk = await worker.streams.read(stream, 0)
+    assert (list(chunk.payloads), chunk.is_end) == ([b"one"], False)
 
 
 def spy_on_reading(stream: Name, monkeypatch: pytest.MonkeyPatch) -> list[int]:
