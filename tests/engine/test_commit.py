@@ -282,8 +282,9 @@ async def test_a_lost_answer_to_what_belongs_together_is_asked_for_again(
     await _assert_stored_once(link, name, drafts + more, stored)
 
 
-async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(link: Link, name: str) -> None:
-    await make_stream(link, name)
+@pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
+async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(link: Link, name: str, allow_rollup_hdrs: bool) -> None:
+    await make_stream(link, name, allow_rollup_hdrs=allow_rollup_hdrs)
     committer = committer_of(link, name)
     drafts = [draft(f"{name}.a", b"one"), draft(f"{name}.b", b"two")]
     assert list(await committer.append_together(drafts)) == [Stored(1), Stored(2)]
@@ -291,9 +292,12 @@ async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(link: 
     assert await _count(link, name) == 2
 
 
+@pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
 @pytest.mark.parametrize("known_first", [False, True])
-async def test_one_known_id_among_what_belongs_together_stores_nothing_of_it(link: Link, name: str, known_first: bool) -> None:
-    await make_stream(link, name)
+async def test_one_known_id_among_what_belongs_together_stores_nothing_of_it(
+    link: Link, name: str, known_first: bool, allow_rollup_hdrs: bool
+) -> None:
+    await make_stream(link, name, allow_rollup_hdrs=allow_rollup_hdrs)
     committer = committer_of(link, name)
     known = draft(f"{name}.a", b"known")
     await committer.append(known)

@@ -10,11 +10,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from postroad.kernel.errors import PostroadError
 from tests.chaos.campaign import Campaign
 from tests.chaos.clients import Front, Publisher, Worker
 from tests.chaos.model import Answers
 from tests.chaos.sdk import SdkCampaign
 from tests.chaos.world import Clustered
+from tests.engine.streams import committer_of, draft, make_stream
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
@@ -50,6 +52,25 @@ async def campaign(world: Clustered, name: str, *also_expected: int, **more: Any
     violations = await made.end()
     print(made.summary())
     assert violations == []
+
+
+@pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
+async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Clustered, allow_rollup_hdrs: bool) -> None:
+    """What belongs together and is sent again is refused as a batch; then each id is asked for, known or not."""
+    link = await world.cluster.link()
+    try:
+        name = f"asked-{allow_rollup_hdrs}"
+        await make_stream(link, name, num_replicas=3, allow_rollup_hdrs=allow_rollup_hdrs)
+        committer = committer_of(link, name)
+        known, unknown = [draft(f"{name}.{number}") for number in range(2)], draft(f"{name}.new")
+        first = await committer.append_together(known)
+        again = await committer.append_together(known)
+        assert [one.sequence for one in again] == [one.sequence for one in first] and all(one.is_duplicate for one in again)
+        with pytest.raises(PostroadError):
+            await committer.append_together([known[0], unknown])
+        assert (await committer.append(unknown)).sequence == 3, "and it takes what comes"
+    finally:
+        await link.close()
 
 
 async def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(world: Clustered) -> None:

@@ -21,6 +21,10 @@ from postroad.engine.wire import publish_command
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, Overloaded, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
+# What no stream ever takes. Not every refusal will do: ids must be looked up before it, on a single server as on a cluster, and a
+# cluster's leader must refuse it before it tells the replicas. An expected last id is looked at by each of them as it writes, and
+# nats-server 2.15 then takes the stream for broken, for good.
+_NEVER = "Nats-Rollup: never\r\n"
 _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a message
 
 
@@ -266,7 +270,7 @@ class Committer:
         places: list[Stored] = []
         for draft in unit.drafts:
             # Known ids are looked up before conditions, so this answers with the place or an error, and stores nothing.
-            probe = Draft(draft.subject, b"", draft.id, "Nats-Expected-Last-Msg-Id: -\r\n")
+            probe = Draft(draft.subject, b"", draft.id, _NEVER)
             try:
                 [[place]] = await self._send([_Unit((probe,), 0, unit.give_up_at)])
             except (Lost, TimeoutError, EngineUnavailable) as exc:
