@@ -372,9 +372,12 @@ async def test_an_upgrade_that_is_not_known_is_a_request_like_any_other(hasty: s
     """As clients begin that would rather speak HTTP/2."""
     await with_things(tenant)
     wish = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"]
+    whole = head(tenant, *wish, b"Content-Length: 14") + BODY
     async with raw_connection(hasty) as connection:
-        for _ in range(2):
-            await connection.send(head(tenant, *wish, b"Content-Length: 14") + BODY)
+        for pieces in ([whole], [whole[:-5], whole[-5:]], [whole[:30], whole[30:]]):
+            for piece in pieces:
+                await connection.send(piece)
+                await asyncio.sleep(0)  # the server is in this process
             assert (await connection.answer()).status == 201
 
 
