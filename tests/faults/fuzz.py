@@ -14,7 +14,7 @@ SEED = 8 if _EXAMPLES is None else None  # for those that roll their own dice
 
 # The same examples each time, unless somebody asks for more of them: `FUZZ_EXAMPLES=20000 pytest tests/faults/test_bad_input.py`.
 bounded = hypothesis.settings(
-    max_examples=int(_EXAMPLES or 80),
+    max_examples=int(_EXAMPLES or 50),
     derandomize=_EXAMPLES is None,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
