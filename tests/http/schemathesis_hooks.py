@@ -48,6 +48,8 @@ _MEANING = (
     "covers at most",  # so many days by the minute or hour
     "not a cursor that this report gave out",
     "so many copies",  # as there are servers
+    "cannot place the queue there",
+    "a platform key has all scopes",
 )
 
 
