@@ -190,15 +190,16 @@ async def test_an_id_that_comes_twice_at_once_is_stored_once(link: Link, name: s
     assert len(await entries_of(link, name)) == 41
 
 
+@pytest.mark.parametrize("after", [None, 0], ids=["plain", "conditional"])
 @pytest.mark.parametrize("others", [0, 30])
 async def test_a_lost_answer_is_asked_for_again_and_is_no_duplicate_to_the_caller(
-    link: Link, cable: Cable, open_link: OpenLink, name: str, others: int
+    link: Link, cable: Cable, open_link: OpenLink, name: str, others: int, after: int | None
 ) -> None:
-    """The message was stored by the try whose answer was lost."""
+    """The message was stored by the try whose answer was lost. If it had a condition, that no longer holds for this reason."""
     await make_stream(link, name)
     committer = committer_of(await open_link(cable.url), name)
     cable.is_deaf = True
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(1 + others)]
+    drafts = [draft(f"{name}.{number}", b"%d" % number, after=after) for number in range(1 + others)]
     appending = asyncio.ensure_future(_outcomes(committer, drafts))
     await asyncio.wait_for(cable.swallowed.wait(), 5)
     await eventually(lambda: _count(link, name))

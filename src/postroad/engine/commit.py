@@ -264,8 +264,9 @@ class Committer:
         return True
 
     async def _found_stored(self, unit: _Unit, refusal: Exception) -> Sequence[Stored] | Exception:
-        """A batch whose ids are known is refused, unlike a single message. If all of them are, the unit is stored already."""
-        if len(unit.drafts) == 1 or not (unit.may_be_stored or isinstance(refusal, EngineRefused)):
+        """What an earlier try stored may be refused for that very reason: a batch with known ids is, and a condition is looked at
+        before the id. If all of its ids are known, the unit is stored already."""
+        if not (unit.may_be_stored or (len(unit.drafts) > 1 and isinstance(refusal, EngineRefused))):
             return refusal
         places: list[Stored] = []
         for draft in unit.drafts:
