@@ -39,22 +39,42 @@ QUEUES = (postroad.ALWAYS, postroad.TIMED, rabbitmq.PEER, webdis.ALWAYS, webdis.
 PUBLISHERS, CONSUMERS = (64, 256), (16, 64)
 APPENDERS = 64
 READERS, MESSAGES = 200, 500
+CALM_SECONDS_MAX = 20
 SECONDS_MAX = 14 * 60  # after that nothing new is begun
 
 Key = tuple[str, int]  # load and connections
 
 
 class Clock:
+    """How long the run takes, and how much of the machine it had."""
+
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._started, self._busy, self._own = time.monotonic(), busy_seconds(), own_seconds()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
+    @property
+    def others(self) -> float:
+        """The share of the processors that went to what is not this run and what it started."""
+        used = busy_seconds() - self._busy - (own_seconds() - self._own)
+        return max(0.0, used / (self.seconds * (os.cpu_count() or 1)))
+
     def check(self) -> None:
         if self.seconds > SECONDS_MAX:
             raise Unavailable("no time was left")
+
+
+def busy_seconds() -> float:
+    """What all processors have worked since the machine started; its fourth and fifth number are idleness."""
+    numbers = [int(number) for number in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def say(text: str) -> None:
@@ -89,16 +109,36 @@ def tried(queue: Queue) -> None:
             raise Unavailable(f"the acknowledgement was answered {status}: {body[:200].decode(errors='replace')}")
 
 
+def calm(queue: Queue) -> None:
+    """Until a publish is answered soon: a slow server still works on what wrk had sent when it stopped."""
+    until = time.monotonic() + CALM_SECONDS_MAX
+    while time.monotonic() < until:
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            answered(queue.url, queue.publish)
+            if time.monotonic() - started < 0.25:
+                return
+
+
 def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
     with peer.running() as queue:
         tried(queue)
         published(queue, 8, 1)
+        waiting = 0.0
         for connections in PUBLISHERS:
             load = published(queue, connections, seconds)
+            waiting += load.per_second * seconds
             yield (PUBLISH, connections), load, f"{load.failed} failed" if load.failed else ""
+        needed = 0.0
         for connections in CONSUMERS:
+            if waiting < needed:  # who pulls faster than it publishes would run empty
+                waiting += published(queue, max(CONSUMERS), seconds).per_second * seconds
+            calm(queue)
             load, empty = pulled(queue, connections, seconds - 1)
+            waiting -= load.per_second * seconds
+            needed = 2 * load.per_second * seconds
             notes = [f"{load.failed} failed"] if load.failed else []
+            notes += [] if load.per_second else ["none ended in time"]
             yield (PULL, connections), load, ", ".join([*notes, *([f"{empty} empty answers"] if empty else [])])
 
 
@@ -250,9 +290,10 @@ def versions() -> Iterator[str]:
 def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:
     seconds, rounds = chosen.seconds, chosen.rounds
     machine = f"{os.cpu_count()} cores of {platform.machine()} for servers and load alike"
-    measures = f"each number of publishing from {seconds} s of wrk, of pulling from {seconds - 1} s; means of {rounds} rounds"
+    measures = f"each number of publishing from {seconds} s of wrk, of pulling from {seconds - 1} s; means of the rounds"
     return [
         f"machine: {machine}; an fsync of 4 KiB takes {fsync_ms():.2f} ms",
+        f"other work on it during the run: {100 * clock.others:.0f} % of its processors; far from 0, even the ratios are loose",
         f"versions: {'; '.join(versions())}",
         f"command: `python -m benchmarks.compare --seconds {seconds} --rounds {rounds}`; {clock.seconds / 60:.0f} minutes",
         f"measures: {measures}",

@@ -35,10 +35,10 @@ class Server:
         writer.close()
 
     def __enter__(self) -> Queue:
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        port = server.sockets[0].getsockname()[1]
+        port = self._server.sockets[0].getsockname()[1]
         return Queue(
             f"http://127.0.0.1:{port}",
             publish=Request("POST", "/"),
@@ -48,8 +48,17 @@ class Server:
         )
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        open_ones = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in open_ones:
+            task.cancel()
+        await asyncio.gather(*open_ones, return_exceptions=True)
 
 
 @pytest.mark.parametrize("is_closing", [False, True], ids=["one connection", "a connection for each request"])
