@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroad.engine import log as stored_log
 from postroad.engine.link import Link, LinkSettings
+from postroad.kernel.clock import rfc3339
 from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, Progress, Wishes, held
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.rollups import KEY, ROLLUPS, measures, merge
@@ -173,8 +174,8 @@ def test_an_event_that_is_told_again_a_minute_later_counts_once(world: World) ->
     events = Traffic(8, tenants=("acme",)).jobs(20, minutes=1)
     send(world.settings, framed(events))
     world.pipeline().run_once()
-    latest = max(event.timestamp for event in events)
-    again = msgspec.structs.replace(events[-1], timestamp=latest[:15] + "9" + latest[16:])
+    first = datetime.fromisoformat(events[-1].timestamp)
+    again = msgspec.structs.replace(events[-1], timestamp=rfc3339(int((first + timedelta(minutes=1)).timestamp() * 1000)))
     send(world.settings, framed([again]))
     world.pipeline().run_once()
     assert [progress.counts.duplicates for progress in world.told] == [0, 1]
