@@ -270,7 +270,7 @@ class Committer:
             return refusal
         places: list[Stored] = []
         for draft in unit.drafts:
-            # Known ids are looked up before conditions, so this answers with the place or an error, and stores nothing.
+            # A known id is looked up before this refusal, so the answer is the place or an error, and nothing is stored.
             probe = Draft(draft.subject, b"", draft.id, _NEVER)
             try:
                 [[place]] = await self._send([_Unit((probe,), 0, unit.give_up_at)])

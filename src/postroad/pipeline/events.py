@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
 from postroad.pipeline import lines
-from postroad.pipeline.schemas import QUARANTINE, events_schema
+from postroad.pipeline.schemas import events_schema
 from postroad.telemetry.frames import STREAMS
 
 EVENT, BAD = "event", "bad"  # what a parsed line is
@@ -48,10 +48,6 @@ def parsed_lines(messages: DataFrame) -> DataFrame:
         F.when(F.col("fault").isNull(), F.lit(EVENT)).otherwise(F.lit(BAD)).alias("state"),
         F.date_format("time", "yyyy-MM-dd").alias("day"),
     )
-
-
-def quarantined(parsed: DataFrame) -> DataFrame:
-    return parsed.where(F.col("state") == BAD).select(*QUARANTINE.names)
 
 
 def without_duplicates(events: DataFrame, seen: DataFrame) -> DataFrame:

@@ -87,9 +87,8 @@ def few_rows(session: SparkSession) -> Iterator[None]:
 
 @cache
 def worker_python() -> str:
-    """This Python, for Spark's workers on this machine. Spark would have them import PySpark from an archive, which is compiled
-    anew in every process: every
-    source, and every first task, waits for that second."""
+    """This Python, for Spark's workers on this machine. Spark would have them import PySpark from an archive, which each process
+    compiles anew: a second for which every source, and every first task, has to wait."""
     folder = Path(tempfile.mkdtemp(prefix="postroad-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     script = folder / "python"
