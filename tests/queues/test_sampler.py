@@ -205,6 +205,8 @@ async def test_few_are_asked_about_at_a_time(watcher: Watcher, monkeypatch: pyte
 
     async def counting(self: Meter, record: QueueRecord, **more: bool) -> QueueStats:
         nonlocal now, most
+        if self is not watcher.meter:
+            return await sample(self, record, **more)
         now += 1
         most = max(most, now)
         try:

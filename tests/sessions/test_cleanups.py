@@ -154,8 +154,8 @@ async def test_a_request_that_cannot_be_met_just_now_comes_again(
 
     async def fails_once(self: Sessions, tenant: str, session: str) -> Any:
         nonlocal tries
-        tries += 1
-        if tries == 1:
+        tries += tenant == one.tenant
+        if tenant == one.tenant and tries == 1:
             raise EngineUnavailable("away")
         return await end(self, tenant, session)
 
