@@ -20,6 +20,7 @@ from postroad.http.routing import Route
 from postroad.kernel.caller import Need
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
 from postroad.kernel.json import encode
+from postroad.kernel.meters import write_down
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -97,6 +98,7 @@ class Operations:
         await self._admit_to_metrics(request)
         registry = REGISTRY
         if self.metrics_dir is not None:
+            write_down()
             registry = CollectorRegistry()
             MultiProcessCollector(registry, str(self.metrics_dir))  # type: ignore[no-untyped-call]
         return Reply(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())

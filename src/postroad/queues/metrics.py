@@ -1,7 +1,6 @@
 """What queues count."""
 
-from prometheus_client import Histogram
-
+from postroad.kernel.meters import Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")

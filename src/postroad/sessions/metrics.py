@@ -1,7 +1,6 @@
 """What sessions count, in the seed's categories."""
 
-from prometheus_client import Counter, Gauge, Histogram
-
+from postroad.kernel.meters import Counter, Gauge, Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 events = Counter(

@@ -1,5 +1,5 @@
 """What can be counted of subscriptions."""
 
-from prometheus_client import Counter
+from postroad.kernel.meters import Counter
 
 wakes = Counter("postroad_stream_wakes_total", "Subscribers that were woken, by how and what came of it.", ["kind", "outcome"])

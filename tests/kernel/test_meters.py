@@ -1,0 +1,63 @@
+"""Numbers that processes share: counted in memory, and in the file a moment later."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+COUNTING = """
+import sys, threading
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from postroad.kernel import meters
+
+def in_the_files():
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, sys.argv[1])
+    lines = [line.rpartition(" ") for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+done = meters.Counter("done_total", "Done.", ["who"])
+took = meters.Histogram("took_seconds", "Took.", buckets=(1, 2))
+open_now = meters.Gauge("open_now", "Open.", multiprocess_mode="livesum")
+
+def work():
+    for _ in range(20_000):
+        done.labels("a").inc()
+        open_now.inc()
+        open_now.dec()
+    took.observe(1.5)
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+open_now.inc()
+meters.write_down()
+found = in_the_files()
+assert found['done_total{who="a"}'] == 80_000, found
+assert found["open_now"] == 1, found
+assert (found['took_seconds_bucket{le="1.0"}'], found['took_seconds_bucket{le="2.0"}'], found["took_seconds_sum"]) == (0, 4, 6)
+open_now.set(7)
+assert in_the_files()["open_now"] == 7
+done.labels("a").inc(5)
+assert done.labels("a")._value.get() == 80_005
+"""
+
+READING = """
+import sys
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = CollectorRegistry()
+MultiProcessCollector(registry, sys.argv[1])
+assert 'done_total{who="a"} 80005.0' in generate_latest(registry).decode()
+"""
+
+
+def run(program: str, folder: Path) -> None:
+    command = [sys.executable, "-c", program, str(folder)]
+    ended = subprocess.run(command, env={"PROMETHEUS_MULTIPROC_DIR": str(folder)}, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_nothing_that_threads_count_is_lost_and_all_is_in_the_files_at_the_end(tmp_path: Path) -> None:
+    run(COUNTING, tmp_path)
+    run(READING, tmp_path)
