@@ -10,6 +10,7 @@ from postroad.engine import log as stored_log
 from postroad.engine.commit import Draft
 from postroad.engine.layout import delete_stream, stream_info
 from postroad.engine.link import Link
+from postroad.jobs import following as following_module
 from postroad.jobs import metrics
 from postroad.jobs.following import stream_now
 from postroad.jobs.lookup import Wanted, find, page
@@ -281,6 +282,20 @@ async def test_it_survives_the_engines_death(
     await caught_up(projection, link, "t")
     assert [await status_of(projection, life) for life in (one, two)] == ["queued", "queued"]
     assert (await stream_info(link, "JOBS")) is not None
+
+
+async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kept_waiting(
+    link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_module, "_REST_SECONDS", 60)
+    projection, jobs = following(), [life() for _ in range(3)]
+    await send(outbox, jobs[0].queued())
+    await caught_up(projection, link, jobs[0].tenant)
+    for number in (1, 2):
+        await send(outbox, jobs[number].queued())
+        assert await status_of(projection, jobs[number]) is None
+        await caught_up(projection, link, jobs[0].tenant)
+        assert await status_of(projection, jobs[number]) == "queued"
 
 
 async def test_waiting_has_an_end(link: Link, outbox: Outbox, following: Following) -> None:

@@ -1,6 +1,7 @@
 """A store that is kept up with `JOBS`: frames are read in the event loop, and folded in batches in the store's own thread."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
@@ -22,7 +23,8 @@ from postroad.kernel.clock import Clock
 STREAM = "JOBS"
 SUBJECT = "job.>"
 _BATCH_BYTES = 2 * 1024 * 1024  # some 5,000 events: only while there is that much to catch up with, so nobody waits for less
-_FRAMES_AHEAD = 64
+_FRAMES_AHEAD = 256
+_REST_SECONDS = 0.05  # between two batches while nobody asks: a batch has a price, whatever is in it
 _LOGGED_MAX = 10
 
 P = ParamSpec("P")
@@ -73,14 +75,27 @@ class Follower:
         self.last_at_ms = 0
         self._link, self._clock, self._applied = link, clock, applied
         self._ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=_FRAMES_AHEAD)
+        self._wanted = asyncio.Event()
 
     async def run(self) -> None:
         tail = Tail(self._link, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
         await together(tail.run(), self._fold())
 
+    def hurry(self, *, is_awaited: bool) -> None:
+        """Whether somebody waits for what is folded next."""
+        (self._wanted.set if is_awaited else self._wanted.clear)()
+
+    async def _rest(self, until: float) -> None:
+        if until > asyncio.get_running_loop().time():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._wanted.wait()
+
     async def _fold(self) -> None:
+        rest_until = 0.0
         while True:
             entries = [await self._ready.get()]
+            await self._rest(rest_until)
             size = len(entries[0].payload)
             while size < _BATCH_BYTES and not self._ready.empty():
                 entries.append(self._ready.get_nowait())
@@ -89,6 +104,7 @@ class Follower:
                 await self.keeper.call(apply_frames, entries, self._clock())
             self.position, self.last_at_ms = entries[-1].sequence, entries[-1].at_ms
             self._applied()
+            rest_until = asyncio.get_running_loop().time() + _REST_SECONDS
 
     async def has_all(self) -> bool:
         """Whether the stream has nothing beyond the position: what was there may have been removed."""

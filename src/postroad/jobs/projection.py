@@ -93,6 +93,8 @@ class Projection:
             return True
         waiter = (sequence, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
+        if self._running:
+            self._running.current.hurry(is_awaited=True)
         try:
             async with asyncio.timeout(seconds):
                 await waiter[1]
@@ -108,6 +110,8 @@ class Projection:
         for sequence, future in self._waiters:
             if sequence <= position and not future.done():
                 future.set_result(None)
+        if self._running:
+            self._running.current.hurry(is_awaited=any(sequence > position for sequence, _ in self._waiters))
 
     @property
     def complete_since(self) -> int:

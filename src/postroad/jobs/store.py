@@ -18,7 +18,7 @@ from postroad.jobs.rules import UNFINISHED, Job, Purge, ended_at, fold, settle, 
 from postroad.jobs.telling import Batch, Line
 
 SCHEMA_VERSION = 2  # of the tables, and of a job as it is packed
-_LOAD_AT_ONCE = 500
+_LOAD_AT_ONCE = (8, 64, 500)
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -216,10 +216,10 @@ class Store:
             tenant_number = self._tenants.get(tenant)
             if tenant_number is None:
                 continue
-            for start in range(0, len(ids), _LOAD_AT_ONCE):
-                some = ids[start : start + _LOAD_AT_ONCE]
-                some += [""] * (_LOAD_AT_ONCE - len(some))  # one statement for all, so that it is prepared once
-                rows = self.connection.execute(_LOAD, (tenant_number, *some))
+            for start in range(0, len(ids), _LOAD_AT_ONCE[-1]):
+                some = ids[start : start + _LOAD_AT_ONCE[-1]]
+                places = next(size for size in _LOAD_AT_ONCE if size >= len(some))  # few statements, so that they stay prepared
+                rows = self.connection.execute(_LOADS[places], (tenant_number, *some, *[""] * (places - len(some))))
                 found.update({(tenant, job_id): (number, decode_job(body)) for number, job_id, body in rows})
         return found
 
@@ -300,7 +300,10 @@ def _event_rows(kept: Iterable[Line], numbers: dict[tuple[str, str], int]) -> It
         yield numbers[told.tenant, told.job_id], told.step.at, told.step.rank, event_id, text
 
 
-_LOAD = f"SELECT number, job, body FROM jobs WHERE tenant = ? AND job IN ({', '.join('?' * _LOAD_AT_ONCE)})"  # noqa: S608
+_LOADS = {
+    places: f"SELECT number, job, body FROM jobs WHERE tenant = ? AND job IN ({', '.join('?' * places)})"  # noqa: S608
+    for places in _LOAD_AT_ONCE
+}
 
 
 # Files
