@@ -16,8 +16,9 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.harness import table
+from postroad.engine.backlog import Backlog
 from postroad.engine.child import ChildServer, ChildSettings
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Draft
+from postroad.engine.commit import CommitPolicy, Committer, Draft
 from postroad.engine.layout import StreamSpec, ensure_stream
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.ids import new_id

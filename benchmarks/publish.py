@@ -14,7 +14,8 @@ import msgspec
 import uvloop
 
 from benchmarks.harness import Load, Server, postroad, table, wrk
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committer, Draft
 from postroad.engine.layout import StreamSpec, ensure_stream
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.ids import new_id

@@ -22,7 +22,8 @@ from benchmarks.publish import script
 from postroad.access.keyring import record_of
 from postroad.access.keys import new_key
 from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
-from postroad.engine.commit import Backlog, CommitPolicy, Committers, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committers, Draft
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.caller import ALL_SCOPES
 from postroad.kernel.clock import now_ms

@@ -14,7 +14,8 @@ import httpx
 
 from benchmarks.harness import Server, postroad
 from benchmarks.streams import BODY, JSON
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committer, Draft
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.ids import new_id
 

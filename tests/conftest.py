@@ -7,8 +7,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from postroad.engine.backlog import Backlog
 from postroad.engine.child import ChildSettings
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.link import Link, LinkSettings
 from tests.servers import Cable, OpenLink, Server
 

@@ -17,8 +17,9 @@ from postroad.access.audit import audit_stream
 from postroad.access.hook import load_hook
 from postroad.access.preferences import AuditMode, Preferences
 from postroad.access.service import BUCKETS, Access, AccessOptions
+from postroad.engine.backlog import Backlog
 from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.leader import Leadership
 from postroad.engine.link import Link, LinkSettings

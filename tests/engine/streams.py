@@ -1,7 +1,8 @@
 """Streams and messages as the engine's tests need them."""
 
 from postroad.engine import log
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committer, Draft
 from postroad.engine.layout import StreamInfo, StreamSpec, ensure_stream
 from postroad.engine.link import Link
 from postroad.engine.log import Entry

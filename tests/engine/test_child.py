@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from postroad.engine.backlog import Backlog
 from postroad.engine.child import ChildServer, ChildSettings, DataDirectoryInUse, find_server, free_port
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import stream_info
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.errors import EngineRefused, EngineUnavailable

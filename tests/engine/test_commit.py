@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from postroad.engine import log
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Committers, Draft, Stored
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committer, Committers, Draft, Stored
 from postroad.engine.layout import stream_info
 from postroad.engine.link import Link
 from postroad.engine.wire import header_lines
@@ -510,6 +511,47 @@ async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
         with pytest.raises(EngineUnavailable):
             await committer.append(draft(f"{name}.a"))
         assert time.monotonic() - started < 2
+    finally:
+        own_server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("waiting", [1, 50])
+async def test_a_try_that_nobody_answers_is_made_again_before_the_deadline(
+    link: Link, cable: Cable, open_link: OpenLink, name: str, waiting: int
+) -> None:
+    """The connection stands, but the first answers do not come: each is asked for again, and is there once."""
+    await make_stream(link, name)
+    policy = CommitPolicy(batch_from=10_000, try_seconds=0.3, deadline_seconds=20)
+    committer = committer_of(await open_link(cable.url), name, policy)
+    cable.is_deaf = True
+    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(waiting)]
+    appending = asyncio.ensure_future(_all_stored(committer, drafts))
+    await asyncio.wait_for(cable.swallowed.wait(), 5)
+    await eventually(lambda: _has(link, name, waiting))
+    cable.is_deaf = False
+    stored = await appending
+    assert not any(one.is_duplicate for one in stored)
+    await _assert_stored_once(link, name, drafts, stored)
+    assert (committer._alone, committer._alone_in_flight) == ({}, 0)
+
+
+async def _has(link: Link, stream: str, count: int) -> bool:
+    return await _count(link, stream) == count
+
+
+async def test_who_waits_for_a_stream_that_is_gone_is_told_so(own_server: Server, open_link: OpenLink, name: str) -> None:
+    link = await open_link(own_server.url)
+    await make_stream(link, name)
+    committer = committer_of(link, name, CommitPolicy(try_seconds=0.3, deadline_seconds=20))
+    assert own_server.process is not None
+    own_server.process.send_signal(signal.SIGSTOP)
+    try:
+        appending = asyncio.ensure_future(committer.append(draft(f"{name}.a")))
+        await eventually(lambda: committer._alone)
+        committer.end(EngineRefused("it was deleted"))
+        with pytest.raises(EngineRefused, match="it was deleted"):
+            async with asyncio.timeout(5):
+                await appending
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 

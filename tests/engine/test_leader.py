@@ -3,8 +3,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from postroad.engine.backlog import Backlog
 from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.leader import Leadership
 from postroad.engine.link import Link
 from tests.servers import OpenLink, Server

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
+from postroad.engine.backlog import Backlog
 from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.link import Link
 from postroad.engine.table import Table
 from postroad.kernel.errors import Conflict, EngineRefused

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.engine.commit import Backlog, CommitPolicy, Committers, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committers, Draft
 from postroad.engine.link import Link
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id

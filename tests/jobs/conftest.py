@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link
 from postroad.jobs.projection import Projection

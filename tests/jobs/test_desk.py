@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from postroad.engine.backlog import Backlog
 from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.leader import Leadership
 from postroad.engine.link import Link
 from postroad.jobs.capability import Jobs

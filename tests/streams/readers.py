@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.engine import log
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.engine.link import Link, LinkSettings
 from postroad.kernel.errors import Overloaded

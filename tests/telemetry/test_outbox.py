@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.engine import log
-from postroad.engine.commit import Backlog, CommitPolicy, Committer, Committers, Draft
+from postroad.engine.backlog import Backlog
+from postroad.engine.commit import CommitPolicy, Committer, Committers, Draft
 from postroad.engine.link import Link
 from postroad.engine.log import Entry
 from postroad.kernel.errors import EngineUnavailable

@@ -11,20 +11,23 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from postroad.engine import metrics
 from postroad.engine.answers import decode_pub_ack, translate
-from postroad.engine.link import Link, Lost
+from postroad.engine.backlog import Backlog
+from postroad.engine.link import Link, Lost, Reply
 from postroad.engine.wire import publish_command
-from postroad.kernel.errors import EngineRefused, EngineUnavailable, Overloaded, PostroadError, TooLarge
+from postroad.kernel.errors import EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
 # What no stream ever takes. Not every refusal will do: ids must be looked up before it, on a single server as on a cluster, and a
 # cluster's leader must refuse it before it tells the replicas. An expected last id is looked at by each of them as it writes, and
 # nats-server 2.15 then takes the stream for broken, for good.
 _NEVER = "Nats-Rollup: never\r\n"
+_MANY = 16  # single messages in flight: from there on they go out once a millisecond, in one piece
 _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a message
 
 
@@ -64,22 +67,6 @@ class CommitPolicy:
     deadline_seconds: float = 10.0
 
 
-class Backlog:
-    """How many bytes may wait to be stored in this process, over all streams."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.bytes = 0
-
-    def take(self, size: int) -> None:
-        if self.bytes + size > self._bytes_max:
-            raise Overloaded(f"{self.bytes} bytes are waiting to be stored already", retry_after=1)
-        self.bytes += size
-
-    def give_back(self, size: int) -> None:
-        self.bytes -= size
-
-
 class _Unit:
     """Messages of one caller that are stored together or not at all; nearly always a single one."""
 
@@ -109,6 +96,8 @@ class Committer:
         self._waiting: deque[_Unit] = deque()
         self._together_waiting = 0  # units of several messages: they need a batch anyway, and the others may come along
         self._alone_in_flight = 0
+        self._alone: dict[str, tuple[_Unit, float]] = {}  # by reply subject, with the time until which it is waited for
+        self._is_watched = False
         self._is_batch_in_flight = False
         self._is_advance_due = False
         self._ended_by: PostroadError | None = None
@@ -180,7 +169,7 @@ class Committer:
             return
         while self._waiting and self._alone_in_flight < self._policy.batch_from:
             self._alone_in_flight += 1
-            self._start(self._store_alone(self._waiting.popleft()))
+            self._send_alone(self._waiting.popleft())
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -210,8 +199,67 @@ class Committer:
                 written.update([draft.subject.rpartition(".")[0] for draft in unit.drafts])
         return units
 
-    async def _store_alone(self, unit: _Unit) -> None:
+    # One by one
+
+    def _send_alone(self, unit: _Unit) -> None:
+        """The short way, without a task and a timer for each: whatever goes wrong goes the long one."""
+        reply = ""
         try:
+            reply, answered = self._link.expect()
+            self._link.send(self._encode_single(unit.drafts[0], reply), is_urgent=self._alone_in_flight < _MANY)
+        except Exception:  # the connection is away, or a mistake of our own, which must reach the caller
+            self._link.forget(reply)
+            self._start(self._store_alone(unit))
+            return
+        loop = asyncio.get_running_loop()
+        until = min(loop.time() + self._policy.try_seconds, unit.give_up_at)
+        self._alone[reply] = unit, until
+        answered.add_done_callback(partial(self._alone_answered, reply))
+        if not self._is_watched:
+            self._is_watched = True
+            loop.call_at(until, self._give_up_late)
+
+    def _alone_answered(self, reply: str, answered: "asyncio.Future[Reply]") -> None:
+        sent = self._alone.pop(reply, None)
+        if sent is None:
+            return
+        try:
+            outcome: Sequence[Stored] | PostroadError = self._stored([sent[0]], answered.result())[0]
+        except (Lost, EngineUnavailable) as problem:
+            self._go_long(sent[0], problem)
+            return
+        except PostroadError as refusal:
+            outcome = refusal
+        self._settle(sent[0], outcome)
+        self._alone_in_flight -= 1
+        if self._waiting:
+            self._advance_soon()
+
+    def _give_up_late(self) -> None:
+        """Those that nobody answered in time, the oldest first."""
+        now = asyncio.get_running_loop().time()
+        for reply, (unit, until) in list(self._alone.items()):
+            if until > now:
+                asyncio.get_running_loop().call_at(until, self._give_up_late)
+                return
+            del self._alone[reply]
+            self._link.forget(reply)
+            self._go_long(unit, TimeoutError())
+        self._is_watched = False
+
+    def _go_long(self, unit: _Unit, problem: Exception) -> None:
+        metrics.commit_retries.inc()
+        unit.may_be_stored = True
+        self._start(self._store_alone(unit, problem))
+
+    async def _store_alone(self, unit: _Unit, problem: Exception | None = None) -> None:
+        """The problem is that of an earlier try."""
+        try:
+            if problem is not None and self._ended_by is not None:
+                self._fail([unit], self._ended_by)
+                return
+            if problem is not None and not self._still_in_time([unit], asyncio.get_running_loop().time(), problem):
+                return
             await self._until_answered([unit])
         finally:
             self._alone_in_flight -= 1
@@ -320,12 +368,17 @@ class Committer:
         reply, answered = self._link.expect()
         commands = self._encode_single(drafts[0], reply) if len(drafts) == 1 else self._encode_batch(drafts, reply)
         try:
-            await self._link.write(commands)
+            self._link.send(commands)
             try_until = asyncio.get_running_loop().time() + self._policy.try_seconds
             async with asyncio.timeout_at(min(try_until, units[-1].give_up_at)):
                 answer = await answered
         finally:
             self._link.forget(reply)
+        return self._stored(units, answer)
+
+    def _stored(self, units: list[_Unit], answer: Reply) -> list[Sequence[Stored]]:
+        """What an answer says. Raises EngineUnavailable, or what the engine refused it for."""
+        count = sum(len(unit.drafts) for unit in units)
         if answer.status == "503":
             raise EngineUnavailable("no responders")
         try:
@@ -334,13 +387,13 @@ class Committer:
             raise EngineUnavailable("an answer that cannot be read") from exc
         if ack.error is not None:
             raise translate(ack.error)
-        if len(drafts) == 1:
+        if count == 1:
             metrics.stored_alone.inc()
             # A duplicate of our own earlier try is no duplicate to the caller.
             return [(Stored(ack.seq, ack.duplicate and not units[0].may_be_stored),)]
-        metrics.stored_in_batch.inc(len(drafts))
-        metrics.commit_batch_size.observe(len(drafts))
-        return _share_out(units, ack.seq - len(drafts) + 1)
+        metrics.stored_in_batch.inc(count)
+        metrics.commit_batch_size.observe(count)
+        return _share_out(units, ack.seq - count + 1)
 
     def _encode_single(self, draft: Draft, reply: str) -> bytes:
         return publish_command(draft.subject, reply, f"Nats-Msg-Id: {draft.id}\r\n{draft.headers}", draft.payload)

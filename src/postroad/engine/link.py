@@ -1,7 +1,7 @@
 """The connection to NATS: reconnects fast and for ever, and says at once when it is gone.
 
 nats-py does the protocol, TLS, credentials and reconnecting. Two things are added, both for speed and honesty under load:
-`write` puts an already encoded run of commands on the socket in one piece, and `expect` hands out reply subjects whose
+`send` puts an already encoded run of commands on the socket in one piece, and `expect` hands out reply subjects whose
 futures fail the moment the connection is lost, so that a writer retries then and not at its time-out.
 """
 
@@ -26,6 +26,7 @@ from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
 VERSION_FLOOR = (2, 12)
 _DRAIN_SECONDS = 2.0
+_FLUSH_SECONDS = 0.001  # how long what is in no hurry may wait for company: a write costs as much as ten messages
 
 log = structlog.get_logger("postroad.engine")
 
@@ -71,6 +72,7 @@ class Link:
     _on_reconnect: list[Callable[[], None]] = field(init=False, default_factory=list)
     _ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _is_closing: bool = field(init=False, default=False)
+    _is_flush_due: bool = field(init=False, default=False)
 
     async def open(self, *, deadline: float = 30.0) -> None:
         """Connect, trying until `deadline` seconds have passed; refuse a server that is too old."""
@@ -201,16 +203,29 @@ class Link:
 
     # Writing, and waiting for answers
 
-    async def write(self, commands: bytes) -> None:
-        """Send encoded protocol commands in one piece. This is the one place that reaches into nats-py, whose `publish`
+    def send(self, commands: bytes, *, is_urgent: bool = True) -> None:
+        """Send encoded protocol commands in one piece, soon. This is the one place that reaches into nats-py, whose `publish`
         encodes and flushes message by message: for a batch of 128 that costs five times as much (decision 0004). Raises Lost."""
         connection = self._nc
-        try:
-            await connection._send_command(commands)
-            if connection._flush_queue is not None and connection._flush_queue.empty():
-                await connection._flush_pending()
-        except (nats.errors.Error, OSError, AttributeError) as exc:  # it went away just now; parts of it are None then
-            raise Lost from exc
+        if connection.is_closed:
+            raise Lost
+        connection._pending.append(commands)
+        connection._pending_data_size += len(commands)
+        if is_urgent:
+            self._flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._is_flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Wakes nats-py's flusher, which takes all that is there by then."""
+        queue = self._nc._flush_queue
+        if queue is not None and queue.empty() and self._nc.is_connected:
+            queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """A reply subject and the future of its answer, which is Lost if the connection goes away first."""
@@ -292,7 +307,7 @@ class Link:
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         """Send without waiting for anything."""
-        await self.write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
+        self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
 
     async def subscribe(
         self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, last_word: Callable[[], Awaitable[None]] | None = None
@@ -307,7 +322,7 @@ class Link:
         async def hear_out() -> None:
             if not self.is_up:
                 return
-            await self.write(b"UNSUB %d\r\n" % subscription._id)  # nats-py, if it did this, would hear no more
+            self.send(b"UNSUB %d\r\n" % subscription._id)  # nats-py, if it did this, would hear no more
             await (last_word or self._nc.flush)()
             await subscription._pending_queue.join()
 

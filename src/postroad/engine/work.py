@@ -341,7 +341,7 @@ class WorkQueue:
         commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), len(verdict), verdict) for one, verdict in settled]
         if commands:
             try:
-                await self._link.write(b"".join(commands))
+                self._link.send(b"".join(commands))
             except Lost as exc:
                 raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
@@ -401,7 +401,7 @@ class WorkQueue:
                 commands.append(
                     b"PUB %b %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), reply.encode(), len(verdict), verdict)
                 )
-            await self._link.write(b"".join(commands))
+            self._link.send(b"".join(commands))
             done, _ = await asyncio.wait(answers, timeout=_CONFIRM_SECONDS)
         finally:
             for reply in replies:

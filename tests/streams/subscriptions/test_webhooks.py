@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from postroad.access.audit import audit_stream
+from postroad.engine.backlog import Backlog
 from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Backlog, CommitPolicy, Committers
+from postroad.engine.commit import CommitPolicy, Committers
 from postroad.engine.layout import ensure_stream
 from postroad.streams.subscriptions.keys import Jwk
 from tests.gateway import ShiftedClock, session
