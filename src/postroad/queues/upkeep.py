@@ -15,6 +15,7 @@ from postroad.engine.log import Entry
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound
+from postroad.kernel.names import QUEUE
 from postroad.queues import events, metrics
 from postroad.queues.dead import Dead, DeadLetters
 from postroad.queues.definitions import Definitions
@@ -31,11 +32,17 @@ REDRIVE = "redrive"
 _BITE = 100
 
 
+_TARGET_SCHEMA = {"pattern": f"^{QUEUE.pattern}$"}  # told, and looked at where the queue is looked for, which says more
+_Target = Annotated[
+    str, Meta(min_length=1, max_length=80, description="Another queue; their own if left out.", extra_json_schema=_TARGET_SCHEMA)
+]
+
+
 class Redrive(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Put dead letters back: those that the filter takes, or all."""
 
     filter: MessageFilter = MessageFilter()
-    to: Annotated[str, Meta(min_length=1, max_length=80, description="Another queue; their own if left out.")] | None = None
+    to: _Target | None = None
     rate_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 100
     limit: Annotated[int, Meta(ge=1, le=10**9, description="At most so many.")] | None = None
     dry_run: Annotated[bool, Meta(description="Only count them.")] = False
