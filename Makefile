@@ -16,6 +16,7 @@ run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included;
 test: setup ## Run every test
 	@sh scripts/setup-java
 	@sh scripts/setup-node
+	@sh scripts/setup-strace
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone" tests
 	@$(BIN)/python -m pytest -m alone tests
 
