@@ -298,6 +298,19 @@ async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kep
         assert await status_of(projection, jobs[number]) == "queued"
 
 
+async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
+    link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_module, "_REST_SECONDS", 60)
+    jobs = [life() for _ in range(600)]
+    for job in jobs:
+        await send(outbox, job.queued())
+    last = await stored_log.last(link, "JOBS", frame_subject("JOBS", jobs[0].tenant))
+    assert last is not None
+    projection = following()
+    await eventually(lambda: projection.position >= last.sequence - following_module._FRAMES_BEHIND - 1)
+
+
 async def test_waiting_has_an_end(link: Link, outbox: Outbox, following: Following) -> None:
     projection = following()
     await eventually(lambda: projection.position > 0)

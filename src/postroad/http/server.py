@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from postroad.http.app import App
 from postroad.http.exchange import Exchange
-from postroad.http.messages import Asgi, Scope
+from postroad.http.messages import Scope
 from postroad.http.problems import PROBLEM_MEDIA, problem_of
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeadTooSlow, MalformedRequest, PostroadError
 from postroad.kernel.json import encode
@@ -82,7 +82,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
         _rests_since = 0.0
         _current: Exchange | None = None  # that the app is at; `cycle` is the one that came last, which may have to wait
         cycle: Exchange | None  # type: ignore[assignment]
-        pipeline: deque[tuple[Exchange, Asgi]]  # type: ignore[assignment]
+        pipeline: deque[Exchange]  # type: ignore[assignment]
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
                 self._start(self.cycle)
             else:
                 self.flow.pause_reading()
-                self.pipeline.appendleft((self.cycle, self.app))
+                self.pipeline.appendleft(self.cycle)
 
         def _start(self, exchange: Exchange) -> None:
             self._current = exchange
@@ -181,7 +181,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
                 return
             self.flow.resume_reading()
             if self.pipeline:
-                self._start(self.pipeline.pop()[0])
+                self._start(self.pipeline.pop())
                 return
             self._rests_since = self.loop.time()
             if self._rest_clock is None:
@@ -252,7 +252,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
             if self._rest_clock is not None:
                 self._rest_clock.cancel()
             self.connections.discard(self)
-            for exchange in (self._current, *(waiting for waiting, _ in self.pipeline)):
+            for exchange in (self._current, *self.pipeline):
                 if exchange is not None:
                     exchange.leave()
             self.flow.resume_writing()

@@ -25,6 +25,7 @@ SUBJECT = "job.>"
 _BATCH_BYTES = 2 * 1024 * 1024  # some 5,000 events: only while there is that much to catch up with, so nobody waits for less
 _FRAMES_AHEAD = 256
 _REST_SECONDS = 0.05  # between two batches while nobody asks: a batch has a price, whatever is in it
+_FRAMES_BEHIND = 64  # that are ready: then there is something to catch up with, and no rest
 _LOGGED_MAX = 10
 
 P = ParamSpec("P")
@@ -95,7 +96,8 @@ class Follower:
         rest_until = 0.0
         while True:
             entries = [await self._ready.get()]
-            await self._rest(rest_until)
+            if self._ready.qsize() < _FRAMES_BEHIND:
+                await self._rest(rest_until)
             size = len(entries[0].payload)
             while size < _BATCH_BYTES and not self._ready.empty():
                 entries.append(self._ready.get_nowait())
