@@ -16,12 +16,12 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.harness import table
-from postroad.engine.backlog import Backlog
-from postroad.engine.child import ChildServer, ChildSettings
-from postroad.engine.commit import CommitPolicy, Committer, Draft
-from postroad.engine.layout import StreamSpec, ensure_stream
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committer, Draft
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import StreamSpec, ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.ids import new_id
+from postroad.runtime.embedded_server import ChildServer, ChildSettings
 
 SIZES = (2, 4, 8, 12, 16, 24, 32, 64, 128, 192, 256)
 ROUNDS = 15

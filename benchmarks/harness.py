@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 
 @dataclass(frozen=True, slots=True)

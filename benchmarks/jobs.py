@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.harness import table
-from postroad.engine.log import Entry
+from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.lookup import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.store import Store, make_store

@@ -14,10 +14,10 @@ import msgspec
 import uvloop
 
 from benchmarks.harness import Load, Server, postroad, table, wrk
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committer, Draft
-from postroad.engine.layout import StreamSpec, ensure_stream
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committer, Draft
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import StreamSpec, ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.ids import new_id
 from postroad.queues.rules import StoredMessage, encode_message
 

@@ -22,9 +22,9 @@ from benchmarks.publish import script
 from postroad.access.keyring import record_of
 from postroad.access.keys import new_key
 from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers, Draft
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committers, Draft
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.caller import ALL_SCOPES
 from postroad.kernel.clock import now_ms
 from postroad.kernel.ids import new_id
@@ -54,7 +54,7 @@ async def fill(url: str, tenants: int, keys_each: int) -> None:
 def worker_of(server: Server) -> int:
     """The worker's process, by the port that its supervisor listens on."""
     port = server.url.rsplit(":", 1)[1]
-    found = subprocess.run(["pgrep", "-f", "postroad.worker"], capture_output=True, text=True, check=True).stdout.split()
+    found = subprocess.run(["pgrep", "-f", "postroad.runtime.worker"], capture_output=True, text=True, check=True).stdout.split()
     for pid in map(int, found):
         if f"POSTROAD_PORT={port}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
             return pid

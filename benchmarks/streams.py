@@ -101,7 +101,7 @@ def worker_of(server: Server) -> int:
         with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes().split(b"\0")
             if (
-                b"postroad.worker" in line
+                b"postroad.runtime.worker" in line
                 and b"gateway" in line
                 and str(server.home).encode() in (process / "environ").read_bytes()
             ):

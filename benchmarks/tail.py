@@ -14,9 +14,9 @@ import httpx
 
 from benchmarks.harness import Server, postroad
 from benchmarks.streams import BODY, JSON
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committer, Draft
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committer, Draft
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.ids import new_id
 
 ROUNDS = 400

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-import postroad.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
+import postroad.runtime.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
 from postroad.pipeline.job_history import ENDED
 from postroad.pipeline.rollups import ROLLUPS

@@ -9,9 +9,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from postroad.engine.child import find_server, free_port
-from postroad.engine.link import Link, LinkSettings
-from postroad.engine.process import _die_with_parent
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.runtime.embedded_server import find_server, free_port
+from postroad.runtime.process_supervisor import _die_with_parent
 from tests.installation import Installation
 from tests.waiting import eventually
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from postroad.engine.backlog import Backlog
-from postroad.engine.child import ChildSettings
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.runtime.embedded_server import ChildSettings
 from tests.servers import Cable, OpenLink, Server
 
 hypothesis.settings.register_profile("postroad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""A gateway inside the test process: a node as `postroad.worker` puts it together, behind its real HTTP server."""
+"""A gateway inside the test process: a node as `postroad.runtime.worker` puts it together, behind its real HTTP server."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ from postroad.access.directory import FIRST_TENANT
 from postroad.access.keyring import record_of
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
-from postroad.assembly import Node, Role, connected, prepare_engine, running_node
-from postroad.engine import log
-from postroad.engine.link import Link
+from postroad.container import Node, Role, connected, prepare_engine, running_node
 from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
 from postroad.kernel.caller import ALL_SCOPES, Scope
 from postroad.kernel.clock import now_ms
 from postroad.settings import Secret, Settings
@@ -159,7 +159,7 @@ async def events_of(link: Link, stream: str, tenant: str) -> list[dict[str, Any]
     found: list[dict[str, Any]] = []
     following, is_end = 1, False
     while not is_end:
-        page = await log.read(link, stream, frame_subject(stream, tenant), following, 1000)
+        page = await stream_reader.read(link, stream, frame_subject(stream, tenant), following, 1000)
         found += [msgspec.json.decode(line) for entry in page.entries for line in unpack(entry.payload)]
         following, is_end = page.next_sequence, page.is_end
     return found

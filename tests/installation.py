@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.waiting import eventually
 
 
@@ -97,7 +97,7 @@ class Installation:
     @property
     def worker_pids(self) -> list[int]:
         """The workers that answer on its port."""
-        return [pid for pid in self.children("postroad.worker") if pid not in self.children("backstage")]
+        return [pid for pid in self.children("postroad.runtime.worker") if pid not in self.children("backstage")]
 
     async def stop(self, number: int = signal.SIGINT, seconds: float = 10) -> tuple[int, str]:
         """Its exit code and what it printed."""

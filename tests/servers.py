@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from postroad.engine.child import ChildServer, ChildSettings, free_port
-from postroad.engine.link import Link
-from postroad.engine.process import _die_with_parent
+from postroad.jetstream.connection import Link
+from postroad.runtime.embedded_server import ChildServer, ChildSettings, free_port
+from postroad.runtime.process_supervisor import _die_with_parent
 from tests.waiting import eventually
 
 OpenLink = Callable[[str], Awaitable[Link]]

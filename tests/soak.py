@@ -28,8 +28,8 @@ from typing import Any
 
 import aiohttp
 
-from postroad.engine.layout import purge_stream
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import purge_stream
 from postroad.telemetry.frames import STREAMS
 from tests.http.small import raw_connection
 from tests.installation import Installation

@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.peers import sqs
 from benchmarks.peers.peer import HOME, MEMORY, Peer, Queue, Request, Unavailable, folder, process, wait_for
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 _PACKAGES = HOME / "node" / "node_modules"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from benchmarks.peers import sqs
 from benchmarks.peers.peer import HOME, MEMORY, Peer, Queue, Request, Unavailable, folder, process, python_version, wait_for
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 _SERVER = HOME / "venv" / "bin" / "moto_server"
 

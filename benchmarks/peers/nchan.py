@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import streams
 from benchmarks.peers.peer import Request, Unavailable, debian_version, folder, process, wait_for
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 _MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 _CONFIGURATION = """

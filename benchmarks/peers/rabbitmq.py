@@ -23,7 +23,7 @@ from benchmarks.peers.peer import (
     settled,
     wait_for,
 )
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the PATH changes its user, and forgets the environment
 _HEADERS = {**JSON, "Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}

@@ -19,7 +19,7 @@ from benchmarks.peers.peer import (
     process,
     wait_for,
 )
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 
 
 @contextlib.contextmanager

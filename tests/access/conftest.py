@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.assembly import Role
+from postroad.container import Role
 from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
 

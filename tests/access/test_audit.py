@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from postroad.access.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
-from postroad.engine.commit import Draft
-from postroad.engine.layout import delete_stream, purge_stream, stream_info
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.management import delete_stream, purge_stream, stream_info
 from postroad.kernel.caller import Scope
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineRefused

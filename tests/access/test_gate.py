@@ -11,7 +11,7 @@ from postroad.access.keyring import Keyring
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.preferences import PreferenceStore
 from postroad.access.service import Access
-from postroad.assembly import Engine, access_of, connected, prepare_engine
+from postroad.container import Engine, access_of, connected, prepare_engine
 from postroad.kernel.caller import ALL_SCOPES
 from postroad.kernel.errors import EngineUnavailable, OutOfTouch
 from postroad.settings import Settings

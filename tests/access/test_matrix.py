@@ -17,7 +17,7 @@ from postroad.access.keys import new_key
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.seal import Sealer
 from postroad.access.tokens import NewToken, Tokens
-from postroad.assembly import described_routes, platform_keys
+from postroad.container import described_routes, platform_keys
 from postroad.http.routing import Route
 from postroad.kernel.caller import ALL_SCOPES, Caller, Need, Scope
 from postroad.kernel.clock import now_ms

@@ -8,8 +8,8 @@ import pytest
 from postroad.access.preferences import SETTINGS_BUCKET
 from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TenantRecord
 from postroad.access.tenants import Tenants
-from postroad.engine.bucket import Bucket
-from postroad.engine.layout import stream_info
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED, queue_stream
 from tests.access.control import SECRETS, SETTINGS, TENANTS, WHOAMI, becomes, fresh, new_key_by, patch, status_of

@@ -11,12 +11,12 @@ import pytest
 import typer
 import typer.main
 
-from postroad.assembly import Role
 from postroad.cli import output
 from postroad.cli.commands import cli
 from postroad.cli.server import RoleName
-from postroad.engine.child import free_port
+from postroad.container import Role
 from postroad.kernel.errors import ERRORS, Unreachable
+from postroad.runtime.embedded_server import free_port
 from tests.cli.shell import Shell
 
 
@@ -225,9 +225,9 @@ def imported_by(code: str) -> set[str]:
 def test_the_commands_do_without_the_server() -> None:
     """Or each of them takes half a second longer to start."""
     of_commands = imported_by("import postroad.cli.commands")
-    assert not of_commands & {"postroad.assembly", "postroad.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
+    assert not of_commands & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
     of_client = imported_by("import postroad.client")
-    assert not of_client & {"postroad.assembly", "postroad.supervisor", "nats", "uvicorn", "typer"}
+    assert not of_client & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "typer"}
 
 
 def test_the_roles_to_choose_from_are_those_there_are() -> None:

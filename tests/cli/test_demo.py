@@ -19,7 +19,7 @@ from postroad.cli.demo.plan import Verdict, arrivals, draws, messages, sessions,
 from postroad.cli.demo.stage import Stage
 from postroad.cli.demo.stories import BANK, CHAT, RATE, SHOP, STORIES, Fate
 from postroad.client import Postroad
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.cli.shell import Finished, Shell
 from tests.installation import Installation
 from tests.waiting import eventually

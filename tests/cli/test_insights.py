@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroad.assembly import Role
-from postroad.engine.link import Link
+from postroad.container import Role
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import now_ms, rfc3339
 from tests.cli.shell import Finished, Shell
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway

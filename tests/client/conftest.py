@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroad.assembly import Role
 from postroad.client import AsyncPostroad, Postroad
+from postroad.container import Role
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.gateway_fixtures import clock, gateway, tenant
 

@@ -8,7 +8,7 @@ import pytest
 from postroad.client import AsyncPostroad, AuditEntry, MadeKey, Message, Postroad, Published, Queue
 from postroad.client.errors import IdempotencyMismatch, LeaseExpired, QueueNotFound, ReceiptInvalid, Unauthenticated, Unreachable
 from postroad.client.transport import ClientSettings
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.client.conftest import Sdk
 from tests.gateway import ShiftedClock, Tenant
 

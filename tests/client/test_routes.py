@@ -11,12 +11,12 @@ import httpx
 import msgspec
 import pytest
 
-from postroad.assembly import described_routes
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
 from postroad.client.following import Follower
 from postroad.client.producing import Entry, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
+from postroad.container import described_routes
 from postroad.http.routing import Route, Router
 from postroad.queues.filters import MessageFilter
 

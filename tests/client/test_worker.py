@@ -13,7 +13,7 @@ import pytest
 from postroad.client import AsyncPostroad, Message
 from postroad.client.errors import BodyInvalid, QueueNotFound, Unreachable
 from postroad.client.worker import DeadLetter, Ended, Outcome, Retry, Worker, current_lease
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.gateway import ShiftedClock, Tenant
 from tests.installation import Installation
 from tests.waiting import eventually

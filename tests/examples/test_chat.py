@@ -17,7 +17,7 @@ import pytest
 
 from postroad.client import AsyncPostroad
 from postroad.client.errors import PostroadError
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.installation import Installation
 from tests.waiting import eventually
 

@@ -1,7 +1,7 @@
 """Whoever has the engine's credentials can put anything into its streams: it stops nobody who reads past it."""
 
-from postroad.engine.commit import Draft
-from postroad.engine.wire import header_lines
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.protocol import header_lines
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import dead_subject, queue_subject
 from tests.gateway import Gateway, Tenant

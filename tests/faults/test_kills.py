@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link, LinkSettings
 from tests.faults.conftest import Install
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -65,7 +65,7 @@ async def stored_numbers(running: Installation) -> Counter[int]:
     try:
         position = 1
         while True:
-            page = await stored_log.read(link, "Q_default__orders", "q.default.orders.ready", position, 1000)
+            page = await stream_reader.read(link, "Q_default__orders", "q.default.orders.ready", position, 1000)
             found.update(msgspec.json.decode(entry.payload)["payload"] for entry in page.entries)
             position = page.next_sequence
             if page.is_end:

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from postroad.engine.child import raise_descriptor_limit
+from postroad.runtime.embedded_server import raise_descriptor_limit
 from tests.http.small import RawConnection, raw_connection
 from tests.installation import Installation
 from tests.waiting import eventually

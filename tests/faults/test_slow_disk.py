@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from postroad.assembly import Role
+from postroad.container import Role
 from tests.gateway import Answer, Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from postroad.assembly import Role
-from postroad.engine.child import ChildSettings
+from postroad.container import Role
+from postroad.runtime.embedded_server import ChildSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 

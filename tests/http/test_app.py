@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from postroad.access.keyring import record_of
 from postroad.access.keys import new_key
-from postroad.assembly import described_routes
+from postroad.container import described_routes
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.kernel.caller import ALL_SCOPES, Scope

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad import __version__
-from postroad.assembly import described_routes
+from postroad.container import described_routes
 from postroad.http.openapi import openapi_document, possible_errors
 from postroad.http.routing import Route
 from postroad.kernel.caller import Need

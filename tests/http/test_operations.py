@@ -6,7 +6,7 @@ import pytest
 
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
-from postroad.assembly import Role
+from postroad.container import Role
 from postroad.http.messages import Request
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router

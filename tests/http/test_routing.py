@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.assembly import described_routes
+from postroad.container import described_routes
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route, RouteClash, Router
 from postroad.kernel.errors import MethodNotAllowed, RouteNotFound

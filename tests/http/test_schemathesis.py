@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.assembly import Role
+from postroad.container import Role
 from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.http.schemathesis_run import SETTINGS, schemathesis
 from tests.servers import Server

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
 from tests.gateway import Gateway
 from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from postroad.assembly import Role
-from postroad.engine import log as stored_log
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link
+from postroad.container import Role
 from postroad.insights import metrics
 from postroad.insights.pipeline import PipelineState, PipelineWatch, measure
 from postroad.insights.store import insights_stream
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import ensure_stream
 from postroad.kernel.clock import rfc3339
 from postroad.telemetry.frames import frame_streams
 from tests.gateway import Gateway, gateway_settings, running_gateway
@@ -139,13 +139,13 @@ async def test_being_asked_often_costs_one_look(
     own_link: Link, hand: Hand, monkeypatch: pytest.MonkeyPatch, watch: PipelineWatch
 ) -> None:
     looks: list[str] = []
-    last = stored_log.last
+    last = stream_reader.last
 
     async def counted(link: Link, stream: str, subject: str) -> Any:
         looks.append(subject)
         return await last(link, stream, subject)
 
-    monkeypatch.setattr(stored_log, "last", counted)
+    monkeypatch.setattr(stream_reader, "last", counted)
     await tell_of_pipeline(own_link, NOON)
     assert len(set(await asyncio.gather(*(watch.detail() for _ in range(50))))) == 1
     hand.at = NOON + 7000

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from postroad.engine.link import Link
 from postroad.insights import metrics, service, store
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.store import ResultsStore
+from postroad.jetstream.connection import Link
 from postroad.kernel.caller import Scope
 from postroad.kernel.clock import now_ms, rfc3339
 from tests.gateway import Gateway, ShiftedClock, Tenant

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers, Draft
-from postroad.engine.link import Link
+from postroad.jetstream.commit import CommitPolicy, Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.jobs.projection import Projection
 from postroad.kernel.clock import now_ms
 from postroad.telemetry.catalogue import Event

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from postroad.engine.log import Entry
+from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.rules import Job, fold
 from postroad.jobs.telling import Batch, read_frames, told_by
 from postroad.kernel.clock import rfc3339

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.engine.backlog import Backlog
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.leader import Leadership
-from postroad.engine.link import Link
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.leader import Leadership
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.jobs.capability import Jobs
 from postroad.jobs.desk import (
     SUBJECT,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from postroad.engine.layout import delete_stream, ensure_stream, purge_stream
-from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings
 from postroad.http.routing import Router
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
 from postroad.jobs import metrics
 from postroad.jobs.capability import Jobs
 from postroad.jobs.history import Budget, History, history_stream

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Draft
-from postroad.engine.layout import delete_stream, stream_info
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import delete_stream, stream_info
 from postroad.jobs import following as following_module
 from postroad.jobs import metrics
 from postroad.jobs.following import stream_now
@@ -33,7 +33,7 @@ Following = Callable[..., Projection]
 
 
 async def caught_up(projection: Projection, link: Link, tenant: str) -> None:
-    last = await stored_log.last(link, "JOBS", frame_subject("JOBS", tenant))
+    last = await stream_reader.last(link, "JOBS", frame_subject("JOBS", tenant))
     assert last is not None
     assert await projection.wait_for(last.sequence, 10)
 
@@ -305,7 +305,7 @@ async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
     jobs = [life() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())
-    last = await stored_log.last(link, "JOBS", frame_subject("JOBS", jobs[0].tenant))
+    last = await stream_reader.last(link, "JOBS", frame_subject("JOBS", jobs[0].tenant))
     assert last is not None
     projection = following()
     await eventually(lambda: projection.position >= last.sequence - following_module._FRAMES_BEHIND - 1)

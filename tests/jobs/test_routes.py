@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
+from postroad.jetstream.connection import Link
 from postroad.jobs.capability import Jobs
 from postroad.kernel.caller import ALL_SCOPES, Caller, Need
 from postroad.kernel.clock import now_ms, rfc3339

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from postroad.engine.log import Entry
+from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.telling import millis, read_frames
 from postroad.telemetry.catalogue import EVENT_TYPES, Event, QueuePurged
 from postroad.telemetry.frames import encode_event

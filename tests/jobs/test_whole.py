@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.assembly import Role
+from postroad.container import Role
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 

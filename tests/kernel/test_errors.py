@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-import postroad.engine
+import postroad.jetstream
 import postroad.kernel
-from postroad.engine.child import DataDirectoryInUse
 from postroad.kernel.errors import ERRORS, Conflict, EngineFull, PostroadError, Unauthenticated
+from postroad.runtime.embedded_server import DataDirectoryInUse
 
 
 def _all_subclasses(of: type[PostroadError]) -> set[type[PostroadError]]:
@@ -16,7 +16,7 @@ def _all_subclasses(of: type[PostroadError]) -> set[type[PostroadError]]:
 
 
 def _everything() -> set[type[PostroadError]]:
-    for package in (postroad.kernel, postroad.engine):
+    for package in (postroad.kernel, postroad.jetstream):
         for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
     ours = {cls for cls in {PostroadError} | _all_subclasses(PostroadError) if cls.__module__.startswith("postroad.")}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from postroad.engine.child import free_port
+from postroad.runtime.embedded_server import free_port
 from tests.faults.test_pipeline import ask, start, table
 from tests.pipeline.traffic import Traffic, framed, own_engine, send
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link, LinkSettings
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, Progress, Wishes, held
 from postroad.pipeline.lake import Lake
@@ -68,7 +68,7 @@ class World:
             link = Link(LinkSettings((self.settings.nats_url.reveal(),), name="tests"))
             await link.open()
             try:
-                page = await stored_log.read(link, stream, subject, 1, 1000)
+                page = await stream_reader.read(link, stream, subject, 1, 1000)
                 return [json.loads(entry.payload) for entry in page.entries]
             finally:
                 await link.close()

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link, LinkSettings
 from postroad.telemetry.frames import unpack
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -69,7 +69,7 @@ async def counted(home: Path) -> dict[str, Counter[str]]:
             for tenant in TENANTS:
                 position, is_end = 1, False
                 while not is_end:
-                    page = await stored_log.read(link, stream, f"{word}.{tenant}", position, 500)
+                    page = await stream_reader.read(link, stream, f"{word}.{tenant}", position, 500)
                     for line in (line for entry in page.entries for line in unpack(entry.payload)):
                         event = json.loads(line)
                         if event["event_id"] not in seen:

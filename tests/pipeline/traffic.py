@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from postroad.assembly import connected, prepare_engine
-from postroad.engine.child import ChildSettings
+from postroad.container import connected, prepare_engine
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline.engine import Engine, engine_options
 from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.options import write_options
 from postroad.pipeline.source.publish import Message, Publisher
 from postroad.pipeline.source.wire import header_block
+from postroad.runtime.embedded_server import ChildSettings
 from postroad.settings import Secret, Settings
 from postroad.telemetry.catalogue import (
     Event,

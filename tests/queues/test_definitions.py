@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Draft
-from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, stream_info
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, stream_info
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, queue_stream, queue_subject
 from postroad.queues import definitions as definitions_module

@@ -8,8 +8,8 @@ import os
 import random
 from pathlib import Path
 
-from postroad.engine.child import ChildSettings
 from postroad.kernel.clock import now_ms
+from postroad.runtime.embedded_server import ChildSettings
 from tests.gateway import gateway_settings, running_gateway
 from tests.servers import Server
 

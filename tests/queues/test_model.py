@@ -14,8 +14,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from postroad.assembly import Role
-from postroad.engine.child import ChildSettings
+from postroad.container import Role
+from postroad.runtime.embedded_server import ChildSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually

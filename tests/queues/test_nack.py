@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from postroad.engine.log import _millis
-from postroad.engine.work import WorkQueue
+from postroad.jetstream.pull_consumer import WorkQueue
+from postroad.jetstream.stream_reader import _millis
 from postroad.kernel.names import queue_stream
 from postroad.queues.dead import DeadLetters
 from postroad.queues.leases import Leases

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.assembly import Role
-from postroad.engine.bucket import Bucket
-from postroad.engine.table import Table
+from postroad.container import Role
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import Draft
-from postroad.engine.log import Entry
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import queue_stream, queue_subject
 from tests.gateway import Answer, Gateway, Tenant, gateway_settings, running_gateway
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 async def stored(tenant: Tenant, name: str = "q") -> list[Entry]:
     """Everything in the queue's stream, markers too."""
     subject = f"{queue_subject(tenant.id, name)}.>"
-    page = await log.read(tenant.gateway.node.engine.link, queue_stream(tenant.id, name), subject, 1, 1000)
+    page = await stream_reader.read(tenant.gateway.node.engine.link, queue_stream(tenant.id, name), subject, 1, 1000)
     return list(page.entries)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.assembly import Role
+from postroad.container import Role
 from postroad.kernel.errors import EngineUnavailable
 from postroad.queues.dead import DeadLetters
 from postroad.queues.rules import QueueRecord

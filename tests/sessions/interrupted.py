@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import Committer
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committer
 from postroad.kernel.errors import PostroadError
 
 
@@ -41,7 +41,7 @@ def interrupted(at: int, *, is_made: bool = True) -> Iterator[Interrupted]:
     """What is in the block is cancelled at its `at`th call to the engine."""
     work = Interrupted(at, is_made=is_made)
     with pytest.MonkeyPatch.context() as patched:
-        for owner, name in ((log, "read"), (log, "last"), (Committer, "append_together")):
+        for owner, name in ((stream_reader, "read"), (stream_reader, "last"), (Committer, "append_together")):
             patched.setattr(owner, name, work.wrap(getattr(owner, name)))
         with contextlib.suppress(asyncio.CancelledError):
             yield work

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.engine import log
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.clock import Clock
 from postroad.kernel.traffic import Traffic
 from postroad.sessions.fanout import Fan
@@ -110,7 +110,7 @@ class Process:
 
     async def stored(self, session: str) -> list[bytes]:
         """What the engine has of the session's data, whether anybody could read it or not."""
-        page = await log.read(self.link, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
+        page = await stream_reader.read(self.link, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
         return [entry.payload for entry in page.entries]
 
     async def members(self, source: str) -> dict[str, Member]:
@@ -120,12 +120,12 @@ class Process:
         return found.by_session
 
     async def record(self, session: str) -> SessionRecord | None:
-        entry = await log.last(self.link, self.name("").store, session_subject(self.tenant, session))
+        entry = await stream_reader.last(self.link, self.name("").store, session_subject(self.tenant, session))
         return None if entry is None else decode_session(entry.payload)
 
     async def subjects(self) -> set[str]:
         """Of everything that is stored of the tenant, without the tenant."""
-        page = await log.read(self.link, self.name("").store, ">", 1, 5000)
+        page = await stream_reader.read(self.link, self.name("").store, ">", 1, 5000)
         assert page.is_end
         return {entry.subject.replace(f".{self.tenant}.", ".", 1) for entry in page.entries}
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.assembly import Role
-from postroad.engine.commit import Draft
-from postroad.engine.layout import delete_stream, ensure_stream, stream_info
+from postroad.container import Role
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.management import delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
 from postroad.sessions import work as work_module

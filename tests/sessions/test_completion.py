@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from postroad.engine.layout import consumer_state, delete_stream, ensure_stream, stream_info
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import consumer_state, delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.sessions import work as work_module
 from postroad.sessions.fanout import Fan, Reached

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import CommitPolicy, Committer, Draft, Stored
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import CommitPolicy, Committer, Draft, Stored
 from postroad.kernel.errors import EngineUnavailable, SessionNotFound, StreamNotFound, TooLarge
 from postroad.sessions import fanout
 from postroad.sessions.fanout import Fan, Reached
@@ -65,7 +65,7 @@ async def changes(process: Process, source: str) -> dict[str, list[int]]:
     """When each session came and went, by the list's own log."""
     store, subject = process.name("").store, members_subject(process.tenant, source)
     found: dict[str, list[int]] = {}
-    page = await log.read(process.link, store, subject, 1, 5000)
+    page = await stream_reader.read(process.link, store, subject, 1, 5000)
     assert page.is_end
     for entry in page.entries:
         change = decode_change(entry.payload)
@@ -76,7 +76,7 @@ async def changes(process: Process, source: str) -> dict[str, list[int]]:
 
 
 async def messages_of(process: Process, source: str) -> list[tuple[int, bytes]]:
-    page = await log.read(process.link, process.name("").store, process.name(source).data, 1, 5000)
+    page = await stream_reader.read(process.link, process.name("").store, process.name(source).data, 1, 5000)
     assert page.is_end
     return [(entry.sequence, entry.payload) for entry in page.entries]
 

@@ -7,8 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import CommitPolicy, Committer, Draft, Stored
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import CommitPolicy, Committer, Draft, Stored
 from postroad.kernel.errors import (
     ContentTypeMismatch,
     EngineUnavailable,
@@ -698,7 +698,7 @@ async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monke
 
 async def log_of(process: Process, source: str) -> int:
     """How many messages a list's log has."""
-    page = await log.read(process.link, process.name("").store, members_subject(process.tenant, source), 1, 1000)
+    page = await stream_reader.read(process.link, process.name("").store, members_subject(process.tenant, source), 1, 1000)
     return len(page.entries)
 
 

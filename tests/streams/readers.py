@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.caller import ALL_SCOPES, Caller
 from postroad.kernel.traffic import Traffic
 from postroad.streams.live import LiveOptions

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
 from postroad.streams import content, tails
 from tests.access.control import KEYS
 from tests.gateway import (

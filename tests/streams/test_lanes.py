@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import Draft, Stored
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft, Stored
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import (
     Conflict,
@@ -263,7 +263,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
         await first.append(stream, b"x", ("p", 0, number), seq=f"{number}")
 
     async def is_saved() -> bool:
-        return await log.last(first.link, stream.store, stream.checkpoint) is not None
+        return await stream_reader.last(first.link, stream.store, stream.checkpoint) is not None
 
     await eventually(is_saved)
     for _ in range(5):

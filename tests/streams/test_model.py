@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from postroad.engine.child import ChildSettings
 from postroad.kernel.errors import PostroadError
+from postroad.runtime.embedded_server import ChildSettings
 from postroad.streams import lanes, reading
 from postroad.streams.rules import Outcome, ProducerClaim
 from postroad.streams.store import Name

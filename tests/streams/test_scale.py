@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
 from postroad.kernel.names import streams_store
 from postroad.streams import lanes
 from postroad.streams.store import Name
@@ -33,16 +33,16 @@ class Spy:
 def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
     """On every read of this test's tenant's log, whoever makes it."""
     seen = Spy()
-    really: Callable[..., Awaitable[log.Page]] = log.read
+    really: Callable[..., Awaitable[stream_reader.Page]] = stream_reader.read
 
-    async def read(link: Link, stream: str, *arguments: Any, **named: Any) -> log.Page:
+    async def read(link: Link, stream: str, *arguments: Any, **named: Any) -> stream_reader.Page:
         page = await really(link, stream, *arguments, **named)
         if stream == streams_store(name):
             seen.calls += 1
             seen.sent += len(page.entries)
         return page
 
-    monkeypatch.setattr(log, "read", read)
+    monkeypatch.setattr(stream_reader, "read", read)
     return seen
 
 
@@ -136,7 +136,7 @@ async def test_a_producer_at_another_worker_costs_what_came_since_the_last_check
         await asyncio.gather(*[first.append(stream, b"x", ("p", 0, number)) for number in range(start, start + 50)])
 
     async def is_saved() -> bool:
-        entry = await log.last(first.link, stream.store, stream.checkpoint)
+        entry = await stream_reader.last(first.link, stream.store, stream.checkpoint)
         return entry is not None and entry.sequence > 800
 
     await eventually(is_saved)

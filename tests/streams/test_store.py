@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import Draft
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.connection import Link
 from postroad.kernel.errors import Conflict
 from postroad.streams import store as stores
 from postroad.streams.records import Producer
@@ -160,16 +160,16 @@ async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(wo
 def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
     """The worker is on a cluster, and the replica that answers it lacks the newest entry when it is read for the first times."""
     monkeypatch.setattr(worker.link, "settings", replace(worker.link.settings, has_replicas=True))
-    really, left = log.read, [reads]
+    really, left = stream_reader.read, [reads]
 
-    async def behind(*arguments: Any, **more: Any) -> log.Page:
+    async def behind(*arguments: Any, **more: Any) -> stream_reader.Page:
         page = await really(*arguments, **more)
         left[0] -= 1
         if left[0] < 0 or not page.entries:
             return page
-        return log.Page(page.entries[:-1], page.entries[-1].sequence, 0)
+        return stream_reader.Page(page.entries[:-1], page.entries[-1].sequence, 0)
 
-    monkeypatch.setattr(log, "read", behind)
+    monkeypatch.setattr(stream_reader, "read", behind)
 
 
 async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
@@ -201,14 +201,14 @@ async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
 def spy_on_reading(stream: Name, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sequences of what is read from the stream's log from now on."""
     read: list[int] = []
-    really = log.read
+    really = stream_reader.read
 
-    async def spy(link: Link, store: str, *arguments: Any, **more: Any) -> log.Page:
+    async def spy(link: Link, store: str, *arguments: Any, **more: Any) -> stream_reader.Page:
         page = await really(link, store, *arguments, **more)
         read.extend(entry.sequence for entry in page.entries if store == stream.store)
         return page
 
-    monkeypatch.setattr(log, "read", spy)
+    monkeypatch.setattr(stream_reader, "read", spy)
     return read
 
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.engine import log
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link, LinkSettings
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.errors import Overloaded
 from postroad.kernel.traffic import Traffic
 from postroad.streams.lives import Blueprint, ForkOf, Made
@@ -95,7 +95,7 @@ class Worker:
         found: list[str] = []
         position, is_end = 1, False
         while not is_end:
-            page = await log.read(self.link, f"S_{tenant}", ">", position, 1000)
+            page = await stream_reader.read(self.link, f"S_{tenant}", ">", position, 1000)
             found += [entry.subject.replace(f".{tenant}.", ".", 1) for entry in page.entries]
             position, is_end = page.next_sequence, page.is_end
         return found

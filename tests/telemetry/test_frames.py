@@ -2,8 +2,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.engine import log
-from postroad.engine.layout import stream_info
+from postroad.jetstream import stream_reader
+from postroad.jetstream.management import stream_info
 from postroad.telemetry.frames import STREAMS, frame_headers, frame_streams, frame_subject, pack, unpack
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant
@@ -43,7 +43,7 @@ async def test_the_streams_are_laid_out_as_they_should_be(gateway: Gateway) -> N
 
 async def test_a_stored_frame_has_its_headers_and_its_tenants_subject(gateway: Gateway, tenant: Tenant) -> None:
     await Outbox(gateway.node.engine.committers).commit([event(tenant.id), event(tenant.id)])
-    entry = await log.last(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}")
+    entry = await stream_reader.last(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}")
     assert entry is not None
     assert (entry.headers["Postroad-Frame"], entry.headers["Postroad-Events"]) == ("1", "2")
     assert len(list(unpack(entry.payload))) == 2

@@ -6,11 +6,11 @@ from typing import NoReturn
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.engine import log
-from postroad.engine.backlog import Backlog
-from postroad.engine.commit import CommitPolicy, Committer, Committers, Draft
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import CommitPolicy, Committer, Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry import outbox as outbox_module
 from postroad.telemetry.outbox import Outbox
@@ -30,7 +30,7 @@ async def queues_of(gateway: Gateway, tenant: Tenant) -> list[str]:
 
 
 async def frames_of(gateway: Gateway, tenant: Tenant) -> Sequence[Entry]:
-    return (await log.read(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
+    return (await stream_reader.read(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
 
 
 def dropped() -> float:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from postroad.engine import log
-from postroad.engine.commit import Draft
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft
 from postroad.kernel.caller import Scope
 from postroad.kernel.ids import new_id
 from postroad.telemetry.catalogue import PLATFORM
@@ -232,5 +232,5 @@ async def test_frames_are_where_the_positions_say(gateway: Gateway, tenant: Tena
         await tenant.publish(queue, 1)
         event = await reader.next()
     assert event is not None and event.id
-    last = await log.last(gateway.node.engine.link, "JOBS", f"job.{tenant.id}")
+    last = await stream_reader.last(gateway.node.engine.link, "JOBS", f"job.{tenant.id}")
     assert last is not None and event.id.split("-")[0] == str(last.sequence)

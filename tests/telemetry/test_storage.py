@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from postroad.assembly import Role
-from postroad.engine.layout import stream_info
-from postroad.engine.link import Link
+from postroad.container import Role
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info
 from postroad.telemetry import storage as storage_module
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.storage import StorageSampler

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import StreamSpec, stream_info
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, stream_info
 from postroad.kernel.caller import Actor
 from postroad.kernel.clock import Clock, Timestamp, rfc3339
 from postroad.kernel.ids import new_id
@@ -178,7 +178,7 @@ class Audit:
         found: list[tuple[int, AuditEntry]] = []
         position = bottom
         while position <= top:
-            page = await stored_log.read(self._link, AUDIT_STREAM, subject, position, _PAGE)
+            page = await stream_reader.read(self._link, AUDIT_STREAM, subject, position, _PAGE)
             for stored in page.entries:
                 if stored.sequence > top:
                     return found

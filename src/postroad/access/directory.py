@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
 from postroad.access.records import KeyRecord, TenantRecord, TenantState
 from postroad.access.uses import KeyUses
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import ALL_SCOPES, Caller, Credential
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, OutOfTouch, TenantDisabled, TenantNotFound

@@ -11,7 +11,7 @@ from postroad.access.keys import INVITE_PREFIX, is_same_hash, key_hash, key_id_o
 from postroad.access.records import InviteRecord, KeyRecord
 from postroad.access.tenants import Tenants
 from postroad.access.views import invite_view, key_view
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import ALL_SCOPES, Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import InvalidParameter, InviteEnded, InviteNotFound

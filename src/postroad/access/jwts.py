@@ -18,7 +18,7 @@ from postroad.access.keyring import LATEST_MS, When, check_expiry
 from postroad.access.records import SecretRecord, TenantState
 from postroad.access.vault import Vault, VaultLocked
 from postroad.access.views import secret_view
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Actor, Caller, Credential, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, SecretNotFound, TenantDisabled

@@ -13,7 +13,7 @@ from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_hash, key_i
 from postroad.access.preferences import PreferenceStore
 from postroad.access.records import KeyHash, KeyRecord
 from postroad.access.views import key_view
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import ALL_SCOPES, EVERYTHING, Actor, Caller, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, KeyNotFound, NotNow

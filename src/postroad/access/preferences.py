@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.access.audit import PLATFORM, Audit
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Actor
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden

@@ -31,11 +31,11 @@ from postroad.access.tenants import Tenants
 from postroad.access.tokens import Tokens
 from postroad.access.uses import KeyUses
 from postroad.access.vault import Vault
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Committers
-from postroad.engine.link import Link
-from postroad.engine.table import Table
 from postroad.http.routing import Route
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 
 BUCKETS = (

@@ -15,7 +15,7 @@ from postroad.access.keyring import Keyring, record_of
 from postroad.access.preferences import PreferenceStore
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.views import tenant_view
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import ALL_SCOPES, Actor
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, NotNow, PostroadError, TenantNotFound

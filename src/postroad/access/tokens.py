@@ -14,8 +14,8 @@ from msgspec import Meta
 from postroad.access.directory import Directory
 from postroad.access.records import TenantState
 from postroad.access.seal import SealBroken, Sealer
-from postroad.engine.bucket import Bucket
 from postroad.http.routing import GUARDED, Route
+from postroad.jetstream.bucket import Bucket
 from postroad.kernel.caller import Caller, Credential, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from postroad.engine.bucket import Bucket
+from postroad.jetstream.bucket import Bucket
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 

@@ -7,7 +7,7 @@ import typer
 from postroad import __version__
 
 if TYPE_CHECKING:
-    from postroad.supervisor import Running
+    from postroad.runtime.supervisor import Running
 
 
 def print_banner(running: "Running") -> None:

@@ -21,7 +21,7 @@ _LAST_WORDS_SECONDS = 1.0
 
 def work_off(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:
     """Until a signal comes or, with `once`, the queue is empty."""
-    with complaints_told("postroad.worker"):
+    with complaints_told("postroad.runtime.worker"):
         asyncio.run(_work(client, queue, command, tell, options))
 
 

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from postroad.engine.files import write_private
+from postroad.runtime.private_files import write_private
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 CREDENTIALS = Path("var") / "credentials.toml"

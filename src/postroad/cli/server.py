@@ -62,7 +62,7 @@ def up_command(
     its key and a platform admin key are made; var/credentials.toml has them.
     """
     from postroad.cli.banner import print_banner
-    from postroad.supervisor import up
+    from postroad.runtime.supervisor import up
 
     _run(
         lambda settings: up(settings, print_banner),
@@ -88,16 +88,16 @@ def serve_command(
     `delivery` brings messages to sessions and wakes subscribers, `backstage` is both of these; every role answers /healthz,
     /readyz and /metrics.
     """
-    from postroad.assembly import Role
     from postroad.cli.banner import print_banner
-    from postroad.supervisor import serve
+    from postroad.container import Role
+    from postroad.runtime.supervisor import serve
 
     _run(lambda settings: serve(settings, Role(role), print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
 
 
 def openapi_command() -> None:
     """Print the OpenAPI 3.1 description of the HTTP API."""
-    from postroad.assembly import described_routes
+    from postroad.container import described_routes
     from postroad.http.openapi import openapi_document
     from postroad.kernel.json import encode
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from postroad.engine.link import Link
 from postroad.http.routing import Route
 from postroad.insights.pipeline import PipelineWatch, measure
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights
 from postroad.insights.store import ResultsStore
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 
 

@@ -14,12 +14,12 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import stream_info
-from postroad.engine.link import Link
 from postroad.insights import metrics
 from postroad.insights.rows import VERSION, Batch, Number, When
 from postroad.insights.store import STREAM, subject_of
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 
@@ -140,7 +140,7 @@ class PipelineWatch:
             await asyncio.sleep(self._look_every)
 
     async def _look(self) -> tuple[_Told | None, list[SourceProgress]]:
-        entry = await stored_log.last(self._link, STREAM, SUBJECT)
+        entry = await stream_reader.last(self._link, STREAM, SUBJECT)
         told = _read(entry.payload) if entry else None
         if told is None:
             return None, []

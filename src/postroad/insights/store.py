@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import StreamSpec, purge_stream
-from postroad.engine.link import Link
 from postroad.insights import metrics
 from postroad.insights.rows import Report, Results, read_results
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, purge_stream
 
 STREAM = "INSIGHTS"
 KEPT_BYTES_MAX = 8 * 1024 * 1024
@@ -60,7 +60,7 @@ class ResultsStore:
 
     async def _read(self, tenant: str, report: Report, day: str, part: str) -> tuple[Results, int]:
         subject = subject_of(tenant, report, day, part)
-        entry = await stored_log.last(self._link, STREAM, subject)
+        entry = await stream_reader.last(self._link, STREAM, subject)
         if entry is None:
             return Results(), 0
         kept = self._kept.get(subject)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from postroad.engine.link import Link
 from postroad.http.routing import Route
+from postroad.jetstream.connection import Link
 from postroad.jobs.crew import together
 from postroad.jobs.desk import FrontDesk, Inquirer
 from postroad.jobs.history import Budget, History

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link, Lost
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link, Lost
 from postroad.jobs.following import STREAM
 from postroad.jobs.lookup import EventKey, Key, Wanted, events, find, known, page
 from postroad.jobs.projection import Projection
@@ -190,7 +190,7 @@ class FrontDesk:
         """So that what was answered with a job's id before this was asked is found."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_ms / 1000
-        last = await stored_log.last(self._link, STREAM, frame_subject(STREAM, tenant))
+        last = await stream_reader.last(self._link, STREAM, frame_subject(STREAM, tenant))
         if last is not None and not await self._projection.wait_for(last.sequence, max(0.0, until - loop.time())):
             behind = last.sequence - self._projection.position
             raise EngineUnavailable(f"the jobs are {behind} frames behind; ask again later", retry_after=1)

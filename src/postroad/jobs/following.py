@@ -9,11 +9,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 import msgspec
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import StreamState
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
-from postroad.engine.tail import Source, Tail
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamState
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import Source, Tail
 from postroad.jobs import metrics
 from postroad.jobs.crew import together
 from postroad.jobs.store import Store, remove
@@ -110,7 +110,7 @@ class Follower:
 
     async def has_all(self) -> bool:
         """Whether the stream has nothing beyond the position: what was there may have been removed."""
-        page = await stored_log.read(self._link, STREAM, SUBJECT, self.position + 1, limit=1)
+        page = await stream_reader.read(self._link, STREAM, SUBJECT, self.position + 1, limit=1)
         return not page.entries
 
 

@@ -17,9 +17,9 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import StreamSpec, purge_stream, stream_info, subjects_of
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, purge_stream, stream_info, subjects_of
 from postroad.jobs import metrics
 from postroad.jobs.merging import LOWEST, Key, Placed, Window, latest_of_each
 from postroad.jobs.telling import millis
@@ -185,7 +185,7 @@ class History:
                 yield name, placed
 
     async def _read(self, subject: str) -> list[Placed]:
-        entry = await stored_log.last(self._link, STREAM, subject)
+        entry = await stream_reader.last(self._link, STREAM, subject)
         placed, problems = _jobs_of(entry.payload) if entry else ([], [])
         if problems and entry:
             metrics.history_unreadable.inc()
@@ -209,7 +209,7 @@ class History:
         info = await stream_info(self._link, STREAM)
         if info is None or not info.state.messages:
             return False
-        return bool((await stored_log.read(self._link, STREAM, f"history.{tenant}.>", limit=1)).entries)
+        return bool((await stream_reader.read(self._link, STREAM, f"history.{tenant}.>", limit=1)).entries)
 
     def _in_time(self) -> "_InTime":
         return _InTime(self._budget.seconds)

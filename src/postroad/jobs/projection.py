@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import structlog
 
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
 from postroad.jobs import metrics
 from postroad.jobs.crew import Crew
 from postroad.jobs.following import Follower, Keeper, StreamNow, stream_now

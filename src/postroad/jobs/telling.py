@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from postroad.engine.log import Entry
+from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.rules import JobStatus, Purge, Step, Told
 from postroad.telemetry.catalogue import (
     JobDead,

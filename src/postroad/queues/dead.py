@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.answers import NO_SUCH_MESSAGE, ApiFailure
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
+from postroad.jetstream import stream_reader
+from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import MessageNotFound
 from postroad.kernel.names import dead_stream, escape
@@ -124,7 +124,7 @@ class DeadLetters:
         burial = f"{record.incarnation}/{sequence}/{attempts}"
         draft = Draft(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), burial)
         stored = await self._committers.of(record.dead_stream).append(draft)
-        entry = await stored_log.at(self._link, record.dead_stream, stored.sequence) if stored.is_duplicate else None
+        entry = await stream_reader.at(self._link, record.dead_stream, stored.sequence) if stored.is_duplicate else None
         first = _dead(entry, Sieve(MessageFilter())) if entry is not None else None
         return letter if first is None else first.letter
 
@@ -162,14 +162,14 @@ class DeadLetters:
         """Raises MessageNotFound."""
         entry = None
         if message_id.replace("-", "").isalnum() and message_id.isascii():
-            entry = await stored_log.last(self._link, record.dead_stream, f"{record.dead_subject}.{message_id}")
+            entry = await stream_reader.last(self._link, record.dead_stream, f"{record.dead_subject}.{message_id}")
         dead = _dead(entry, Sieve(MessageFilter())) if entry else None
         if dead is None:
             raise MessageNotFound(f"{message_id[:64]!r} is not among the dead letters of {record.name!r}")
         return dead
 
     async def count(self, record: QueueRecord) -> int:
-        page = await stored_log.read(self._link, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
+        page = await stream_reader.read(self._link, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
         return len(page.entries) + page.left
 
     async def top(self, record: QueueRecord) -> int:

@@ -11,16 +11,16 @@ import msgspec
 
 from postroad.access.audit import Audit
 from postroad.access.preferences import PreferenceStore
-from postroad.engine.layout import (
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import (
     StreamSpec,
     delete_stream,
     ensure_stream,
     pause_consumer,
     stream_info,
 )
-from postroad.engine.link import Link
-from postroad.engine.table import Table
-from postroad.engine.work import ensure_work_consumer
+from postroad.jetstream.pull_consumer import ensure_work_consumer
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter, QueueNotFound

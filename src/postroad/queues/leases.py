@@ -9,10 +9,10 @@ import structlog
 
 from postroad.access.preferences import AuditMode, PreferenceStore
 from postroad.access.seal import SealBroken, Sealer
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link
-from postroad.engine.table import Table
-from postroad.engine.work import ACK, Delivered, Delivery, WorkQueue, nak
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.pull_consumer import ACK, Delivered, Delivery, WorkQueue, nak
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
@@ -191,7 +191,7 @@ class Leases:
     async def _reject_for_good(
         self, record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, verdict: Verdict
     ) -> None:
-        entry = await stored_log.at(self._link, record.stream, receipt.stream_sequence)
+        entry = await stream_reader.at(self._link, record.stream, receipt.stream_sequence)
         if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
             return  # it was settled before
         stored = decode_message(entry.payload)

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TypeVar
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import consumer_state
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import consumer_state
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound
 from postroad.queues.dead import DeadLetters
@@ -81,16 +81,16 @@ class Meter:
         )
 
     async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
-        page = await stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        page = await stream_reader.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
         return page.entries[0].at_ms if page.entries else None
 
     async def _delayed(self, record: QueueRecord) -> int:
-        page = await stored_log.read(self._link, record.stream, f"{record.subject}.later.*", 1, 1)
+        page = await stream_reader.read(self._link, record.stream, f"{record.subject}.later.*", 1, 1)
         return len(page.entries) + page.left
 
     async def count(self, record: QueueRecord) -> int:
         """All messages that are not done: ready, leased and delayed."""
-        ready = await stored_log.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        ready = await stream_reader.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
         return len(ready.entries) + ready.left + await self._delayed(record)
 
 

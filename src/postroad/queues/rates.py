@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.engine.link import Link, Lost
+from postroad.jetstream.connection import Link, Lost
 from postroad.kernel.ids import new_id
 
 _SUBJECT = "postroad.rates"

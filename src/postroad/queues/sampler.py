@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.engine.layout import stream_info
-from postroad.engine.link import Link
-from postroad.engine.table import Table
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream

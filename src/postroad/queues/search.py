@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from postroad.engine import log as stored_log
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.stream_reader import Entry
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ async def look_through(
     found: Found[T] = Found()
     position = span.from_sequence
     while True:
-        page = await stored_log.read(link, span.stream, span.subject, position, min(_PAGE, scanned_max - found.scanned))
+        page = await stream_reader.read(link, span.stream, span.subject, position, min(_PAGE, scanned_max - found.scanned))
         for entry in page.entries:
             found.scanned += 1
             position = entry.sequence + 1

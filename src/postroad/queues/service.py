@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import msgspec
 
 from postroad.access.preferences import AuditMode, PreferenceStore
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committers, Draft, Stored
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
-from postroad.engine.table import Table
-from postroad.engine.wire import header_lines
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committers, Draft, Stored
+from postroad.jetstream.connection import Link
+from postroad.jetstream.protocol import header_lines
+from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
@@ -211,7 +211,7 @@ class Queues:
     async def _marker(self, record: QueueRecord, subject: str, tries: int) -> Entry | None:
         """What the idempotency key remembers. A replica may not have yet what made its leader refuse: then it is asked again."""
         for left in range(tries, 0, -1):
-            entry = await stored_log.last(self._link, record.stream, subject)
+            entry = await stream_reader.last(self._link, record.stream, subject)
             if entry is not None or left == 1:
                 return entry
             await asyncio.sleep(0.05)

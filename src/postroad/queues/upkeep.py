@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from postroad.access.audit import Audit
 from postroad.access.preferences import AuditMode, PreferenceStore
-from postroad.engine.layout import purge_stream
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import purge_stream
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 import structlog
 
-from postroad.engine.layout import StreamSpec
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.names import tenant_id
 from postroad.sessions import metrics

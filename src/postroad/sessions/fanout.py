@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import purge_stream
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import purge_stream
 from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
@@ -75,7 +75,7 @@ class Patterns:
 
     async def refresh(self) -> None:
         while True:
-            page = await stored_log.read(self._link, self._store, self.subject, self.position + 1)
+            page = await stream_reader.read(self._link, self._store, self.subject, self.position + 1)
             for entry in page.entries:
                 self.position = entry.sequence
                 self.names.add(decode_pattern(entry.payload).pattern)
@@ -118,7 +118,7 @@ class Fan:
         await self._patterns.refresh()
         matching, self._patterns_at = self._patterns.matching(self._name.id), self._patterns.position
         self._groups = {name: self._groups.get(name) or Members(self._link, self._name.tenant, name) for name in matching}
-        entry = await stored_log.last(self._link, self._name.store, state_subject(self._name.tenant, self._name.id))
+        entry = await stream_reader.last(self._link, self._name.store, state_subject(self._name.tenant, self._name.id))
         if entry is not None:
             self._state, self._state_at = decode_state(entry.payload), entry.sequence
         for group in (self._own, *self._groups.values()):
@@ -161,7 +161,7 @@ class Fan:
 
     async def _pending(self, record: StreamRecord, roster: Roster) -> Sequence[SourceMessage]:
         after = max(self._state.done, record.born, roster.first_joined())
-        page = await stored_log.read(self._link, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
+        page = await stream_reader.read(self._link, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
         return [SourceMessage(entry.sequence, entry.payload) for entry in page.entries]
 
     async def _make(self, step: Step, media: str) -> None:

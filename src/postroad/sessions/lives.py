@@ -5,9 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionNotFound
 from postroad.kernel.ids import new_id
@@ -50,7 +50,7 @@ class Lives:
         """Whatever there is."""
         name, subject = Name(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
         known = await self._store.known(name)
-        entry = await stored_log.last(self._link, name.store, subject)
+        entry = await stream_reader.last(self._link, name.store, subject)
         if entry is None:
             return Found(None, 0, known)
         return Found(decode_session(entry.payload), entry.sequence, known)

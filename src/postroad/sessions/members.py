@@ -1,8 +1,8 @@
 """Who subscribes to a stream or a pattern, as one process knows it: read from the log of changes, and further when told to."""
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Draft
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.connection import Link
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.sessions.records import Change, Member, Op, decode_change, encode, members_subject
@@ -24,7 +24,7 @@ class Members:
         """Read what was written since. Whether anything was."""
         before = self.position
         while True:
-            page = await stored_log.read(self._link, self._store, self._subject, self.position + 1, _PAGE)
+            page = await stream_reader.read(self._link, self._store, self._subject, self.position + 1, _PAGE)
             for entry in page.entries:
                 self._apply(decode_change(entry.payload), entry.sequence)
             if page.is_end:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from postroad.engine.commit import Committers, Draft
-from postroad.engine.layout import StreamSpec
-from postroad.engine.link import Link
+from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec
 from postroad.kernel.names import escape
 from postroad.sessions.work import WorkStream, work_stream
 from postroad.streams.store import Name

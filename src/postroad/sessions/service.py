@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committer, Committers, Draft
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committer, Committers, Draft
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     Conflict,
@@ -305,7 +305,7 @@ class Sessions:
         return await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
 
     async def _lacking(self, name: Name, after: int) -> int:
-        page = await stored_log.read(self._link, name.store, name.data, after + 1, 1)
+        page = await stream_reader.read(self._link, name.store, name.data, after + 1, 1)
         return len(page.entries) + page.left
 
     async def fan(self, name: Name) -> FanView:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.layout import stream_info, subjects_of
-from postroad.engine.link import Link
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info, subjects_of
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import streams_store, unescape
@@ -105,7 +105,7 @@ class Sweep:
         streams = await self._fed(tenant)
         position = 1
         while True:
-            page = await stored_log.read(self._link, streams_store(tenant), f"x.{tenant}.>", position, _PAGE)
+            page = await stream_reader.read(self._link, streams_store(tenant), f"x.{tenant}.>", position, _PAGE)
             found = [decode_session(entry.payload) for entry in page.entries]
             due = [one for one in found if one.expires_at_ms <= now or STREAM_PREFIX + one.id not in streams]
             for begin in range(0, len(due), _AT_ONCE):

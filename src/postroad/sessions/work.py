@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from postroad.engine.layout import StreamSpec
-from postroad.engine.link import Link
-from postroad.engine.work import ACK, Delivered, WorkQueue, ensure_work_consumer, nak
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec
+from postroad.jetstream.pull_consumer import ACK, Delivered, WorkQueue, ensure_work_consumer, nak
 from postroad.kernel.errors import PostroadError
 
 _AT_ONCE = 8

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from postroad.engine.commit import Draft, Stored
+from postroad.jetstream.commit import Draft, Stored
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id

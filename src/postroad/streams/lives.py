@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from postroad.engine.commit import Draft
+from postroad.jetstream.commit import Draft
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     Conflict,

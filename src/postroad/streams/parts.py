@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from postroad.engine.commit import Committers
-from postroad.engine.link import Link
 from postroad.http.routing import Route
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.traffic import Traffic
 from postroad.streams.live import Live, LiveOptions

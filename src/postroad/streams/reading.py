@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.engine.log import Entry
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.streams import metrics

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from postroad.engine.log import Entry
-from postroad.engine.tail import Source, follow
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import Source, follow
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape

@@ -14,12 +14,12 @@ from urllib.parse import quote, unquote
 
 import structlog
 
-from postroad.engine import log as stored_log
-from postroad.engine.commit import Committer, Committers, Draft
-from postroad.engine.layout import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
-from postroad.engine.tail import republish
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committer, Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import republish
 from postroad.kernel.errors import StreamNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, stream_subject, streams_store
@@ -146,7 +146,7 @@ class Store:
     async def known(self, name: Name, *, with_producers: bool = False) -> Known:
         """All that is stored about a stream at this moment."""
         await self.ensure(name.tenant)
-        known = self._known(name, await stored_log.newest(self.link, name.store, (name.everything, name.access)))
+        known = self._known(name, await stream_reader.newest(self.link, name.store, (name.everything, name.access)))
         return await self._with_producers(name, known) if with_producers else known
 
     def _known(self, name: Name, entries: list[Entry]) -> Known:
@@ -168,7 +168,7 @@ class Store:
     async def record(self, name: Name) -> StreamRecord | None:
         """The stream's record alone, which is quicker."""
         await self.ensure(name.tenant)
-        entry = await stored_log.last(self.link, name.store, name.record)
+        entry = await stream_reader.last(self.link, name.store, name.record)
         return None if entry is None else resolved(decode_record(entry.payload), entry.sequence)
 
     async def _with_producers(self, name: Name, known: Known) -> Known:
@@ -179,13 +179,13 @@ class Store:
         producers: dict[str, Producer] = {}
         last_seq: str | None = None
         after = record.guarded_from
-        saved = await stored_log.last(self.link, name.store, name.checkpoint)
+        saved = await stream_reader.last(self.link, name.store, name.checkpoint)
         if saved is not None and (checkpoint := decode_checkpoint(saved.payload)).born == record.born:
             producers, last_seq, after = dict(checkpoint.producers), checkpoint.last_seq, checkpoint.at
         scanned = 0
         while after < known.tail:
             # Who has one fewer than there are would take an append for new that was made before.
-            page = await stored_log.read_to(self.link, name.store, name.data, after + 1, known.tail, _SCAN)
+            page = await stream_reader.read_to(self.link, name.store, name.data, after + 1, known.tail, _SCAN)
             for entry in page.entries:
                 if entry.sequence > known.last:  # written since; the fence will tell
                     break
@@ -216,8 +216,8 @@ class Store:
         """Whether what is read may end before the stream does, as a replica has not got all of it yet."""
         return self.link.settings.has_replicas
 
-    async def read(self, name: Name, after: int, limit: int, bytes_max: int) -> stored_log.Page:
-        return await stored_log.read(self.link, name.store, name.data, after + 1, limit, bytes_max)
+    async def read(self, name: Name, after: int, limit: int, bytes_max: int) -> stream_reader.Page:
+        return await stream_reader.read(self.link, name.store, name.data, after + 1, limit, bytes_max)
 
     async def purge(self, name: Name, before: int) -> None:
         """Everything of the stream that was written before this sequence."""
@@ -229,9 +229,9 @@ class Store:
         info = await stream_info(self.link, streams_store(tenant))
         return 0 if info is None else info.state.last_seq
 
-    async def page_of_records(self, tenant: str, from_sequence: int, limit: int) -> stored_log.Page:
+    async def page_of_records(self, tenant: str, from_sequence: int, limit: int) -> stream_reader.Page:
         """Records of the tenant's streams, old ones too, in the order in which they were written."""
-        return await stored_log.read(self.link, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
+        return await stream_reader.read(self.link, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
 
 
 def _note(entry: Entry, producers: dict[str, Producer]) -> str | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.engine.log import Entry
-from postroad.engine.tail import LIVE, Source, Tail
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import LIVE, Source, Tail
 from postroad.kernel.errors import PostroadError
 from postroad.streams import metrics
 from postroad.streams.content import data_event, joined

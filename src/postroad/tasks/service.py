@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from postroad.access.audit import Audit
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, PostroadError, TaskNotFound

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from postroad.engine.layout import StreamSpec
-from postroad.engine.tail import republish
-from postroad.engine.wire import header_lines
+from postroad.jetstream.management import StreamSpec
+from postroad.jetstream.protocol import header_lines
+from postroad.jetstream.tail import republish
 
 FRAME_VERSION = "1"
 STREAMS = {"JOBS": "job", "TELEMETRY": "telemetry"}

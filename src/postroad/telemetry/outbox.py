@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from postroad.engine.commit import Committers, Draft
+from postroad.jetstream.commit import Committers, Draft
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics

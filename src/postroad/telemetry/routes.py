@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.engine.layout import stream_info
-from postroad.engine.link import Link
-from postroad.engine.log import Entry
-from postroad.engine.tail import Source, follow
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.http.sse import event_stream, frame
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import Source, follow
 from postroad.kernel.caller import Caller, Scope
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
 from postroad.kernel.patterns import PATTERN, matches, pattern

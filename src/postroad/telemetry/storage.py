@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.engine.layout import StreamState, count_subjects, stream_states
-from postroad.engine.link import Link
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamState, count_subjects, stream_states
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from postroad.engine.child import find_server, free_port
-from postroad.engine.process import _die_with_parent
 from postroad.pipeline.source import wire
 from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.jetstream import Api
 from postroad.pipeline.source.options import Connection, ReadOptions, read_options
 from postroad.pipeline.source.publish import Message, Publisher
+from postroad.runtime.embedded_server import find_server, free_port
+from postroad.runtime.process_supervisor import _die_with_parent
 
 
 class Nats:

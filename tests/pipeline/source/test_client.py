@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from postroad.engine.child import free_port
 from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.credentials import read_credentials
 from postroad.pipeline.source.errors import ConnectionLost, OptionError, Refused, Unreachable
 from postroad.pipeline.source.jetstream import Api
 from postroad.pipeline.source.options import Connection, read_options
+from postroad.runtime.embedded_server import free_port
 from tests.pipeline.source.conftest import StartNats
 from tests.pipeline.source.nats import Nats
 

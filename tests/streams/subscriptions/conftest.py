@@ -12,13 +12,13 @@ import pytest
 from aiohttp import web
 
 from postroad.access.audit import Audit, audit_stream
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Committers
-from postroad.engine.layout import ensure_stream
-from postroad.engine.link import Link
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import ensure_stream
 from postroad.kernel.caller import ALL_SCOPES, Caller, narrowed
 from postroad.kernel.traffic import Traffic
 from postroad.outbound.client import Outbound

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from postroad.access.audit import audit_stream
-from postroad.engine.backlog import Backlog
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import CommitPolicy, Committers
-from postroad.engine.layout import ensure_stream
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.management import ensure_stream
+from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.streams.subscriptions.keys import Jwk
 from tests.gateway import ShiftedClock, session
 from tests.servers import OpenLink, Server, restart

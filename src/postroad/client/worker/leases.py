@@ -12,7 +12,7 @@ from postroad.client.worker.outcomes import LeaseLost, Outcome
 
 _MANY = 1000
 
-log = logging.getLogger("postroad.worker")
+log = logging.getLogger("postroad.runtime.worker")
 
 
 class Lease:

@@ -12,7 +12,7 @@ from postroad.client.worker.leases import Lease
 
 _MANY = 1000
 
-log = logging.getLogger("postroad.worker")
+log = logging.getLogger("postroad.runtime.worker")
 
 Pauses = Callable[[], Iterator[float]]
 

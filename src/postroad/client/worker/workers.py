@@ -20,7 +20,7 @@ from postroad.client.worker.settling import Settler
 T = TypeVar("T")
 Handler = Callable[[Message], Awaitable[object]]
 
-log = logging.getLogger("postroad.worker")
+log = logging.getLogger("postroad.runtime.worker")
 
 
 class WorkerOptions(TypedDict, total=False):

@@ -12,7 +12,7 @@ import random
 import msgspec
 import structlog
 
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.outbound.client import Answer, Outbound

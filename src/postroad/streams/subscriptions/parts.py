@@ -5,11 +5,11 @@ from typing import Any, TypedDict
 
 from postroad.access.audit import Audit
 from postroad.access.seal import Sealer
-from postroad.engine.bucket import Bucket
-from postroad.engine.commit import Committers
-from postroad.engine.link import Link
-from postroad.engine.table import Table
 from postroad.http.routing import Route
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.outbound.client import Outbound
 from postroad.streams.subscriptions.delivery import Delivery

@@ -8,7 +8,7 @@ import msgspec
 
 from postroad.access.audit import Audit
 from postroad.access.seal import SealBroken, Sealer
-from postroad.engine.table import Table
+from postroad.jetstream.replicated_table import Table
 from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (

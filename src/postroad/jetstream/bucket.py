@@ -1,0 +1,124 @@
+"""Key-value buckets with compare-and-set, expiry and following, in the layout of NATS KV (`nats kv` can read them)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from postroad.jetstream import stream_reader
+from postroad.jetstream.commit import Committer, Committers, Draft
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import StreamSpec, ensure_stream
+from postroad.jetstream.protocol import header_lines
+from postroad.jetstream.stream_reader import Entry
+from postroad.jetstream.tail import Source, Tail, republish
+from postroad.kernel.errors import Conflict
+from postroad.kernel.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A key's value at a revision. `value` is None when the revision is a deletion or an expiry."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class Bucket:
+    """One bucket. Keys are NATS tokens joined by dots: escape what users chose."""
+
+    def __init__(self, link: Link, name: str, committers: Committers) -> None:
+        self.name = name
+        self.stream = f"KV_{name}"
+        self._link = link
+        self._subject = f"$KV.{name}."
+        self._committer: Committer = committers.of(self.stream)
+
+    async def ensure(self, *, replicas: int = 1, history: int = 1) -> None:
+        everything = self._subject + ">"
+        options = {
+            "max_msgs_per_subject": history,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_atomic": True,
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": 60_000_000_000,
+            "duplicate_window": 60_000_000_000,
+            "num_replicas": replicas,
+            "republish": republish(everything),
+        }
+        await ensure_stream(self._link, StreamSpec(self.stream, (everything,), options))
+
+    async def get(self, key: str) -> Value | None:
+        """None if the key is not there (any more)."""
+        entry = await stream_reader.last(self._link, self.stream, self._subject + key)
+        found = self._value(entry) if entry else None
+        return found if found and found.value is not None else None
+
+    async def put(self, key: str, value: bytes, *, ttl_seconds: int | None = None) -> int:
+        """Whatever was there before. Returns the revision."""
+        return await self._write(key, value, ttl_seconds, None)
+
+    async def create(self, key: str, value: bytes, *, ttl_seconds: int | None = None) -> int:
+        """Raises Conflict if the key is there."""
+        try:
+            return await self._write(key, value, ttl_seconds, 0)
+        except Conflict:
+            # A deleted or expired key leaves a marker, whose sequence is then the last one.
+            entry = await stream_reader.last(self._link, self.stream, self._subject + key)
+            if entry is None or self._value(entry).value is not None:
+                raise
+            return await self._write(key, value, ttl_seconds, entry.sequence)
+
+    async def update(self, key: str, value: bytes, revision: int, *, ttl_seconds: int | None = None) -> int:
+        """Raises Conflict if the key's revision is another by now."""
+        return await self._write(key, value, ttl_seconds, revision)
+
+    async def delete(self, key: str, revision: int | None = None) -> int:
+        """Raises Conflict if `revision` is given and is not the key's. Deleting what is not there is fine."""
+        return await self._write(key, b"", None, revision, ("KV-Operation", "DEL"))
+
+    async def _write(self, key: str, value: bytes, ttl_seconds: int | None, revision: int | None, *more: tuple[str, str]) -> int:
+        headers = list(more)
+        if ttl_seconds is not None:
+            headers.append(("Nats-TTL", f"{ttl_seconds}s"))
+        if revision is not None:
+            headers.append(("Nats-Expected-Last-Subject-Sequence", str(revision)))
+        draft = Draft(self._subject + key, value, new_id(), header_lines(headers), is_conditional=revision is not None)
+        return (await self._committer.append(draft)).sequence
+
+    def _value(self, entry: Entry) -> Value:
+        is_gone = "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers
+        return Value(entry.subject.removeprefix(self._subject), None if is_gone else entry.payload, entry.sequence)
+
+    def follower(self, apply: Callable[[Value], None], *, after: int = 0, look_every: float = 0.5) -> "Follower":
+        return Follower(self._link, self, apply, after, look_every)
+
+
+class Follower:
+    """Tells `apply` every change of a bucket from a revision on: first what is there, then each change as it happens."""
+
+    def __init__(self, link: Link, bucket: Bucket, apply: Callable[[Value], None], after: int, look_every: float) -> None:
+        self._bucket, self._apply = bucket, apply
+        deliver: Callable[[Entry], Awaitable[None]] = self._deliver
+        self._tail = Tail(link, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, look_every=look_every)
+
+    async def _deliver(self, entry: Entry) -> None:
+        self._apply(self._bucket._value(entry))
+
+    @property
+    def revision(self) -> int:
+        return self._tail.position
+
+    @property
+    def out_of_touch_seconds(self) -> float:
+        """How long ago the whole bucket was known to be followed; infinite before the first load."""
+        seen = self._tail.seen_at
+        return float("inf") if seen is None else asyncio.get_running_loop().time() - seen
+
+    async def wait_loaded(self) -> None:
+        await self._tail.caught_up.wait()
+
+    async def run(self) -> None:
+        await self._tail.run()

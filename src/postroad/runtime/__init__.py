@@ -1,0 +1,1 @@
+"""Processes of an installation: supervisor, worker, embedded NATS server, private files."""

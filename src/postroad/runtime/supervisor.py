@@ -1,0 +1,254 @@
+"""`postroad up` and `postroad serve`: one small process that keeps the others alive and stops them in order."""
+
+import asyncio
+import contextlib
+import importlib.util
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import tomllib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from postroad.access.directory import FIRST_TENANT
+from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
+from postroad.container import Role, access_of, connected, link_settings, platform_keys, prepare_engine
+from postroad.kernel.errors import PostroadError
+from postroad.runtime.embedded_server import ChildServer, ChildSettings, raise_descriptor_limit
+from postroad.runtime.private_files import write_private
+from postroad.runtime.process_supervisor import Command, Kept
+from postroad.settings import Secret, Settings
+
+log = structlog.get_logger("postroad")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What was started, for the banner: where it answers, and whether these are new keys."""
+
+    url: str
+    engine: str
+    data_dir: Path
+    credentials: dict[str, str]
+    is_first_start: bool
+
+
+ENGINE_URL = "engine.url"  # where the child answers, for commands of this user that need the engine itself
+Announce = Callable[[Running], None]
+T = TypeVar("T")
+
+_PIPELINE_NICE = "5"
+_PIPELINE_STOP_SECONDS = 8.0  # a batch that is cut off is done again
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a socket that listens everywhere is reached from here
+
+
+async def up(settings: Settings, announce: Announce) -> None:
+    """The engine, unless POSTROAD_NATS_URL names one, and workers of all roles; until a signal comes."""
+    settings = with_platform_key(settings)
+    if settings.nats_url is not None:
+        await serve(settings, Role.ALL, announce)
+        return
+    child = ChildServer(_child_settings(settings))
+    command = child.prepare()
+    write_private(settings.data_dir / ENGINE_URL, child.url)
+    try:
+        async with _kept(Kept(command)):
+            engine = f"nats-server (child), fsync {settings.sync}"
+            await _serve(replace(settings, nats_url=Secret(child.url)), Role.ALL, announce, engine)
+    finally:
+        child.release()
+
+
+async def serve(settings: Settings, role: Role, announce: Announce) -> None:
+    """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
+    link_settings(settings, "check")  # says now what is missing, rather than in every worker
+    platform_keys(settings)
+    await _serve(settings, role, announce, "POSTROAD_NATS_URL")
+
+
+async def _serve(settings: Settings, role: Role, announce: Announce, engine: str) -> None:
+    stop = _stop_signal()
+    raise_descriptor_limit()
+    listener = _listen(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            credentials, is_first = await _unless_stopped(stop, _first_start(settings))
+            crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKSTAGE]
+            metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(crew) > 1 else None
+            for number, member in enumerate(crew):
+                # Nobody calls backstage through the shared port: what it does must not wait behind requests, nor they for it.
+                own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKSTAGE else listener
+                command = _worker_command(settings, member, own, metrics_dir)
+                kept = Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
+                await stack.enter_async_context(_kept(kept))
+            await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
+            url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+            pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
+            if pipeline is not None:
+                await stack.enter_async_context(_kept(Kept(pipeline, back_off_max=60.0, stop_seconds=_PIPELINE_STOP_SECONDS)))
+            announce(Running(url, engine, settings.data_dir.resolve(), credentials, is_first))
+            await stop.wait()
+    except _Stopped:
+        return
+    finally:
+        listener.close()
+
+
+class _Stopped(Exception):
+    """A signal came before everything was up."""
+
+
+async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T:
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _Stopped
+        return working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+
+
+@asynccontextmanager
+async def _kept(kept: Kept) -> AsyncIterator[Kept]:
+    """The process runs for as long as the block does; leaving it waits for the process to end."""
+    task = asyncio.create_task(kept.run())
+    try:
+        yield kept
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The workers share this socket: while one restarts, connections wait in its queue instead of being refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise PostroadError(f"cannot listen on {host}:{port}: {exc.strerror}. POSTROAD_PORT chooses another port") from exc
+    listener.listen(4096)
+    return listener
+
+
+def _child_settings(settings: Settings) -> ChildSettings:
+    return ChildSettings(
+        data_dir=settings.data_dir.resolve(),
+        port=settings.nats_port,
+        sync=settings.sync,
+        encryption_key=settings.encryption_key.reveal() if settings.encryption_key else None,
+    )
+
+
+def _worker_command(settings: Settings, role: Role, listener: socket.socket, metrics_dir: str | None) -> Command:
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.open).lower()}
+    if settings.nats_url is not None:
+        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    if settings.platform_key is not None:
+        env["POSTROAD_PLATFORM_KEY"] = settings.platform_key.reveal()
+    if metrics_dir is not None:
+        env |= {"POSTROAD_METRICS_DIR": metrics_dir, "PROMETHEUS_MULTIPROC_DIR": metrics_dir}
+    argv = (sys.executable, "-m", "postroad.runtime.worker", role.value, str(listener.fileno()))
+    return Command("worker", argv, env, (listener.fileno(),))
+
+
+def _pipeline_command(settings: Settings) -> Command | None:
+    """The data pipeline, behind everything else: it may have what the others leave. None if Spark cannot run here; nothing
+    depends on it."""
+    missing = next((what for what, is_there in _pipeline_needs() if not is_there), None)
+    if missing is not None:
+        log.warning("pipeline_off", missing=missing)
+        return None
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_PIPELINE_SECONDS": str(settings.pipeline_seconds)}
+    if settings.nats_url is not None:
+        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    argv = ("nice", "-n", _PIPELINE_NICE, sys.executable, "-m", "postroad", "pipeline", "run", "--quiet")
+    return Command("pipeline", argv, env)
+
+
+def _pipeline_needs() -> list[tuple[str, bool]]:
+    return [
+        ("postroad[pipeline]", importlib.util.find_spec("pyspark") is not None),
+        ("java", shutil.which("java") is not None),
+    ]
+
+
+async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
+    """The engine laid out and, if it is fresh, the first tenant and keys. The operator's copy is written before they count."""
+    async with connected(settings, "postroad-setup") as engine:
+        await prepare_engine(engine, settings)
+        access = access_of(engine, settings)
+        if await access.directory.tenant(FIRST_TENANT) is not None:
+            return _read_credentials(settings.data_dir), False
+        credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
+        await access.tenants.make_first(**credentials)
+        return credentials, True
+
+
+def _read_credentials(data_dir: Path) -> dict[str, str]:
+    path = data_dir / "credentials.toml"
+    if not path.exists():
+        return {}
+    found = tomllib.loads(path.read_text())
+    return {name: found[name] for name in ("tenant_key", "admin_key") if name in found}
+
+
+def _write_credentials(data_dir: Path) -> dict[str, str]:
+    made = {"tenant_key": new_key(TENANT_PREFIX), "admin_key": new_key(PLATFORM_PREFIX)}
+    text = "# The operator's copy; Postroad itself keeps only hashes. Made on the first start.\n"
+    write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in made.items()))
+    return made
+
+
+def with_platform_key(settings: Settings) -> Settings:
+    """As given, else from `platform.key` in the data directory, which is made when it is missing."""
+    if settings.platform_key is not None:
+        return settings
+    path = settings.data_dir / "platform.key"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(48) + "\n")
+    return replace(settings, platform_key=Secret(path.read_text().strip()))
+
+
+async def _wait_ready(host: str, port: int) -> None:
+    """Until a worker says that it is ready. Workers that die are started again for as long as it takes, so this waits."""
+    tries = 0
+    while not await _is_ready(host, port):
+        tries += 1
+        if tries % 200 == 0:
+            log.warning("not_ready_yet")
+        await asyncio.sleep(0.05)
+
+
+async def _is_ready(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(3):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return (await reader.readline()).split(b" ")[1:2] == [b"200"]
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

@@ -1,0 +1,223 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.waiting import eventually
+
+from postroad.jetstream.bucket import Bucket, Follower, Value
+from postroad.jetstream.commit import Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.management import stream_info
+from postroad.kernel.errors import Conflict
+
+
+@pytest.fixture
+async def bucket(link: Link, committers: Committers, name: str) -> Bucket:
+    made = Bucket(link, name, committers)
+    await made.ensure()
+    return made
+
+
+@asynccontextmanager
+async def _followed(bucket: Bucket, after: int = 0) -> AsyncIterator[tuple[list[Value], Follower]]:
+    """What a follower is told, from when it has seen all that was there."""
+    changes: list[Value] = []
+    follower = bucket.follower(changes.append, after=after)
+    assert follower.out_of_touch_seconds == float("inf")
+    running = asyncio.ensure_future(follower.run())
+    try:
+        await eventually(lambda: follower.out_of_touch_seconds < 5)
+        yield changes, follower
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+# Writing
+
+
+async def test_a_value_is_found_under_its_key_with_its_revision(bucket: Bucket) -> None:
+    assert await bucket.get("a.b") is None
+    first = await bucket.put("a.b", b"one")
+    assert await bucket.get("a.b") == Value("a.b", b"one", first)
+    second = await bucket.put("a.b", b"two")
+    assert second > first
+    assert await bucket.get("a.b") == Value("a.b", b"two", second)
+    assert await bucket.get("a") is None
+
+
+async def test_an_empty_value_is_a_value(bucket: Bucket) -> None:
+    revision = await bucket.put("a", b"")
+    assert await bucket.get("a") == Value("a", b"", revision)
+    with pytest.raises(Conflict):
+        await bucket.create("a", b"again")
+
+
+async def test_a_key_is_created_once(bucket: Bucket) -> None:
+    revision = await bucket.create("a", b"first")
+    with pytest.raises(Conflict):
+        await bucket.create("a", b"second")
+    assert await bucket.get("a") == Value("a", b"first", revision)
+
+
+async def test_of_many_who_create_a_key_one_does(bucket: Bucket) -> None:
+    for state in ("never there", "deleted"):
+        if state == "deleted":
+            await bucket.delete("a")
+        outcomes = await asyncio.gather(*[bucket.create("a", b"%d" % number) for number in range(30)], return_exceptions=True)
+        winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, int)]
+        assert len(winners) == 1, state
+        assert all(isinstance(outcome, Conflict) for number, outcome in enumerate(outcomes) if number not in winners)
+        found = await bucket.get("a")
+        assert found is not None and found.value == b"%d" % winners[0]
+
+
+async def test_an_update_needs_the_latest_revision(bucket: Bucket) -> None:
+    first = await bucket.create("a", b"one")
+    second = await bucket.update("a", b"two", first)
+    for stale in (first, second + 1, 0):
+        with pytest.raises(Conflict):
+            await bucket.update("a", b"three", stale)
+    assert await bucket.get("a") == Value("a", b"two", second)
+    await bucket.put("b", b"other")
+    assert await bucket.update("a", b"three", second) > second, "another key's change does not matter"
+
+
+async def test_no_update_is_lost_when_many_count_at_once(bucket: Bucket) -> None:
+    await bucket.create("count", b"0")
+
+    async def add_one() -> None:
+        while True:
+            seen = await bucket.get("count")
+            assert seen is not None and seen.value is not None
+            try:
+                await bucket.update("count", b"%d" % (int(seen.value) + 1), seen.revision)
+                return
+            except Conflict:
+                pass
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*[add_one() for _ in range(25)])
+    found = await bucket.get("count")
+    assert found is not None and found.value == b"25"
+
+
+async def test_a_deleted_key_is_gone_and_can_be_created_again(bucket: Bucket) -> None:
+    await bucket.create("a", b"one")
+    await bucket.delete("a")
+    assert await bucket.get("a") is None
+    revision = await bucket.create("a", b"two")
+    assert await bucket.get("a") == Value("a", b"two", revision)
+
+
+async def test_deleting_what_is_not_there_is_fine(bucket: Bucket) -> None:
+    await bucket.delete("a")
+    await bucket.delete("a")
+    assert await bucket.get("a") is None
+
+
+async def test_a_delete_may_ask_for_a_revision(bucket: Bucket) -> None:
+    first = await bucket.create("a", b"one")
+    second = await bucket.update("a", b"two", first)
+    with pytest.raises(Conflict):
+        await bucket.delete("a", first)
+    assert await bucket.get("a") == Value("a", b"two", second)
+    await bucket.delete("a", second)
+    assert await bucket.get("a") is None
+
+
+async def test_a_deleted_key_cannot_be_updated_by_its_old_revision(bucket: Bucket) -> None:
+    revision = await bucket.create("a", b"one")
+    await bucket.delete("a")
+    with pytest.raises(Conflict):
+        await bucket.update("a", b"two", revision)
+
+
+async def test_a_bucket_keeps_as_many_revisions_as_asked(link: Link, committers: Committers, name: str) -> None:
+    for history, kept in ((1, 1), (3, 3)):
+        bucket = Bucket(link, f"{name}-{history}", committers)
+        await bucket.ensure(history=history)
+        for number in range(5):
+            await bucket.put("a", b"%d" % number)
+        info = await stream_info(link, bucket.stream)
+        assert info is not None and info.state.messages == kept
+
+
+async def test_making_a_bucket_again_keeps_what_is_in_it(bucket: Bucket) -> None:
+    await bucket.put("a", b"one")
+    await bucket.ensure()
+    found = await bucket.get("a")
+    assert found is not None and found.value == b"one"
+
+
+# Expiry
+
+
+async def test_a_key_with_a_ttl_is_gone_in_time_and_whoever_follows_is_told(bucket: Bucket) -> None:
+    async with _followed(bucket) as (changes, _):
+        started = asyncio.get_running_loop().time()
+        await bucket.create("short", b"1", ttl_seconds=1)
+        await bucket.create("long", b"1", ttl_seconds=1000)
+        assert await bucket.get("short") is not None
+        await eventually(lambda: [change.key for change in changes if change.value is None] == ["short"])
+        assert 0.9 <= asyncio.get_running_loop().time() - started < 3
+        assert await bucket.get("short") is None
+        assert await bucket.get("long") is not None
+        revision = await bucket.create("short", b"2")
+        assert await bucket.get("short") == Value("short", b"2", revision)
+        await eventually(lambda: changes[-1] == Value("short", b"2", revision))
+
+
+async def test_an_update_gives_a_key_a_new_time_to_live(bucket: Bucket) -> None:
+    revision = await bucket.create("renewed", b"1", ttl_seconds=1)
+    revision = await bucket.update("renewed", b"2", revision, ttl_seconds=1000)
+    await bucket.create("witness", b"1", ttl_seconds=1)
+    await eventually(lambda: _is_gone(bucket, "witness"))
+    assert await bucket.get("renewed") == Value("renewed", b"2", revision)
+
+
+async def _is_gone(bucket: Bucket, key: str) -> bool:
+    return await bucket.get(key) is None
+
+
+# Following
+
+
+async def test_a_follower_is_told_what_is_there_and_then_each_change(bucket: Bucket) -> None:
+    first = await bucket.put("a", b"old")
+    second = await bucket.put("b", b"old")
+    async with _followed(bucket) as (changes, follower):
+        assert changes == [Value("a", b"old", first), Value("b", b"old", second)]
+        third = await bucket.put("a", b"new")
+        fourth = await bucket.delete("b")
+        await eventually(lambda: len(changes) == 4)
+        assert changes[2:] == [Value("a", b"new", third), Value("b", None, fourth)]
+        assert follower.revision == fourth
+
+
+async def test_a_follower_may_begin_after_a_revision(bucket: Bucket) -> None:
+    await bucket.put("a", b"1")
+    second = await bucket.put("b", b"2")
+    third = await bucket.put("c", b"3")
+    async with _followed(bucket, after=second) as (changes, _):
+        assert changes == [Value("c", b"3", third)]
+    async with _followed(bucket, after=third) as (changes, _):
+        assert changes == []
+
+
+async def test_a_follower_in_touch_says_so(bucket: Bucket) -> None:
+    async with _followed(bucket) as (_, follower):
+        seen = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.get_running_loop().time() - follower.out_of_touch_seconds > seen + 0.1)
+
+
+async def test_two_buckets_do_not_hear_each_other(link: Link, committers: Committers, bucket: Bucket, name: str) -> None:
+    other = Bucket(link, name + "-other", committers)
+    await other.ensure()
+    async with _followed(bucket) as (changes, _):
+        await other.put("a", b"elsewhere")
+        await bucket.put("a", b"here")
+        await eventually(lambda: len(changes) > 0)
+        assert [change.value for change in changes] == [b"here"]

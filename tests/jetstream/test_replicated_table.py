@@ -1,0 +1,303 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+from tests.servers import OpenLink, Server, restart
+from tests.waiting import eventually
+
+from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link
+from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.kernel.errors import Conflict, EngineRefused
+
+
+class Person(msgspec.Struct, frozen=True):
+    name: str
+    age: int = 0
+
+
+People = Table[Person]
+OpenTable = Callable[[Bucket], "asyncio.Future[None]"]
+
+
+async def _bucket(link: Link, name: str) -> Bucket:
+    bucket = Bucket(link, name, Committers(link, CommitPolicy(), Backlog(1 << 20)))
+    await bucket.ensure()
+    return bucket
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Callable[[People], "asyncio.Future[None]"]]:
+    """Has a table follow its bucket until the test is over."""
+    running: list[asyncio.Future[None]] = []
+
+    def start(table: People) -> "asyncio.Future[None]":
+        running.append(asyncio.ensure_future(table.run()))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.fixture
+async def tables(
+    link: Link, engine_url: str, open_link: OpenLink, name: str, run: Callable[[People], "asyncio.Future[None]"]
+) -> tuple[People, People]:
+    """Two processes' views of one bucket."""
+    one = Table(await _bucket(link, name), Person)
+    other = Table(await _bucket(await open_link(engine_url), name), Person)
+    for table in (one, other):
+        assert table.out_of_touch_seconds == float("inf")
+        run(table)
+        await asyncio.wait_for(table.wait_loaded(), 5)
+        assert table.out_of_touch_seconds < 5
+    return one, other
+
+
+async def test_who_writes_sees_it_at_once_and_the_other_soon(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada", 36))
+    assert one.get("ada") == Person("Ada", 36)
+    await eventually(lambda: other.get("ada") == Person("Ada", 36), seconds=2)
+    assert one.revision("ada") == other.revision("ada") > 0
+    await other.update("ada", Person("Ada", 37), other.revision("ada"))
+    assert other.get("ada") == Person("Ada", 37)
+    await eventually(lambda: one.get("ada") == Person("Ada", 37), seconds=2)
+    assert (len(one), list(one.keys_under())) == (1, ["ada"])
+
+
+async def test_what_was_there_before_is_loaded(link: Link, name: str, run: Callable[[People], object]) -> None:
+    bucket = await _bucket(link, name)
+    writer = Table(bucket, Person)
+    for number in range(300):
+        await writer.create(f"p{number}", Person("P", number))
+    await writer.delete("p7")
+    table = Table(bucket, Person)
+    run(table)
+    await asyncio.wait_for(table.wait_loaded(), 5)
+    assert len(table) == 299
+    assert table.get("p8") == Person("P", 8) and table.get("p7") is None
+
+
+async def test_a_stale_change_is_refused_and_changes_nothing(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada"))
+    stale = one.revision("ada")
+    await other.fetch("ada")
+    await other.update("ada", Person("Augusta"), stale)
+    with pytest.raises(Conflict):
+        await one.update("ada", Person("Lost"), stale)
+    with pytest.raises(Conflict):
+        await other.create("ada", Person("Second"))
+    await eventually(lambda: one.get("ada") == other.get("ada") == Person("Augusta"))
+
+
+async def test_a_deleted_record_is_gone_everywhere_and_can_come_back(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada"))
+    await eventually(lambda: other.get("ada"))
+    await other.delete("ada")
+    assert other.get("ada") is None and await other.fetch("ada") is None
+    await eventually(lambda: one.get("ada") is None)
+    assert len(one) == len(other) == 0
+    await one.create("ada", Person("Ada again"))
+    await eventually(lambda: other.get("ada") == Person("Ada again"))
+
+
+async def test_a_fetch_finds_what_has_not_been_heard_of(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    writer, reader = Table(bucket, Person), Table(bucket, Person)  # neither follows
+    await writer.create("ada", Person("Ada"))
+    assert reader.get("ada") is None
+    assert await reader.fetch("ada") == Person("Ada")
+    assert reader.get("ada") == Person("Ada")
+    assert await reader.fetch("nobody") is None
+
+
+async def test_listeners_hear_each_change_once_in_order(tables: tuple[People, People]) -> None:
+    one, other = tables
+    heard: dict[str, list[tuple[str, Person | None]]] = {"one": [], "other": []}
+    one.on_change(lambda key, record: heard["one"].append((key, record)))
+    other.on_change(lambda key, record: heard["other"].append((key, record)))
+    await one.create("ada", Person("Ada", 1))
+    await one.update("ada", Person("Ada", 2), one.revision("ada"))
+    await one.create("bob", Person("Bob"))
+    await one.delete("ada")
+    await one.create("end", Person("End"))
+    await eventually(lambda: ("end", Person("End")) in heard["other"])
+    expected = [
+        ("ada", Person("Ada", 1)),
+        ("ada", Person("Ada", 2)),
+        ("bob", Person("Bob")),
+        ("ada", None),
+        ("end", Person("End")),
+    ]
+    assert heard == {"one": expected, "other": expected}
+
+
+async def test_an_old_change_that_arrives_late_does_not_undo_a_newer_one(
+    link: Link, name: str, run: Callable[[People], object]
+) -> None:
+    """A table that fetched or wrote is ahead of what it follows."""
+    bucket = await _bucket(link, name)
+    writer, reader = Table(bucket, Person), Table(bucket, Person)
+    heard: list[Person | None] = []
+    reader.on_change(lambda _key, record: heard.append(record))
+    await writer.create("ada", Person("Ada", 1))
+    await writer.update("ada", Person("Ada", 2), writer.revision("ada"))
+    await writer.create("bob", Person("Bob"))
+    assert await reader.fetch("ada") == Person("Ada", 2)
+    run(reader)
+    await asyncio.wait_for(reader.wait_loaded(), 5)
+    assert heard == [Person("Ada", 2), Person("Bob")]
+
+
+async def test_keys_are_listed_by_prefix_in_order(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    for key in ("b.2", "a.2", "b.1", "c"):
+        await table.create(key, Person(key))
+    assert list(table.keys_under()) == ["a.2", "b.1", "b.2", "c"]
+    assert list(table.keys_under("b.")) == ["b.1", "b.2"]
+    assert list(table.keys_under("x")) == []
+
+
+async def test_a_table_goes_on_after_a_restart_of_the_server(
+    own_server: Server, open_link: OpenLink, name: str, run: Callable[[People], object]
+) -> None:
+    writing, reading = await open_link(own_server.url), await open_link(own_server.url)
+    writer, reader = Table(await _bucket(writing, name), Person), Table(await _bucket(reading, name), Person)
+    run(reader)
+    await writer.create("before", Person("Before"))
+    await eventually(lambda: reader.get("before"))
+    own_server.kill()
+    await eventually(lambda: reader.out_of_touch_seconds > 0.6)
+    own_server.start()
+    await asyncio.wait_for(reading.wait_up(), 5)
+    await eventually(lambda: reader.out_of_touch_seconds < 0.5)
+    await restart(own_server, writing, reading)
+    await writer.create("after", Person("After"))
+    await eventually(lambda: reader.get("after"))
+    assert reader.get("before")
+
+
+async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_followed(
+    link: Link, name: str, run: Callable[[People], "asyncio.Future[None]"]
+) -> None:
+    bucket = await _bucket(link, name)
+    table = People(bucket, Person)
+    following = run(table)
+    await bucket.put("bad", b"{not json")
+
+    await bucket.put("good", b'{"name": "Ada"}')
+
+    await eventually(lambda: table.get("good") == Person("Ada"))
+    assert table.get("bad") is None
+    assert not following.done()
+
+
+async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
+    link: Link, name: str, run: Callable[[People], "asyncio.Future[None]"]
+) -> None:
+    bucket = await _bucket(link, name)
+    table = People(bucket, Person)
+    run(table)
+    await table.create("ada", Person("Ada"))
+
+    await bucket.put("ada", b'{"name": 1}')
+
+    await eventually(lambda: table.get("ada") is None)
+    with pytest.raises(EngineRefused):
+        await table.fetch("ada")
+    await bucket.put("ada", b'{"name": "Ada Lovelace"}')
+    assert await eventually(lambda: table.get("ada")) == Person("Ada Lovelace")
+
+
+# Changing
+
+
+def _older(person: Person) -> Person:
+    return Person(person.name, person.age + 1)
+
+
+async def test_a_change_is_made_of_what_is_there_and_stored(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada", 36))
+    assert await one.change("ada", _older) == (Person("Ada", 36), Person("Ada", 37))
+    assert one.get("ada") == Person("Ada", 37)
+    await eventually(lambda: other.get("ada") == Person("Ada", 37))
+
+
+async def test_what_is_not_there_is_not_changed(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    assert await table.change("nobody", _older) is None
+    await table.create("ada", Person("Ada"))
+    await table.delete("ada")
+    assert await table.change("ada", _older) is None
+    assert await table.fetch("ada") is None
+
+
+async def test_a_change_of_what_another_process_just_made_finds_it(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    writer, changer = Table(bucket, Person), Table(bucket, Person)  # neither follows
+    await writer.create("ada", Person("Ada", 1))
+    assert await changer.change("ada", _older) == (Person("Ada", 1), Person("Ada", 2))
+
+
+async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    quick, slow = Table(bucket, Person), Table(bucket, Person)  # neither follows, so the slow one knows the old record alone
+    await quick.create("ada", Person("Ada", 1))
+    await slow.fetch("ada")
+    await quick.update("ada", Person("Augusta", 10), quick.revision("ada"))
+    seen: list[Person] = []
+
+    def note_and_age(person: Person) -> Person:
+        seen.append(person)
+        return _older(person)
+
+    assert await slow.change("ada", note_and_age) == (Person("Augusta", 10), Person("Augusta", 11))
+    assert seen == [Person("Ada", 1), Person("Augusta", 10)]
+    quick.forget("ada")
+    assert await quick.fetch("ada") == Person("Augusta", 11)
+
+
+async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(link: Link, name: str) -> None:
+    bucket = await _bucket(link, name)
+    quick, slow = Table(bucket, Person), Table(bucket, Person)
+    await quick.create("ada", Person("Ada", 1))
+    await slow.fetch("ada")
+    await quick.delete("ada")
+    assert await slow.change("ada", _older) is None
+    assert await slow.fetch("ada") is None
+
+
+async def test_of_many_changes_at_once_none_is_lost(tables: tuple[People, People]) -> None:
+    one, other = tables
+    await one.create("ada", Person("Ada", 0))
+    await asyncio.gather(*[table.change("ada", _older) for table in (one, other) * 10])
+    await eventually(lambda: one.get("ada") == other.get("ada") == Person("Ada", 20))
+
+
+async def test_a_change_that_changes_nothing_is_not_stored(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    await table.create("ada", Person("Ada", 1))
+    revision = table.revision("ada")
+    assert await table.change("ada", lambda person: Person(person.name, person.age)) == (Person("Ada", 1), Person("Ada", 1))
+    assert table.revision("ada") == revision
+
+
+async def test_what_the_change_raises_is_raised_and_nothing_is_stored(link: Link, name: str) -> None:
+    table = Table(await _bucket(link, name), Person)
+    await table.create("ada", Person("Ada", 1))
+
+    def refuse(_person: Person) -> Person:
+        raise ValueError("not her")
+
+    with pytest.raises(ValueError, match="not her"):
+        await table.change("ada", refuse)
+    assert table.get("ada") == Person("Ada", 1)

