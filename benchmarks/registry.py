@@ -25,8 +25,8 @@ from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
 from postroad.jetstream.commit import CommitPolicy, Committers, Draft
 from postroad.jetstream.connection import Link, LinkSettings
 from postroad.jetstream.write_buffer_limit import Backlog
-from postroad.kernel.caller import ALL_SCOPES
 from postroad.kernel.clock import now_ms
+from postroad.kernel.identity import ALL_SCOPES
 from postroad.kernel.ids import new_id
 
 ROUNDS = 5

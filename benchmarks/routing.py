@@ -18,7 +18,7 @@ from benchmarks.harness import table, wrk
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Reply, Request, Watching
 from postroad.http.routing import Route, Router
-from postroad.kernel.caller import Caller
+from postroad.kernel.identity import Caller
 from postroad.runtime.embedded_server import free_port
 
 NOUNS = ("queues", "topics", "streams", "buckets", "services", "routes", "grants", "quotas", "bans", "alerts")

@@ -23,8 +23,8 @@ from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link
-from postroad.kernel.caller import ALL_SCOPES, Scope
 from postroad.kernel.clock import now_ms
+from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.settings import Secret, Settings
 from postroad.telemetry.frames import frame_subject, unpack
 from tests.waiting import eventually

@@ -36,7 +36,7 @@ from postroad.jobs.history import history_stream
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.usage_counters import Traffic
 from postroad.outbound.client import Outbound
 from postroad.queues.dead import FAILURES_BUCKET
 from postroad.queues.definitions import QUEUES_BUCKET, Definitions

@@ -8,7 +8,7 @@ import msgspec
 
 from postroad.access.audit import AUDIT_STREAM
 from postroad.jetstream import stream_reader
-from postroad.kernel.caller import ALL_SCOPES, Actor, Caller
+from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
 from tests.gateway import Answer, Client, EventReader, Gateway, Tenant
 from tests.waiting import eventually
 

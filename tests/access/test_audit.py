@@ -9,9 +9,9 @@ import pytest
 from postroad.access.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
 from postroad.jetstream.commit import Draft
 from postroad.jetstream.management import delete_stream, purge_stream, stream_info
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineRefused
+from postroad.kernel.identity import Scope
 from postroad.kernel.ids import new_id
 from tests.access.control import (
     AUDIT,

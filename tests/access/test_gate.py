@@ -12,8 +12,8 @@ from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.preferences import PreferenceStore
 from postroad.access.service import Access
 from postroad.container import Engine, access_of, connected, prepare_engine
-from postroad.kernel.caller import ALL_SCOPES
 from postroad.kernel.errors import EngineUnavailable, OutOfTouch
+from postroad.kernel.identity import ALL_SCOPES
 from postroad.settings import Settings
 from tests.access.control import KEYS, WHOAMI, becomes, new_key_by, status_of
 from tests.gateway import Gateway, gateway_settings, running_gateway

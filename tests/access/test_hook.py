@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from postroad.access import hook as module
 from postroad.access.hook import Answer, Attempt, load_hook
 from postroad.access.keys import new_key
-from postroad.kernel.caller import Caller, Credential, Scope
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.identity import Caller, Credential, Scope
 from tests.access import hooks
 from tests.access.control import KEYS, STREAM, TENANTS, WHOAMI, status_of
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from postroad.access.keys import PLATFORM_PREFIX, key_id_of, new_key
-from postroad.kernel.caller import ALL_SCOPES, Scope
+from postroad.kernel.identity import ALL_SCOPES, Scope
 from tests.access.control import KEYS, SETTINGS, WHOAMI, becomes, fresh, new_key_by, patch, stamp, status_of
 from tests.gateway import Client, Gateway, ShiftedClock, Tenant
 

@@ -19,8 +19,8 @@ from postroad.access.seal import Sealer
 from postroad.access.tokens import NewToken, Tokens
 from postroad.container import described_routes, platform_keys
 from postroad.http.routing import Route
-from postroad.kernel.caller import ALL_SCOPES, Caller, Need, Scope
 from postroad.kernel.clock import now_ms
+from postroad.kernel.identity import ALL_SCOPES, Caller, Need, Scope
 from tests.gateway import Answer, Client, Gateway, Tenant
 
 ROUTES = described_routes()

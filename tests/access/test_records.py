@@ -6,7 +6,7 @@ import pytest
 from postroad.access.audit import AuditEntry
 from postroad.access.preferences import PreferenceRecord
 from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord, TenantState
-from postroad.kernel.caller import ALL_SCOPES, Scope
+from postroad.kernel.identity import ALL_SCOPES, Scope
 
 FORMATS: list[tuple[msgspec.Struct, bytes]] = [
     (

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from postroad.access.keys import new_key
-from postroad.kernel.caller import ALL_SCOPES, Caller, Credential, Scope
+from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
 from tests.access.control import AT_ONCE, KEYS, STREAM, TENANTS, WHOAMI, becomes, ends, new_key_by, patch, stamp, status_of
 from tests.gateway import Answer, Client, EventReader, Gateway, Tenant
 from tests.waiting import eventually

@@ -8,8 +8,8 @@ from postroad.access.seal import Sealer
 from postroad.access.tokens import TOKEN_PREFIX, NewToken, Tokens
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Caller, Scope
 from postroad.kernel.errors import BodyInvalid, Forbidden
+from postroad.kernel.identity import Caller, Scope
 from tests.access.control import KEYS, STREAM, TENANTS, WHOAMI, becomes, new_key_by, patch
 from tests.gateway import PLATFORM_KEY, Client, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 

@@ -31,7 +31,7 @@ from postroad.client.errors import (
     Unauthenticated,
 )
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
-from postroad.kernel.caller import Scope
+from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, ShiftedClock, Tenant
 

@@ -9,8 +9,8 @@ from postroad.client import Claim
 from postroad.client.calls import Call
 from postroad.client.errors import AlreadyExists, Conflicting, Forbidden, InvalidParameter, Missing, PostroadError, Unavailable
 from postroad.client.transport import _problem
-from postroad.kernel.caller import Scope
 from postroad.kernel.errors import NothingToDo, OffsetRefused, SubscriptionNotFound, WakeFenced, WakeTaken
+from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually

@@ -31,7 +31,7 @@ from postroad.client.errors import (
     Unauthenticated,
     Unreachable,
 )
-from postroad.kernel.caller import Scope
+from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.client.lines import Line
 from tests.gateway import Gateway, ShiftedClock, Tenant

@@ -26,8 +26,8 @@ from postroad.http.messages import Request
 from postroad.http.routing import Route
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.rules import Grain, Place, Span, cursor_place, cursor_text, is_begun, parts
-from postroad.kernel.caller import ALL_SCOPES, Caller, Credential, Scope
 from postroad.kernel.errors import InvalidParameter, InvalidRequest, MalformedJson, StreamNotFound
+from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
 from postroad.kernel.names import escape, queue_name, stream_id, tenant_id, unescape
 from postroad.kernel.patterns import pattern
 from postroad.pipeline.lines import MESSAGE, Message, lines_of, lines_schema, read

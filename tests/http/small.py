@@ -11,8 +11,8 @@ import msgspec
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Reply, Request, Watching
 from postroad.http.routing import Handler, Route, Router
-from postroad.kernel.caller import Caller
 from postroad.kernel.errors import Unauthenticated
+from postroad.kernel.identity import Caller
 from tests.gateway import Answer, Client, served, session
 
 

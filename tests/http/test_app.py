@@ -13,7 +13,7 @@ from postroad.access.keys import new_key
 from postroad.container import described_routes
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import ALL_SCOPES, Scope
+from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.logs import _mask
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.small import NOTES, client_of, raw_connection, route, small_app

@@ -9,8 +9,8 @@ from postroad import __version__
 from postroad.container import described_routes
 from postroad.http.openapi import openapi_document, possible_errors
 from postroad.http.routing import Route
-from postroad.kernel.caller import Need
 from postroad.kernel.errors import ERRORS
+from postroad.kernel.identity import Need
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.schemas import faults, resolve
 

@@ -10,8 +10,8 @@ from postroad.container import Role
 from postroad.http.messages import Request
 from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
-from postroad.kernel.caller import Caller, Need
 from postroad.kernel.errors import ERRORS, Unauthenticated
+from postroad.kernel.identity import Caller, Need
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.http.small import NobodyIsKnown, client_of, small_app
 from tests.servers import Server

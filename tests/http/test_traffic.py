@@ -8,7 +8,7 @@ from postroad.http.app import App, AppSettings
 from postroad.http.messages import ClientGone, Reply, Request, Scope
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
-from postroad.kernel.traffic import NOBODY, Tally, Traffic
+from postroad.kernel.usage_counters import NOBODY, Tally, Traffic
 from tests.http.small import NOTES, NobodyIsKnown, client_of, route
 
 

@@ -9,8 +9,8 @@ from postroad.insights import metrics, service, store
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.store import ResultsStore
 from postroad.jetstream.connection import Link
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import now_ms, rfc3339
+from postroad.kernel.identity import Scope
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.insights import results
 from tests.insights.results import (

@@ -10,9 +10,9 @@ from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router
 from postroad.jetstream.connection import Link
 from postroad.jobs.capability import Jobs
-from postroad.kernel.caller import ALL_SCOPES, Caller, Need
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.errors import Forbidden
+from postroad.kernel.identity import ALL_SCOPES, Caller, Need
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
 from tests.jobs.conftest import Background, make_streams, outbox_on, send

@@ -13,7 +13,7 @@ from postroad.jetstream.connection import Link, LinkSettings
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.clock import Clock
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.usage_counters import Traffic
 from postroad.sessions.fanout import Fan
 from postroad.sessions.members import Members
 from postroad.sessions.queue import FanoutQueue, queue_stream

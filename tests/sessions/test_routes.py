@@ -8,9 +8,9 @@ import jwt
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.identity import Scope
 from postroad.sessions.fanout import Fan
 from postroad.sessions.queue import FanoutQueue
 from postroad.streams.store import Name

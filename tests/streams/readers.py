@@ -16,8 +16,8 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
-from postroad.kernel.caller import ALL_SCOPES, Caller
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.identity import ALL_SCOPES, Caller
+from postroad.kernel.usage_counters import Traffic
 from postroad.streams.live import LiveOptions
 from postroad.streams.parts import StreamOptions, StreamParts
 from postroad.telemetry.frames import frame_streams

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Draft
-from postroad.kernel.caller import Scope
+from postroad.kernel.identity import Scope
 from postroad.kernel.ids import new_id
 from postroad.telemetry.catalogue import PLATFORM
 from tests.gateway import EventReader, Gateway, ServerSentEvent, Tenant, events_of, gateway_settings, running_gateway

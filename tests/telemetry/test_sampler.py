@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.kernel.traffic import NOBODY, Counted, Traffic
+from postroad.kernel.usage_counters import NOBODY, Counted, Traffic
 from postroad.telemetry import sampler as sampler_module
 from postroad.telemetry.catalogue import PLATFORM
 from postroad.telemetry.outbox import Outbox

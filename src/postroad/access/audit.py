@@ -15,8 +15,8 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, Draft
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import StreamSpec, stream_info
-from postroad.kernel.caller import Actor
 from postroad.kernel.clock import Clock, Timestamp, rfc3339
+from postroad.kernel.identity import Actor
 from postroad.kernel.ids import new_id
 
 AUDIT_STREAM = "AUDIT"

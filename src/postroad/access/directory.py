@@ -8,9 +8,9 @@ from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
 from postroad.access.records import KeyRecord, TenantRecord, TenantState
 from postroad.access.uses import KeyUses
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import ALL_SCOPES, Caller, Credential
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, OutOfTouch, TenantDisabled, TenantNotFound
+from postroad.kernel.identity import ALL_SCOPES, Caller, Credential
 from postroad.kernel.names import tenant_id
 
 FIRST_TENANT = "default"

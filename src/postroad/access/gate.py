@@ -14,8 +14,8 @@ from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.http.messages import Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import SEND_A_KEY, Actor, Caller, Credential, Need, Scope
 from postroad.kernel.errors import Forbidden, Unauthenticated
+from postroad.kernel.identity import SEND_A_KEY, Actor, Caller, Credential, Need, Scope
 
 
 class Gate:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.kernel.caller import Caller
 from postroad.kernel.errors import Forbidden, PostroadError
+from postroad.kernel.identity import Caller
 
 _SECONDS_MAX = 2.0
 

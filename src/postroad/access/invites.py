@@ -12,9 +12,9 @@ from postroad.access.records import InviteRecord, KeyRecord
 from postroad.access.tenants import Tenants
 from postroad.access.views import invite_view, key_view
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import ALL_SCOPES, Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import InvalidParameter, InviteEnded, InviteNotFound
+from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
 

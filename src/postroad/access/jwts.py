@@ -19,9 +19,9 @@ from postroad.access.records import SecretRecord, TenantState
 from postroad.access.vault import Vault, VaultLocked
 from postroad.access.views import secret_view
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Actor, Caller, Credential, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, SecretNotFound, TenantDisabled
+from postroad.kernel.identity import Actor, Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 
 SECRETS_MAX = 5

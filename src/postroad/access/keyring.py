@@ -14,9 +14,9 @@ from postroad.access.preferences import PreferenceStore
 from postroad.access.records import KeyHash, KeyRecord
 from postroad.access.views import key_view
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import ALL_SCOPES, EVERYTHING, Actor, Caller, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, KeyNotFound, NotNow
+from postroad.kernel.identity import ALL_SCOPES, EVERYTHING, Actor, Caller, Scope
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4

@@ -17,7 +17,6 @@ from postroad.access.tenants import NewTenant, TenantChange, Tenants
 from postroad.access.views import InviteView, TenantView, invite_view, key_view, tenant_view
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Need, Scope
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     AlreadyExists,
@@ -30,6 +29,7 @@ from postroad.kernel.errors import (
     TenantNotFound,
     Unauthenticated,
 )
+from postroad.kernel.identity import Need, Scope
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.access.audit import PLATFORM, Audit
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Actor
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden
+from postroad.kernel.identity import Actor
 
 SETTINGS_BUCKET = "postroad_settings"
 

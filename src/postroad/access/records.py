@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from postroad.access.keys import is_same_hash
-from postroad.kernel.caller import EVERYTHING, Scope, narrowed
+from postroad.kernel.identity import EVERYTHING, Scope, narrowed
 
 TENANTS_BUCKET = "postroad_tenants"
 KEYS_BUCKET = "postroad_keys"

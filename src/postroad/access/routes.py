@@ -16,7 +16,6 @@ from postroad.access.uses import KeyUses
 from postroad.access.views import KeyView, SecretView, key_view, secret_view
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import EVERYTHING, Credential, Need, Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     EngineUnavailable,
@@ -26,6 +25,7 @@ from postroad.kernel.errors import (
     NotNow,
     SecretNotFound,
 )
+from postroad.kernel.identity import EVERYTHING, Credential, Need, Scope
 
 
 class KeyList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -16,9 +16,9 @@ from postroad.access.preferences import PreferenceStore
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.views import tenant_view
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import ALL_SCOPES, Actor
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, NotNow, PostroadError, TenantNotFound
+from postroad.kernel.identity import ALL_SCOPES, Actor
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
 

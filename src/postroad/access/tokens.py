@@ -16,9 +16,9 @@ from postroad.access.records import TenantState
 from postroad.access.seal import SealBroken, Sealer
 from postroad.http.routing import GUARDED, Route
 from postroad.jetstream.bucket import Bucket
-from postroad.kernel.caller import Caller, Credential, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden
+from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 

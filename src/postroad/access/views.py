@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.access.records import InviteRecord, KeyRecord, SecretRecord, TenantRecord, TenantState
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
+from postroad.kernel.identity import Scope
 
 
 class TenantView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

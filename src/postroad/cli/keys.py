@@ -6,7 +6,7 @@ import typer
 
 from postroad.cli.output import AsJson, Yes, confirm, connected, show, show_once, show_one, words
 from postroad.cli.times import duration, from_now
-from postroad.kernel.caller import Scope
+from postroad.kernel.identity import Scope
 
 if TYPE_CHECKING:
     from postroad.client import Key

@@ -19,7 +19,6 @@ from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, S
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
-from postroad.kernel.caller import Caller, Need
 from postroad.kernel.errors import (
     InvalidParameter,
     Overloaded,
@@ -28,8 +27,9 @@ from postroad.kernel.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from postroad.kernel.identity import Caller, Need
 from postroad.kernel.ids import ShortIds
-from postroad.kernel.traffic import NOBODY, Tally, Traffic
+from postroad.kernel.usage_counters import NOBODY, Tally, Traffic
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"

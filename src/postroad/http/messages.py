@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.errors import Draining, Unauthenticated
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.json import encode
 
 Scope = MutableMapping[str, Any]

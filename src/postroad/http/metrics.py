@@ -1,6 +1,6 @@
 """What the gateway counts about requests."""
 
-from postroad.kernel.meters import Counter, Gauge, Histogram
+from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 
 requests = Counter("postroad_http_requests_total", "Requests answered.", ["method", "route", "status"])
 request_seconds = Histogram(

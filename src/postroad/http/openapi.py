@@ -8,7 +8,6 @@ from msgspec import Meta
 
 from postroad.http.problems import PROBLEM_MEDIA, Problem
 from postroad.http.routing import Route
-from postroad.kernel.caller import Need
 from postroad.kernel.errors import (
     BodyInvalid,
     BodyTooSlow,
@@ -25,6 +24,7 @@ from postroad.kernel.errors import (
     Unauthenticated,
     UnsupportedMediaType,
 )
+from postroad.kernel.identity import Need
 from postroad.kernel.names import QUEUE, STREAM, STREAM_CHARS_MAX, TENANT
 
 _REF = "#/components/schemas/{name}"

@@ -17,10 +17,10 @@ from postroad.http.app import Authority
 from postroad.http.messages import Reply, Request
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route
-from postroad.kernel.caller import Need
+from postroad.kernel.buffered_metrics import write_down
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
+from postroad.kernel.identity import Need
 from postroad.kernel.json import encode
-from postroad.kernel.meters import write_down
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from postroad.http.messages import Reply, Request
-from postroad.kernel.caller import Need, Scope
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
+from postroad.kernel.identity import Need, Scope
 
 Handler = Callable[[Request], Awaitable[Reply]]
 

@@ -1,6 +1,6 @@
 """What is counted of the pipeline and its results."""
 
-from postroad.kernel.meters import Counter, Gauge
+from postroad.kernel.buffered_metrics import Counter, Gauge
 
 unreadable = Counter("postroad_insights_unreadable_total", "Results of the pipeline that could not be read, in all or in part.")
 lag = Gauge(

@@ -23,9 +23,9 @@ from postroad.insights.rows import (
 )
 from postroad.insights.rules import Grain
 from postroad.insights.service import Found, Insights
-from postroad.kernel.caller import Need, Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.identity import Need, Scope
 
 QueueName = Annotated[str, Meta(min_length=1, max_length=80)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from postroad.insights.rows import Batch, Report, Results
 from postroad.insights.rules import Grain, Key, Part, Place, Span, cursor_place, cursor_text, is_begun, is_in, parts, span
 from postroad.insights.store import ResultsStore
-from postroad.kernel.caller import Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden
+from postroad.kernel.identity import Caller
 
 _AT_ONCE = 16
 _BYTES_MAX = 16 * 1024 * 1024  # of messages looked at for one page: a page that would take more ends early

@@ -1,6 +1,6 @@
 """What the engine counts."""
 
-from postroad.kernel.meters import Counter, Histogram
+from postroad.kernel.buffered_metrics import Counter, Histogram
 
 commit_messages = Counter("postroad_commit_messages_total", "Messages stored, by how they were sent.", ["way"])
 commit_batch_size = Histogram(

@@ -15,10 +15,10 @@ from postroad.jetstream.management import StreamState
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail
 from postroad.jobs import metrics
-from postroad.jobs.crew import together
 from postroad.jobs.store import Store, remove
 from postroad.jobs.telling import read_frames
 from postroad.kernel.clock import Clock
+from postroad.kernel.task_group import together
 
 STREAM = "JOBS"
 SUBJECT = "job.>"

@@ -1,6 +1,6 @@
 """What the jobs' projection counts."""
 
-from postroad.kernel.meters import Counter, Gauge, Histogram
+from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 
 events = Counter("postroad_jobs_events_total", "Job events that were folded into jobs.")
 unreadable = Counter("postroad_jobs_unreadable_total", "Frames, or events in frames, that could not be read and were left out.")

@@ -16,11 +16,11 @@ import structlog
 
 from postroad.jetstream.connection import Link
 from postroad.jobs import metrics
-from postroad.jobs.crew import Crew
 from postroad.jobs.following import Follower, Keeper, StreamNow, stream_now
 from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import EngineUnavailable, NotNow, PostroadError
+from postroad.kernel.task_group import Crew
 
 _BITE = 500  # rows of a sweep or a pruning at once: milliseconds, during which readers wait
 _PRUNE_EVERY = 600.0

@@ -13,8 +13,8 @@ from postroad.jobs.desk import ProgressAnswer
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.service import JobBoard
 from postroad.jobs.views import JobView
-from postroad.kernel.caller import Need, Scope
 from postroad.kernel.errors import EngineUnavailable, JobNotFound, NotNow, Overloaded
+from postroad.kernel.identity import Need, Scope
 
 When = Annotated[datetime, Meta(tz=True)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]

@@ -26,9 +26,9 @@ from postroad.jobs.merging import LOWEST, MergedPage, Placed, Window, merge
 from postroad.jobs.rules import UNFINISHED, JobStatus
 from postroad.jobs.telling import millis
 from postroad.jobs.views import JobView
-from postroad.kernel.caller import Caller
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, JobNotFound
 from postroad.kernel.globs import glob_matches
+from postroad.kernel.identity import Caller
 
 _BEGINNING: EventKey = (0, 0, "")
 

@@ -21,9 +21,9 @@ from postroad.jetstream.management import (
 )
 from postroad.jetstream.pull_consumer import ensure_work_consumer
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter, QueueNotFound
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name

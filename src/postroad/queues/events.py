@@ -1,8 +1,8 @@
 """The events of a queue's life, made of what the service has in hand. Pure."""
 
 from postroad.access.preferences import AuditMode
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.queues.meter import QueueStats
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage

@@ -10,9 +10,9 @@ from postroad.access.preferences import PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
+from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.leases import Extended, Leases, NackAction, Verdict
 from postroad.queues.routes import origin_of

@@ -13,9 +13,9 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link
 from postroad.jetstream.pull_consumer import ACK, Delivered, Delivery, WorkQueue, nak
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
+from postroad.kernel.identity import Caller
 from postroad.queues import events, metrics
 from postroad.queues.dead import DeadLetters
 from postroad.queues.definitions import Definitions

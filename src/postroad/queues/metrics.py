@@ -1,6 +1,6 @@
 """What queues count."""
 
-from postroad.kernel.meters import Histogram
+from postroad.kernel.buffered_metrics import Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")

@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     Conflict,
@@ -24,6 +23,7 @@ from postroad.kernel.errors import (
     SchemaMismatch,
     TooLarge,
 )
+from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.definitions import Definitions
 from postroad.queues.meter import Meter, QueueStats

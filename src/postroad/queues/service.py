@@ -12,9 +12,9 @@ from postroad.jetstream.connection import Link
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import Table
 from postroad.jetstream.stream_reader import Entry
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.queues import events, metrics
 from postroad.queues.definitions import Definitions

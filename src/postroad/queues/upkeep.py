@@ -12,9 +12,9 @@ from postroad.access.preferences import AuditMode, PreferenceStore
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.names import QUEUE
 from postroad.queues import events, metrics
 from postroad.queues.dead import Dead, DeadLetters

@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable, MessageNotFound, NotNow, QueueNotFound
+from postroad.kernel.identity import Scope
 from postroad.queues.dead import Dead, DeadLetters, Group
 from postroad.queues.definitions import Definitions
 from postroad.queues.filters import FieldText, MessageFilter, ReasonText, Text

@@ -19,7 +19,7 @@ from postroad.jetstream.management import purge_stream
 from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.kernel.traffic import Tally, Traffic
+from postroad.kernel.usage_counters import Tally, Traffic
 from postroad.sessions import metrics
 from postroad.sessions.members import Members
 from postroad.sessions.records import (

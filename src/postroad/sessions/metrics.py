@@ -1,6 +1,6 @@
 """What sessions count, in the seed's categories."""
 
-from postroad.kernel.meters import Counter, Gauge, Histogram
+from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 events = Counter(

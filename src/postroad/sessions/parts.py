@@ -8,7 +8,7 @@ from postroad.http.routing import Route
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.usage_counters import Traffic
 from postroad.sessions.cleanups import Cleanups
 from postroad.sessions.queue import FanoutQueue
 from postroad.sessions.routes import SessionRoutes

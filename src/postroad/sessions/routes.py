@@ -7,7 +7,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Scope
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     ContentTypeMismatch,
@@ -24,6 +23,7 @@ from postroad.kernel.errors import (
     StreamNotFound,
     TooLarge,
 )
+from postroad.kernel.identity import Scope
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
 from postroad.sessions.records import STREAM_PREFIX
 from postroad.sessions.rules import SESSION, BreakerState, is_pattern, session_id, source_name

@@ -22,7 +22,7 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.usage_counters import Traffic
 from postroad.sessions import events, metrics
 from postroad.sessions.fanout import Fans, Reached
 from postroad.sessions.lives import TRIES, Fate, Lives, session_draft

@@ -19,7 +19,7 @@ from postroad.jetstream.commit import Draft, Stored
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
-from postroad.kernel.traffic import Tally, Traffic
+from postroad.kernel.usage_counters import Tally, Traffic
 from postroad.streams import metrics
 from postroad.streams.records import Producer, State, StreamRecord, resolved
 from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide

@@ -1,6 +1,6 @@
 """What streams count."""
 
-from postroad.kernel.meters import Counter, Gauge
+from postroad.kernel.buffered_metrics import Counter, Gauge
 from postroad.telemetry.metrics import TenantCounter
 
 appended = TenantCounter("postroad_stream_appends_total", "Appends to durable streams.")

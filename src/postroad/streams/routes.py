@@ -8,7 +8,6 @@ from msgspec import Meta
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Handler, Route
-from postroad.kernel.caller import SEND_A_KEY, Caller, Scope
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     ContentTypeMismatch,
@@ -29,6 +28,7 @@ from postroad.kernel.errors import (
     TooLarge,
     Unauthenticated,
 )
+from postroad.kernel.identity import SEND_A_KEY, Caller, Scope
 from postroad.kernel.names import stream_id
 from postroad.streams import heads
 from postroad.streams.content import is_text, joined, json_data

@@ -7,7 +7,7 @@ from postroad.jetstream.tail import Source, follow
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.usage_counters import Traffic
 from postroad.streams import events
 from postroad.streams.lanes import Lanes
 from postroad.streams.lives import Blueprint, Lives, Made

@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.kernel.caller import Scope
 from postroad.kernel.errors import EngineUnavailable, TaskNotFound
+from postroad.kernel.identity import Scope
 from postroad.tasks.rules import TaskState, TaskView, task_view
 from postroad.tasks.service import Tasks
 

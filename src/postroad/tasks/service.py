@@ -13,9 +13,9 @@ import structlog
 
 from postroad.access.audit import Audit
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, PostroadError, TaskNotFound
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.tasks.rules import Progress, TaskRecord, TaskState, task_view
 

@@ -1,6 +1,6 @@
 """What telemetry counts about itself."""
 
-from postroad.kernel.meters import Counter, Histogram
+from postroad.kernel.buffered_metrics import Counter, Histogram
 
 events_framed = Counter("postroad_events_total", "Events stored, by stream.", ["stream"])
 events_dropped = Counter(

@@ -15,8 +15,8 @@ from postroad.jetstream.connection import Link
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
-from postroad.kernel.caller import Caller, Scope
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
+from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.patterns import PATTERN, matches, pattern
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.ids import new_id
-from postroad.kernel.traffic import Counted, Traffic
+from postroad.kernel.usage_counters import Counted, Traffic
 from postroad.telemetry.catalogue import PLATFORM, ProcessSampled, TrafficSampled
 from postroad.telemetry.outbox import Outbox
 

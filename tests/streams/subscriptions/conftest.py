@@ -19,8 +19,8 @@ from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import ensure_stream
-from postroad.kernel.caller import ALL_SCOPES, Caller, narrowed
-from postroad.kernel.traffic import Traffic
+from postroad.kernel.identity import ALL_SCOPES, Caller, narrowed
+from postroad.kernel.usage_counters import Traffic
 from postroad.outbound.client import Outbound
 from postroad.streams.live import LiveOptions
 from postroad.streams.parts import StreamOptions, StreamParts

@@ -13,7 +13,6 @@ import msgspec
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Handler, Route
-from postroad.kernel.caller import SEND_A_KEY, Scope
 from postroad.kernel.errors import (
     AlreadyExists,
     EngineUnavailable,
@@ -29,6 +28,7 @@ from postroad.kernel.errors import (
     WakeTaken,
     WebhookRefused,
 )
+from postroad.kernel.identity import SEND_A_KEY, Scope
 from postroad.kernel.json import encode
 from postroad.streams.subscriptions import rules
 from postroad.streams.subscriptions.errors import word

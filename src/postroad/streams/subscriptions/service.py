@@ -9,7 +9,6 @@ import msgspec
 from postroad.access.audit import Audit
 from postroad.access.seal import SealBroken, Sealer
 from postroad.jetstream.replicated_table import Table
-from postroad.kernel.caller import Actor, Caller
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     AlreadyExists,
@@ -23,6 +22,7 @@ from postroad.kernel.errors import (
     Unauthenticated,
     WebhookRefused,
 )
+from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.outbound.client import Outbound
 from postroad.outbound.rules import OutboundRefused

@@ -8,7 +8,7 @@ COUNTING = """
 import sys, threading
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from postroad.kernel import meters
+from postroad.kernel import buffered_metrics
 
 def in_the_files():
     registry = CollectorRegistry()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad.jobs.crew import Crew, together
+from postroad.kernel.task_group import Crew, together
 
 
 class Broken(Exception):
