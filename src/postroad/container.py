@@ -17,11 +17,11 @@ from postroad.access.audit import audit_stream
 from postroad.access.hook import load_hook
 from postroad.access.preferences import AuditMode, Preferences
 from postroad.access.service import BUCKETS, Access, AccessOptions
-from postroad.http.addresses import networks
 from postroad.http.app import App, AppSettings
-from postroad.http.operations import Check, Operations
+from postroad.http.client_ip import networks
 from postroad.http.routing import Route, Router
 from postroad.http.sse import HEARTBEAT_SECONDS
+from postroad.http.system_routes import Check, Operations
 from postroad.insights.parts import InsightParts
 from postroad.insights.store import insights_stream
 from postroad.jetstream.bucket import Bucket

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 
-from postroad.http.addresses import networks
+from postroad.http.client_ip import networks
 
 
 class Secret(str):

@@ -12,7 +12,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from postroad.http.operations import errors_page
+from postroad.http.system_routes import errors_page
 from postroad.kernel.errors import ERRORS
 from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from postroad.http import metrics
-from postroad.http.addresses import Network, client_address
+from postroad.http.client_ip import Network, client_address
 from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, Send, Watching
 from postroad.http.problems import problem_reply
 from postroad.http.routing import Route, Router

@@ -14,9 +14,9 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from postroad.http.app import App
-from postroad.http.exchange import Exchange
 from postroad.http.messages import Scope
 from postroad.http.problems import PROBLEM_MEDIA, problem_of
+from postroad.http.request_cycle import Exchange
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeadTooSlow, MalformedRequest, PostroadError
 from postroad.kernel.json import encode
 

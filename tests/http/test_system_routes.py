@@ -8,8 +8,8 @@ from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.container import Role
 from postroad.http.messages import Request
-from postroad.http.operations import Check, Operations
 from postroad.http.routing import Route, Router
+from postroad.http.system_routes import Check, Operations
 from postroad.kernel.errors import ERRORS, Unauthenticated
 from postroad.kernel.identity import Caller, Need
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway

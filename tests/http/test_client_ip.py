@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.http.addresses import client_address, networks
+from postroad.http.client_ip import client_address, networks
 
 PROXIES = networks("10.0.0.0/8, 192.0.2.1, 2001:db8::/32")
 addresses = st.ip_addresses().map(str)
