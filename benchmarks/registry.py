@@ -19,7 +19,7 @@ import uvloop
 
 from benchmarks.harness import Server, postroad, table, wrk
 from benchmarks.publish import script
-from postroad.access.keyring import record_of
+from postroad.access.key_service import record_of
 from postroad.access.keys import new_key
 from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
 from postroad.jetstream.commit import CommitPolicy, Committers, Draft

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from postroad.access.directory import FIRST_TENANT
-from postroad.access.keyring import record_of
+from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.key_service import record_of
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
 from postroad.container import Node, Role, connected, prepare_engine, running_node

@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from postroad import __version__
-from postroad.access.audit import audit_stream
 from postroad.access.hook import load_hook
-from postroad.access.preferences import AuditMode, Preferences
 from postroad.access.service import BUCKETS, Access, AccessOptions
+from postroad.governance.audit import audit_stream
+from postroad.governance.tenant_settings import AuditMode, Preferences
 from postroad.http.app import App, AppSettings
 from postroad.http.client_ip import networks
 from postroad.http.routing import Route, Router

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.access.audit import AUDIT_STREAM
+from postroad.governance.audit import AUDIT_STREAM
 from postroad.jetstream import stream_reader
 from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
 from tests.gateway import Answer, Client, EventReader, Gateway, Tenant

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.access.invites import Invites
-from postroad.access.keyring import Keyring
+from postroad.access.key_service import Keyring
 from postroad.access.keys import INVITE_PREFIX, new_key
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED

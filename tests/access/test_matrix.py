@@ -15,9 +15,9 @@ import pytest
 
 from postroad.access.keys import new_key
 from postroad.access.records import TenantRecord, TenantState
-from postroad.access.seal import Sealer
 from postroad.access.tokens import NewToken, Tokens
 from postroad.container import described_routes, platform_keys
+from postroad.crypto.signing import Sealer
 from postroad.http.routing import Route
 from postroad.kernel.clock import now_ms
 from postroad.kernel.identity import ALL_SCOPES, Caller, Need, Scope

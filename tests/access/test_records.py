@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from postroad.access.audit import AuditEntry
-from postroad.access.preferences import PreferenceRecord
 from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord, TenantState
+from postroad.governance.audit import AuditEntry
+from postroad.governance.tenant_settings import PreferenceRecord
 from postroad.kernel.identity import ALL_SCOPES, Scope
 
 FORMATS: list[tuple[msgspec.Struct, bytes]] = [

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from postroad.access.preferences import SETTINGS_BUCKET
 from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TenantRecord
 from postroad.access.tenants import Tenants
+from postroad.governance.tenant_settings import SETTINGS_BUCKET
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import EngineUnavailable

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from postroad.access.seal import Sealer
 from postroad.access.tokens import TOKEN_PREFIX, NewToken, Tokens
+from postroad.crypto.signing import Sealer
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.kernel.errors import BodyInvalid, Forbidden

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import key_id_of, new_key
 from postroad.access.records import KeyRecord, SecretRecord, TenantRecord
-from postroad.access.seal import SealBroken, Sealer
 from postroad.access.tokens import NewToken, Tokens
-from postroad.access.vault import Vault, VaultLocked
+from postroad.crypto.secret_encryption import Vault, VaultLocked
+from postroad.crypto.signing import SealBroken, Sealer
 from postroad.http.messages import Request
 from postroad.http.routing import Route
 from postroad.insights.rows import Report, Results, read_results

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.access.directory import FIRST_TENANT
+from postroad.access.identity_cache import FIRST_TENANT
 from tests.gateway import Answer, Client, Gateway, Tenant, gateway_settings, running_gateway
 
 TEXT = {"Content-Type": "text/plain"}

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from postroad.access.keyring import record_of
+from postroad.access.key_service import record_of
 from postroad.access.keys import new_key
 from postroad.container import described_routes
 from postroad.http.messages import Reply, Request

@@ -5,12 +5,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.audit import PLATFORM, Audit
-from postroad.access.keyring import Keyring, record_of
+from postroad.access.key_service import Keyring, record_of
 from postroad.access.keys import INVITE_PREFIX, is_same_hash, key_hash, key_id_of, new_key
 from postroad.access.records import InviteRecord, KeyRecord
 from postroad.access.tenants import Tenants
 from postroad.access.views import invite_view, key_view
+from postroad.governance.audit import PLATFORM, Audit
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import InvalidParameter, InviteEnded, InviteNotFound

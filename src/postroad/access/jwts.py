@@ -12,12 +12,12 @@ import msgspec
 import structlog
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.audit import Audit
-from postroad.access.directory import Directory
-from postroad.access.keyring import LATEST_MS, When, check_expiry
+from postroad.access.identity_cache import Directory
+from postroad.access.key_service import LATEST_MS, When, check_expiry
 from postroad.access.records import SecretRecord, TenantState
-from postroad.access.vault import Vault, VaultLocked
 from postroad.access.views import secret_view
+from postroad.crypto.secret_encryption import Vault, VaultLocked
+from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, SecretNotFound, TenantDisabled

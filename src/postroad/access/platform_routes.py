@@ -7,14 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.audit import PLATFORM, Audit, AuditEntry, AuditFilter
-from postroad.access.guard import Guard
 from postroad.access.invites import Claim, Invites, NewInvite
-from postroad.access.keyring import LATEST_MS, When
-from postroad.access.preferences import PreferenceChange, PreferenceStore
+from postroad.access.key_service import LATEST_MS, When
+from postroad.access.login_throttle import Guard
 from postroad.access.routes import KeyMade, PlaceCursor, SettingsView, settings_view
 from postroad.access.tenants import NewTenant, TenantChange, Tenants
 from postroad.access.views import InviteView, TenantView, invite_view, key_view, tenant_view
+from postroad.governance.audit import PLATFORM, Audit, AuditEntry, AuditFilter
+from postroad.governance.tenant_settings import PreferenceChange, PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.kernel.clock import Clock, rfc3339

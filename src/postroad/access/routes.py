@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from postroad.access.directory import Directory
+from postroad.access.identity_cache import Directory
 from postroad.access.jwts import JwtSecrets, NewSecret
-from postroad.access.keyring import KeyChange, Keyring, NewKey, Rotation
-from postroad.access.preferences import PreferenceChange, Preferences, PreferenceStore
+from postroad.access.key_service import KeyChange, Keyring, NewKey, Rotation
+from postroad.access.key_usage import KeyUses
 from postroad.access.records import KeyRecord
 from postroad.access.tokens import NewToken, Tokens
-from postroad.access.uses import KeyUses
 from postroad.access.views import KeyView, SecretView, key_view, secret_view
+from postroad.governance.tenant_settings import PreferenceChange, Preferences, PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.access.audit import Audit
-from postroad.access.directory import Directory
-from postroad.access.gate import Gate
-from postroad.access.guard import Guard
+from postroad.access.authentication import Gate
 from postroad.access.hook import Authorize
+from postroad.access.identity_cache import Directory
 from postroad.access.invites import Invites
 from postroad.access.jwts import JwtSecrets
-from postroad.access.keyring import Keyring
+from postroad.access.key_service import Keyring
+from postroad.access.key_usage import KeyUses
+from postroad.access.login_throttle import Guard
 from postroad.access.platform_routes import PlatformRoutes
-from postroad.access.preferences import SETTINGS_BUCKET, PreferenceRecord, Preferences, PreferenceStore
 from postroad.access.records import (
     INVITES_BUCKET,
     KEY_USES_BUCKET,
@@ -26,11 +25,12 @@ from postroad.access.records import (
     TenantRecord,
 )
 from postroad.access.routes import AccessRoutes
-from postroad.access.seal import Sealer
 from postroad.access.tenants import Tenants
 from postroad.access.tokens import Tokens
-from postroad.access.uses import KeyUses
-from postroad.access.vault import Vault
+from postroad.crypto.secret_encryption import Vault
+from postroad.crypto.signing import Sealer
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import SETTINGS_BUCKET, PreferenceRecord, Preferences, PreferenceStore
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers

@@ -9,12 +9,12 @@ import msgspec
 import structlog
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.audit import Audit
-from postroad.access.directory import FIRST_TENANT
-from postroad.access.keyring import Keyring, record_of
-from postroad.access.preferences import PreferenceStore
+from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.key_service import Keyring, record_of
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.views import tenant_view
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import PreferenceStore
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, NotNow, PostroadError, TenantNotFound

@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.directory import Directory
+from postroad.access.identity_cache import Directory
 from postroad.access.records import TenantState
-from postroad.access.seal import SealBroken, Sealer
+from postroad.crypto.signing import SealBroken, Sealer
 from postroad.http.routing import GUARDED, Route
 from postroad.jetstream.bucket import Bucket
 from postroad.kernel.clock import Clock

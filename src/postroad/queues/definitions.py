@@ -9,8 +9,8 @@ import asyncio
 
 import msgspec
 
-from postroad.access.audit import Audit
-from postroad.access.preferences import PreferenceStore
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import PreferenceStore
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import (
     StreamSpec,

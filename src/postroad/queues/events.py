@@ -1,6 +1,6 @@
 """The events of a queue's life, made of what the service has in hand. Pure."""
 
-from postroad.access.preferences import AuditMode
+from postroad.governance.tenant_settings import AuditMode
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.preferences import PreferenceStore
+from postroad.governance.tenant_settings import PreferenceStore
 from postroad.http.messages import Reply, Request
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import structlog
 
-from postroad.access.preferences import AuditMode, PreferenceStore
-from postroad.access.seal import SealBroken, Sealer
+from postroad.crypto.signing import SealBroken, Sealer
+from postroad.governance.tenant_settings import AuditMode, PreferenceStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link
 from postroad.jetstream.pull_consumer import ACK, Delivered, Delivery, WorkQueue, nak

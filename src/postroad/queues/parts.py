@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.access.seal import Sealer
 from postroad.access.service import Access
+from postroad.crypto.signing import Sealer
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers

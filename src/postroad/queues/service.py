@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from postroad.access.preferences import AuditMode, PreferenceStore
+from postroad.governance.tenant_settings import AuditMode, PreferenceStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, Draft, Stored
 from postroad.jetstream.connection import Link

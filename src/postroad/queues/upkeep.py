@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.audit import Audit
-from postroad.access.preferences import AuditMode, PreferenceStore
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import AuditMode, PreferenceStore
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import structlog
 
-from postroad.access.directory import FIRST_TENANT
+from postroad.access.identity_cache import FIRST_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.container import Role, access_of, connected, link_settings, platform_keys, prepare_engine
 from postroad.kernel.errors import PostroadError

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from postroad.access.audit import Audit
+from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import NotNow, PostroadError, TaskNotFound

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from postroad.access.audit import Audit, audit_stream
+from postroad.governance.audit import Audit, audit_stream
 from postroad.http.app import App, AppSettings
 from postroad.http.messages import Request, Watching
 from postroad.http.routing import Route, Router

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.access.audit import audit_stream
+from postroad.governance.audit import audit_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.management import ensure_stream

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from postroad.access.audit import Audit
-from postroad.access.seal import Sealer
+from postroad.crypto.signing import Sealer
+from postroad.governance.audit import Audit
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers

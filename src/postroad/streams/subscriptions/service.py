@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from postroad.access.audit import Audit
-from postroad.access.seal import SealBroken, Sealer
+from postroad.crypto.signing import SealBroken, Sealer
+from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (

@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.audit import PLATFORM, Audit
-from postroad.access.directory import Directory
+from postroad.access.identity_cache import Directory
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_hash, key_id_of, new_key
-from postroad.access.preferences import PreferenceStore
 from postroad.access.records import KeyHash, KeyRecord
 from postroad.access.views import key_view
+from postroad.governance.audit import PLATFORM, Audit
+from postroad.governance.tenant_settings import PreferenceStore
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, KeyNotFound, NotNow

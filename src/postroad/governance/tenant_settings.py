@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.audit import PLATFORM, Audit
+from postroad.governance.audit import PLATFORM, Audit
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden

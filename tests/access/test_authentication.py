@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from postroad.access.directory import FIRST_TENANT
-from postroad.access.keyring import Keyring
+from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.key_service import Keyring
 from postroad.access.keys import PLATFORM_PREFIX, new_key
-from postroad.access.preferences import PreferenceStore
 from postroad.access.service import Access
 from postroad.container import Engine, access_of, connected, prepare_engine
+from postroad.governance.tenant_settings import PreferenceStore
 from postroad.kernel.errors import EngineUnavailable, OutOfTouch
 from postroad.kernel.identity import ALL_SCOPES
 from postroad.settings import Settings

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.access import guard as module
-from postroad.access.guard import Guard
+from postroad.access import login_throttle
 from postroad.access.keys import new_key
+from postroad.access.login_throttle import Guard
 from postroad.kernel.errors import RateLimited, Unauthenticated
 from tests.access.control import CLAIM, WHOAMI, entries_of, new_key_by, status_of
 from tests.gateway import Answer, Gateway, gateway_settings, running_gateway
@@ -83,7 +83,7 @@ def test_an_address_that_is_none_is_a_user_too(time: Time, address: str) -> None
 
 
 def test_what_it_remembers_is_bounded_and_those_who_went_quiet_go_first(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ADDRESSES_MAX", 10)
+    monkeypatch.setattr(login_throttle, "_ADDRESSES_MAX", 10)
     guard = Guard(2, 60, time)
     for number in range(100):
         failures(guard, f"10.0.0.{number}", 1)

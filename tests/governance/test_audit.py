@@ -5,14 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from postroad.access.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
-from postroad.jetstream.commit import Draft
-from postroad.jetstream.management import delete_stream, purge_stream, stream_info
-from postroad.kernel.clock import rfc3339
-from postroad.kernel.errors import EngineRefused
-from postroad.kernel.identity import Scope
-from postroad.kernel.ids import new_id
 from tests.access.control import (
     AUDIT,
     CLAIM,
@@ -30,6 +22,14 @@ from tests.access.control import (
 )
 from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
+
+from postroad.governance.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
+from postroad.jetstream.commit import Draft
+from postroad.jetstream.management import delete_stream, purge_stream, stream_info
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.errors import EngineRefused
+from postroad.kernel.identity import Scope
+from postroad.kernel.ids import new_id
 
 Entry = dict[str, Any]
 

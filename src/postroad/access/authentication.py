@@ -4,14 +4,14 @@ import contextlib
 from urllib.parse import parse_qs
 
 from postroad.access import hook as operators
-from postroad.access.audit import Audit
-from postroad.access.directory import FIRST_TENANT, Directory, Watch
-from postroad.access.guard import Guard
 from postroad.access.hook import Attempt, Authorize
+from postroad.access.identity_cache import FIRST_TENANT, Directory, Watch
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import KEY_PREFIXES
+from postroad.access.login_throttle import Guard
 from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
+from postroad.governance.audit import Audit
 from postroad.http.messages import Request
 from postroad.http.routing import Route
 from postroad.kernel.errors import Forbidden, Unauthenticated

@@ -7,12 +7,12 @@ import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from postroad.access.vault import Vault, VaultLocked
-from postroad.settings import Secret
 from tests.access.control import SECRETS, STREAM, WHOAMI, status_of
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
+
+from postroad.crypto.secret_encryption import Vault, VaultLocked
+from postroad.settings import Secret
 
 OLD, NEW = "the platform key of last year, for tests", "the platform key of this year, for tests"
 

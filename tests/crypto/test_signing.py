@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from postroad.access.seal import SealBroken, Sealer, _number
+from postroad.crypto.signing import SealBroken, Sealer, _number
 
 KEY, OTHER = "k" * 32, "o" * 32
 SEALER = Sealer((KEY,), "receipt")

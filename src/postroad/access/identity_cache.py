@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+from postroad.access.key_usage import KeyUses
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
 from postroad.access.records import KeyRecord, TenantRecord, TenantState
-from postroad.access.uses import KeyUses
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, OutOfTouch, TenantDisabled, TenantNotFound

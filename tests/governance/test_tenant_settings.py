@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from tests.access.control import AT_ONCE, DEFAULTS, SETTINGS, fresh
 from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
