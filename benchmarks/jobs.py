@@ -21,7 +21,7 @@ from postroad.jobs.store import Store, make_store
 from postroad.jobs.telling import read_frames
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
-from postroad.telemetry.catalogue import JobDead, JobDone, JobEvent, JobLeased, JobQueued
+from postroad.telemetry.event_types import JobDead, JobDone, JobEvent, JobLeased, JobQueued
 from postroad.telemetry.frames import FRAME_VERSION, encode_event, pack
 
 TENANTS = [f"tenant-{number}" for number in range(20)]

@@ -12,7 +12,7 @@ from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
 from postroad.settings import settings_table
-from postroad.telemetry.catalogue import EVENT_TYPES, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, event_name
 
 DOCS = Path(__file__).parent.parent / "docs"
 

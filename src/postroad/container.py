@@ -55,12 +55,12 @@ from postroad.streams.subscriptions.service import SUBSCRIPTIONS_BUCKET
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks
-from postroad.telemetry.catalogue import PLATFORM, WorkerStarted
+from postroad.telemetry.event_types import PLATFORM, WorkerStarted
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
+from postroad.telemetry.process_sampler import ProcessSampler
 from postroad.telemetry.routes import TelemetryRoutes
-from postroad.telemetry.sampler import ProcessSampler
-from postroad.telemetry.storage import StorageSampler
+from postroad.telemetry.storage_sampler import StorageSampler
 
 LEASES_BUCKET = "postroad_leases"
 _SWEEP_SECONDS = 300.0

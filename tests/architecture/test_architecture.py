@@ -14,7 +14,7 @@ import pytest
 
 from postroad.http.system_routes import errors_page
 from postroad.kernel.errors import ERRORS
-from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, Event, event_name
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "postroad"

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from postroad.settings import Settings
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]

@@ -13,7 +13,7 @@ from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.jobs.projection import Projection
 from postroad.kernel.clock import now_ms
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.lives import Life

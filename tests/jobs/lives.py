@@ -10,7 +10,7 @@ from postroad.jobs.rules import Job, fold
 from postroad.jobs.telling import Batch, read_frames, told_by
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     Event,
     JobDead,
     JobDone,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from postroad.jobs.rules import Job, JobStatus, Purge, ended_at, fold, settle, standing_at, status_at
 from postroad.jobs.telling import told_by
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     JobDead,
     JobDone,
     JobEvent,

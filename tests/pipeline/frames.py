@@ -8,7 +8,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.pipeline.schemas import events_schema
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 
 
 def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:

@@ -5,7 +5,7 @@ from typing import Any
 
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     Event,
     JobDead,
     JobDone,

@@ -23,7 +23,7 @@ from postroad.pipeline.source import JetStreamDataSource
 from postroad.pipeline.source.publish import Message
 from postroad.pipeline.upkeep import Upkeep, tables
 from postroad.settings import Settings
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from postroad.pipeline.events import PARSED, audit_entries, parsed_lines, without_duplicates
 from postroad.pipeline.schemas import AUDIT, MESSAGES, QUARANTINE, event_columns, events_schema, spark_type
-from postroad.telemetry.catalogue import EVENT_TYPES
+from postroad.telemetry.event_types import EVENT_TYPES
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -14,7 +14,7 @@ from postroad.jobs.rules import Job, Purge, ended_at, settle
 from postroad.jobs.telling import purge_by
 from postroad.jobs.views import JobView, job_view
 from postroad.pipeline.job_history import ENDED, ended_jobs, history_messages
-from postroad.telemetry.catalogue import Event, JobEvent, QueuePurged
+from postroad.telemetry.event_types import Event, JobEvent, QueuePurged
 from tests.jobs.lives import Life, folded, purged
 from tests.pipeline.frames import events_frame
 

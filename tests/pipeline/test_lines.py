@@ -10,7 +10,7 @@ import pytest
 
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline.lines import MESSAGE, Line, Message, lines_of, lines_schema, read
-from postroad.telemetry.catalogue import EVENT_TYPES, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, event_name
 from tests.pipeline.traffic import Traffic, framed
 
 STORED = datetime(2026, 11, 1, 13, 0, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from postroad.pipeline.reports import health
 from postroad.pipeline.rollups import measures
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import moment, sampled
 

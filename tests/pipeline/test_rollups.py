@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroad.pipeline.buckets import bucket_of
 from postroad.pipeline.rollups import ROLLUPS, measures, merge
-from postroad.telemetry.catalogue import Event, WorkerStarted
+from postroad.telemetry.event_types import Event, WorkerStarted
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import (
     NOON_MS,

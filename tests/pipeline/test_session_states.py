@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.pipeline.session_states import STATES, merge, overdue, states
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
 

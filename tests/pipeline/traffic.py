@@ -20,7 +20,7 @@ from postroad.pipeline.source.publish import Message, Publisher
 from postroad.pipeline.source.wire import header_block
 from postroad.runtime.embedded_server import ChildSettings
 from postroad.settings import Secret, Settings
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     Event,
     JobDead,
     JobDone,

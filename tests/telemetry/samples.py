@@ -6,7 +6,7 @@ import typing
 import msgspec
 
 from postroad.kernel.ids import new_id
-from postroad.telemetry.catalogue import Event, QueueDeleted, event_name
+from postroad.telemetry.event_types import Event, QueueDeleted, event_name
 
 _VALUES: dict[object, object] = {str: "text", int: 7, bool: True, float: 1.5}
 

@@ -8,7 +8,7 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Draft
 from postroad.kernel.identity import Scope
 from postroad.kernel.ids import new_id
-from postroad.telemetry.catalogue import PLATFORM
+from postroad.telemetry.event_types import PLATFORM
 from tests.gateway import EventReader, Gateway, ServerSentEvent, Tenant, events_of, gateway_settings, running_gateway
 from tests.waiting import eventually
 

@@ -8,7 +8,7 @@ import msgspec
 
 from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.rules import JobStatus, Purge, Step, Told
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     JobDead,
     JobDone,
     JobEvent,

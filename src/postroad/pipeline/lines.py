@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.pipeline.schemas import event_columns
-from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, Event, event_name
 from postroad.telemetry.frames import FRAME_VERSION
 
 _LINES_AT_ONCE = 10_000

@@ -7,7 +7,7 @@ from typing import get_args, get_origin
 import msgspec
 from pyspark.sql import types as spark
 
-from postroad.telemetry.catalogue import EVENT_TYPES, Event, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, Event, event_name
 
 _KINDS: dict[type, spark.DataType] = {
     str: spark.StringType(),

@@ -31,7 +31,7 @@ from postroad.queues import events
 from postroad.queues.dead import DeadLetters
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
 from postroad.queues.schemas import check_schema
-from postroad.telemetry.catalogue import QueueChanged, QueueDeleted
+from postroad.telemetry.event_types import QueueChanged, QueueDeleted
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"

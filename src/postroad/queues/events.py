@@ -7,7 +7,7 @@ from postroad.kernel.ids import new_id
 from postroad.queues.meter import QueueStats
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
 from postroad.tasks.rules import TaskRecord
-from postroad.telemetry.catalogue import (
+from postroad.telemetry.event_types import (
     JobDead,
     JobDone,
     JobExtended,

@@ -33,7 +33,7 @@ from postroad.queues.rules import (
     read_message,
     retry_delay_ms,
 )
-from postroad.telemetry.catalogue import JobEvent
+from postroad.telemetry.event_types import JobEvent
 from postroad.telemetry.outbox import Outbox
 
 _UNREADABLE_AGAIN_MS = 3_600_000

@@ -20,7 +20,7 @@ from postroad.queues import events
 from postroad.queues.meter import Meter
 from postroad.queues.rates import Rates
 from postroad.queues.rules import QueueRecord, QueueState
-from postroad.telemetry.catalogue import QueueSampled
+from postroad.telemetry.event_types import QueueSampled
 from postroad.telemetry.outbox import Outbox
 
 _IDLE_SECONDS = 300.0

@@ -37,7 +37,7 @@ from postroad.queues.rules import (
     marker_token,
 )
 from postroad.queues.schemas import Schemas
-from postroad.telemetry.catalogue import JobQueued
+from postroad.telemetry.event_types import JobQueued
 from postroad.telemetry.outbox import Outbox
 
 

@@ -3,7 +3,7 @@
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 from postroad.sessions.records import Ending
-from postroad.telemetry.catalogue import SessionEnded, SessionSubscribed, SessionTouched, SessionUnsubscribed
+from postroad.telemetry.event_types import SessionEnded, SessionSubscribed, SessionTouched, SessionUnsubscribed
 
 
 def subscribed(tenant: str, session: str, source: str, now_ms: int, expires_at_ms: int, *, is_new: bool) -> SessionSubscribed:

@@ -6,7 +6,7 @@ A session's own stream has none of these: what happens to it is told as the sess
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 from postroad.streams.records import StreamRecord
-from postroad.telemetry.catalogue import StreamClosed, StreamCreated, StreamDeleted
+from postroad.telemetry.event_types import StreamClosed, StreamCreated, StreamDeleted
 
 
 def created(tenant: str, record: StreamRecord, key_id: str) -> StreamCreated:

@@ -27,7 +27,7 @@ from postroad.streams.reading import CHUNK_BYTES_MAX, Reading
 from postroad.streams.records import Origin, Segment, State, StreamRecord, media_type, resolved
 from postroad.streams.rules import Known, found, is_expired
 from postroad.streams.store import Name, Store, data_draft, fence, record_draft
-from postroad.telemetry.catalogue import StreamDeleted
+from postroad.telemetry.event_types import StreamDeleted
 from postroad.telemetry.outbox import Outbox
 
 DEFAULT_TYPE = "application/octet-stream"

@@ -14,7 +14,7 @@ from postroad.jetstream.commit import Committers, Draft
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
-from postroad.telemetry.catalogue import Event
+from postroad.telemetry.event_types import Event
 from postroad.telemetry.frames import encode_event, frame_headers, frame_subject, pack
 
 _FRAME_EVENTS_MAX = 2000

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.names import tenant_id
-from postroad.telemetry.catalogue import EVENT_TYPES, PLATFORM, Event, event_name
+from postroad.telemetry.event_types import EVENT_TYPES, PLATFORM, Event, event_name
 from postroad.telemetry.frames import STREAMS, encode_event
 from tests.telemetry.samples import sample
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import Counted, Traffic
-from postroad.telemetry.catalogue import PLATFORM, ProcessSampled, TrafficSampled
+from postroad.telemetry.event_types import PLATFORM, ProcessSampled, TrafficSampled
 from postroad.telemetry.outbox import Outbox
 
 _TICK_SECONDS = 0.25

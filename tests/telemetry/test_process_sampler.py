@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from postroad.kernel.usage_counters import NOBODY, Counted, Traffic
-from postroad.telemetry import sampler as sampler_module
-from postroad.telemetry.catalogue import PLATFORM
+from postroad.telemetry import process_sampler
+from postroad.telemetry.event_types import PLATFORM
 from postroad.telemetry.outbox import Outbox
-from postroad.telemetry.sampler import ProcessSampler, memory_bytes
+from postroad.telemetry.process_sampler import ProcessSampler, memory_bytes
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
 from tests.telemetry.samples import event
 from tests.waiting import eventually
@@ -125,7 +125,7 @@ def test_what_is_in_memory_is_as_much_as_the_system_says() -> None:
 
 
 async def test_where_the_system_does_not_say_it_is_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(sampler_module, "_STATM", tmp_path / "nothing")
+    monkeypatch.setattr(process_sampler, "_STATM", tmp_path / "nothing")
     assert memory_bytes() == 0
 
 
@@ -140,7 +140,7 @@ async def test_a_process_tells_of_events_that_it_had_to_drop(gateway: Gateway, n
 
 
 async def test_what_keeps_the_process_from_its_work_shows_as_lag(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(process_sampler, "_TICK_SECONDS", 0.01)
     running = asyncio.create_task(place.sampler.run())
     try:
         await asyncio.sleep(0)  # it has begun to wait

@@ -12,7 +12,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.telemetry.catalogue import StorageSampled
+from postroad.telemetry.event_types import StorageSampled
 from postroad.telemetry.outbox import Outbox
 
 EVERY_SECONDS = 60.0

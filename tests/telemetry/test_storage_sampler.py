@@ -8,9 +8,9 @@ import pytest
 from postroad.container import Role
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import stream_info
-from postroad.telemetry import storage as storage_module
+from postroad.telemetry import storage_sampler
 from postroad.telemetry.outbox import Outbox
-from postroad.telemetry.storage import StorageSampler
+from postroad.telemetry.storage_sampler import StorageSampler
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import OpenLink, Server
 from tests.waiting import eventually
@@ -122,7 +122,7 @@ async def test_of_a_deleted_tenant_nothing_is_told(gateway: Gateway, tenant: Ten
 async def test_the_control_role_tells_every_while_and_a_sample_counts_for_the_time_before_it(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert storage_module.EVERY_SECONDS == 60
+    assert storage_sampler.EVERY_SECONDS == 60
     monkeypatch.setattr(StorageSampler.__init__, "__kwdefaults__", {"seconds": 0.3})
     loop = asyncio.get_running_loop()
     started = loop.time()
