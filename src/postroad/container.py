@@ -38,11 +38,11 @@ from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import Traffic
 from postroad.outbound.client import Outbound
-from postroad.queues.dead import FAILURES_BUCKET
-from postroad.queues.definitions import QUEUES_BUCKET, Definitions
-from postroad.queues.parts import QueueOptions, QueueParts
-from postroad.queues.rates import Rates
+from postroad.queues.capability import QueueOptions, QueueParts
+from postroad.queues.dead_letters import FAILURES_BUCKET
+from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
 from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.queues.throughput import Rates
 from postroad.sessions.cleanups import cleanup_stream
 from postroad.sessions.parts import SessionParts, SessionSettings
 from postroad.sessions.queue import queue_stream

@@ -158,8 +158,8 @@ async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
 
 
 async def test_a_search_goes_on_over_pages_without_a_match(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.queues.search._SECONDS_MAX", 0.0)
-    monkeypatch.setattr("postroad.queues.search._PAGE", 10)
+    monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
+    monkeypatch.setattr("postroad.queues.scan._PAGE", 10)
     await sdk("queues.put", "orders")
     await sdk("queues.publish_batch", "orders", [{"payload": f"m-{number}"} for number in range(25)])
     first = await sdk("queues.peek_page", "orders", search="m-24")

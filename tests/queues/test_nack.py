@@ -8,8 +8,8 @@ import pytest
 from postroad.jetstream.pull_consumer import WorkQueue
 from postroad.jetstream.stream_reader import _millis
 from postroad.kernel.names import queue_stream
-from postroad.queues.dead import DeadLetters
-from postroad.queues.leases import Leases
+from postroad.queues.consuming import Leases
+from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually

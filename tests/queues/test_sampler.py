@@ -13,12 +13,12 @@ from postroad.jetstream.replicated_table import Table
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module
-from postroad.queues.dead import FAILURES_BUCKET, DeadLetters
-from postroad.queues.definitions import QUEUES_BUCKET
-from postroad.queues.meter import Meter, QueueStats
-from postroad.queues.rates import Rates, _Counts
+from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
+from postroad.queues.lifecycle import QUEUES_BUCKET
 from postroad.queues.rules import QueueRecord
 from postroad.queues.sampler import QueueSampler
+from postroad.queues.stats import Meter, QueueStats
+from postroad.queues.throughput import Rates, _Counts
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
 from tests.queues.test_upkeep import bury

@@ -4,8 +4,8 @@ from postroad.governance.tenant_settings import AuditMode
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
-from postroad.queues.meter import QueueStats
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
+from postroad.queues.stats import QueueStats
 from postroad.tasks.rules import TaskRecord
 from postroad.telemetry.event_types import (
     JobDead,

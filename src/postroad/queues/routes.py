@@ -25,10 +25,10 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.definitions import Definitions
-from postroad.queues.meter import Meter, QueueStats
+from postroad.queues.lifecycle import Definitions
+from postroad.queues.publishing import Queues
 from postroad.queues.rules import NewMessage, Origin, Published, QueueRecord, QueueSettings
-from postroad.queues.service import Queues
+from postroad.queues.stats import Meter, QueueStats
 
 
 class QueueCounts(msgspec.Struct, frozen=True, rename="camel"):

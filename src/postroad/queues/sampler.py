@@ -17,9 +17,9 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
 from postroad.queues import events
-from postroad.queues.meter import Meter
-from postroad.queues.rates import Rates
 from postroad.queues.rules import QueueRecord, QueueState
+from postroad.queues.stats import Meter
+from postroad.queues.throughput import Rates
 from postroad.telemetry.event_types import QueueSampled
 from postroad.telemetry.outbox import Outbox
 

@@ -28,7 +28,7 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues import events
-from postroad.queues.dead import DeadLetters
+from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
 from postroad.queues.schemas import check_schema
 from postroad.telemetry.event_types import QueueChanged, QueueDeleted

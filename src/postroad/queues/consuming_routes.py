@@ -14,7 +14,7 @@ from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.leases import Extended, Leases, NackAction, Verdict
+from postroad.queues.consuming import Extended, Leases, NackAction, Verdict
 from postroad.queues.routes import origin_of
 from postroad.queues.rules import Delay, LeasedMessage, LeaseMs
 

@@ -10,8 +10,8 @@ from postroad.jetstream.commit import Draft
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, stream_info
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, queue_stream, queue_subject
-from postroad.queues import definitions as definitions_module
-from postroad.queues.definitions import QUEUES_BUCKET, Definitions
+from postroad.queues import lifecycle
+from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState, StoredMessage, encode_message
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
@@ -429,7 +429,7 @@ async def leave(gateway: Gateway, record: QueueRecord, *, with_stream: bool, str
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half-done work is taken up after a moment, not after ten seconds."""
-    monkeypatch.setattr(definitions_module, "_TAKE_UP_SECONDS", 0.1)
+    monkeypatch.setattr(lifecycle, "_TAKE_UP_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("with_stream", [False, True])

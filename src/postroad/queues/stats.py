@@ -9,9 +9,9 @@ from postroad.jetstream.connection import Link
 from postroad.jetstream.management import consumer_state
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound
-from postroad.queues.dead import DeadLetters
-from postroad.queues.rates import Rates
+from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import QueueRecord
+from postroad.queues.throughput import Rates
 
 _FRESH_SECONDS = 1.0
 _KNOWN_MAX = 20_000

@@ -7,7 +7,7 @@ import pytest
 
 from postroad.container import Role
 from postroad.kernel.errors import EngineUnavailable
-from postroad.queues.dead import DeadLetters
+from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import QueueRecord
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
@@ -98,8 +98,8 @@ async def test_a_message_is_found_by_its_ids(tenant: Tenant) -> None:
 
 
 async def test_a_search_has_a_budget_and_says_where_to_go_on(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.queues.search._SECONDS_MAX", 0.0)
-    monkeypatch.setattr("postroad.queues.search._PAGE", 10)
+    monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
+    monkeypatch.setattr("postroad.queues.scan._PAGE", 10)
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": f"m-{n}"} for n in range(25)]})).ok()
     first = (await tenant.client.get(f"{queue}/messages?search=m-24")).ok()

@@ -32,7 +32,7 @@ from postroad.queues.rules import (
     encode_message,
     read_message,
 )
-from postroad.queues.search import Found, Span, look_through
+from postroad.queues.scan import Found, Span, look_through
 
 FAILURES_BUCKET = "postroad_failures"
 _FAILURE_SECONDS = 15 * 86_400

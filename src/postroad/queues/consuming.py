@@ -17,9 +17,8 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Caller
 from postroad.queues import events, metrics
-from postroad.queues.dead import DeadLetters
-from postroad.queues.definitions import Definitions
-from postroad.queues.rates import Rates
+from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.lifecycle import Definitions
 from postroad.queues.rules import (
     LeasedMessage,
     Origin,
@@ -33,6 +32,7 @@ from postroad.queues.rules import (
     read_message,
     retry_delay_ms,
 )
+from postroad.queues.throughput import Rates
 from postroad.telemetry.event_types import JobEvent
 from postroad.telemetry.outbox import Outbox
 

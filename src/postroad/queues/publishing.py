@@ -17,10 +17,8 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, Idem
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.queues import events, metrics
-from postroad.queues.definitions import Definitions
-from postroad.queues.meter import Meter
-from postroad.queues.rates import Rates
-from postroad.queues.room import Room
+from postroad.queues.capacity import Room
+from postroad.queues.lifecycle import Definitions
 from postroad.queues.rules import (
     Marker,
     MessageLimits,
@@ -37,6 +35,8 @@ from postroad.queues.rules import (
     marker_token,
 )
 from postroad.queues.schemas import Schemas
+from postroad.queues.stats import Meter
+from postroad.queues.throughput import Rates
 from postroad.telemetry.event_types import JobQueued
 from postroad.telemetry.outbox import Outbox
 

@@ -17,13 +17,13 @@ from postroad.kernel.errors import QueueNotFound
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.names import QUEUE
 from postroad.queues import events, metrics
-from postroad.queues.dead import Dead, DeadLetters
-from postroad.queues.definitions import Definitions
+from postroad.queues.dead_letters import Dead, DeadLetters
 from postroad.queues.filters import MessageFilter, Sieve
-from postroad.queues.meter import Meter
+from postroad.queues.lifecycle import Definitions
+from postroad.queues.publishing import Queues
 from postroad.queues.rules import QueueRecord, StoredMessage, read_message
-from postroad.queues.search import Found, Span, look_through
-from postroad.queues.service import Queues
+from postroad.queues.scan import Found, Span, look_through
+from postroad.queues.stats import Meter
 from postroad.tasks.rules import Progress, TaskRecord
 from postroad.tasks.service import Running, Tasks
 from postroad.telemetry.outbox import Outbox

@@ -11,18 +11,18 @@ from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Link
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
-from postroad.queues.dead import FAILURES_BUCKET, DeadLetters
-from postroad.queues.definitions import QUEUES_BUCKET, Definitions
-from postroad.queues.lease_routes import LeaseRoutes
-from postroad.queues.leases import Leases
-from postroad.queues.meter import Meter
-from postroad.queues.rates import Rates
+from postroad.queues.browsing import REDRIVE, Upkeep
+from postroad.queues.browsing_routes import UpkeepRoutes
+from postroad.queues.consuming import Leases
+from postroad.queues.consuming_routes import LeaseRoutes
+from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
+from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
+from postroad.queues.publishing import Queues
 from postroad.queues.routes import QueueRoutes
 from postroad.queues.rules import MessageLimits, QueueRecord
 from postroad.queues.sampler import QueueSampler
-from postroad.queues.service import Queues
-from postroad.queues.upkeep import REDRIVE, Upkeep
-from postroad.queues.upkeep_routes import UpkeepRoutes
+from postroad.queues.stats import Meter
+from postroad.queues.throughput import Rates
 from postroad.tasks.service import Handler, Tasks
 from postroad.telemetry.outbox import Outbox
 

@@ -12,12 +12,12 @@ from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable, MessageNotFound, NotNow, QueueNotFound
 from postroad.kernel.identity import Scope
-from postroad.queues.dead import Dead, DeadLetters, Group
-from postroad.queues.definitions import Definitions
+from postroad.queues.browsing import Redrive, Upkeep, Waiting
+from postroad.queues.dead_letters import Dead, DeadLetters, Group
 from postroad.queues.filters import FieldText, MessageFilter, ReasonText, Text
+from postroad.queues.lifecycle import Definitions
 from postroad.queues.routes import QueueView, queue_view
 from postroad.queues.rules import StoredMessage
-from postroad.queues.upkeep import Redrive, Upkeep, Waiting
 from postroad.tasks.rules import TaskView, task_view
 
 _BODY_MAX = 512
