@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.harness import table
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.lookup import Wanted, events, find, page
+from postroad.jobs.event_decoder import read_frames
+from postroad.jobs.queries import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.store import Store, make_store
-from postroad.jobs.telling import read_frames
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
 from postroad.telemetry.event_types import JobDead, JobDone, JobEvent, JobLeased, JobQueued

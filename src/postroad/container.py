@@ -31,8 +31,8 @@ from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import Table
 from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jobs.archive import history_stream
 from postroad.jobs.capability import Jobs
-from postroad.jobs.history import history_stream
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id

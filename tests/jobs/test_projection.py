@@ -10,13 +10,12 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Draft
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import delete_stream, stream_info
-from postroad.jobs import following as following_module
-from postroad.jobs import metrics
-from postroad.jobs.following import stream_now
-from postroad.jobs.lookup import Wanted, find, page
+from postroad.jobs import metrics, stream_follower
 from postroad.jobs.projection import Projection
+from postroad.jobs.queries import Wanted, find, page
 from postroad.jobs.rules import status_at
 from postroad.jobs.store import Store, files_in
+from postroad.jobs.stream_follower import stream_now
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, NotNow
 from postroad.kernel.ids import new_id
@@ -287,7 +286,7 @@ async def test_it_survives_the_engines_death(
 async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kept_waiting(
     link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_module, "_REST_SECONDS", 60)
+    monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
     projection, jobs = following(), [life() for _ in range(3)]
     await send(outbox, jobs[0].queued())
     await caught_up(projection, link, jobs[0].tenant)
@@ -301,14 +300,14 @@ async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kep
 async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
     link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_module, "_REST_SECONDS", 60)
+    monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
     jobs = [life() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())
     last = await stream_reader.last(link, "JOBS", frame_subject("JOBS", jobs[0].tenant))
     assert last is not None
     projection = following()
-    await eventually(lambda: projection.position >= last.sequence - following_module._FRAMES_BEHIND - 1)
+    await eventually(lambda: projection.position >= last.sequence - stream_follower._FRAMES_BEHIND - 1)
 
 
 async def test_waiting_has_an_end(link: Link, outbox: Outbox, following: Following) -> None:

@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.jobs.event_decoder import told_by
 from postroad.jobs.rules import Job, JobStatus, Purge, ended_at, fold, settle, standing_at, status_at
-from postroad.jobs.telling import told_by
 from postroad.telemetry.event_types import (
     JobDead,
     JobDone,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.jobs.following import apply_frames
-from postroad.jobs.lookup import Wanted, events, find, page
+from postroad.jobs.queries import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus, status_at
 from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
+from postroad.jobs.stream_follower import apply_frames
 from postroad.telemetry.event_types import JobEvent
 from tests.jobs.lives import T0, Life, batch, frame, purged
 

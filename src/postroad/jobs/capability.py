@@ -5,10 +5,10 @@ from pathlib import Path
 
 from postroad.http.routing import Route
 from postroad.jetstream.connection import Link
-from postroad.jobs.desk import FrontDesk, Inquirer
-from postroad.jobs.history import Budget, History
+from postroad.jobs.archive import Budget, History
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
+from postroad.jobs.rpc import FrontDesk, Inquirer
 from postroad.jobs.service import JobBoard
 from postroad.kernel.clock import Clock
 from postroad.kernel.task_group import together

@@ -16,8 +16,8 @@ import structlog
 
 from postroad.jetstream.connection import Link
 from postroad.jobs import metrics
-from postroad.jobs.following import Follower, Keeper, StreamNow, stream_now
 from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
+from postroad.jobs.stream_follower import Follower, Keeper, StreamNow, stream_now
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import EngineUnavailable, NotNow, PostroadError
 from postroad.kernel.task_group import Crew

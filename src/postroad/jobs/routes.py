@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Route
-from postroad.jobs.desk import ProgressAnswer
+from postroad.jobs.rpc import ProgressAnswer
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.service import JobBoard
 from postroad.jobs.views import JobView

@@ -6,7 +6,11 @@ The process that leads knows the jobs of late; those that it has forgotten are l
 import structlog
 
 from postroad.jobs import metrics
-from postroad.jobs.desk import (
+from postroad.jobs.archive import Archived, History
+from postroad.jobs.event_decoder import millis
+from postroad.jobs.page_merge import LOWEST, MergedPage, Placed, Window, merge
+from postroad.jobs.queries import EventKey, Key
+from postroad.jobs.rpc import (
     AskEvents,
     AskJob,
     AskKnown,
@@ -20,11 +24,7 @@ from postroad.jobs.desk import (
     PageAnswer,
     ProgressAnswer,
 )
-from postroad.jobs.history import Archived, History
-from postroad.jobs.lookup import EventKey, Key
-from postroad.jobs.merging import LOWEST, MergedPage, Placed, Window, merge
 from postroad.jobs.rules import UNFINISHED, JobStatus
-from postroad.jobs.telling import millis
 from postroad.jobs.views import JobView
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, JobNotFound
 from postroad.kernel.globs import glob_matches

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from postroad.jobs.event_decoder import Batch, Line
 from postroad.jobs.rules import UNFINISHED, Job, Purge, ended_at, fold, settle, standing_at
-from postroad.jobs.telling import Batch, Line
 
 SCHEMA_VERSION = 2  # of the tables, and of a job as it is packed
 _LOAD_AT_ONCE = (8, 64, 500)

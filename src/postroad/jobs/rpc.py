@@ -13,10 +13,10 @@ import structlog
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link, Lost
-from postroad.jobs.following import STREAM
-from postroad.jobs.lookup import EventKey, Key, Wanted, events, find, known, page
 from postroad.jobs.projection import Projection
+from postroad.jobs.queries import EventKey, Key, Wanted, events, find, known, page
 from postroad.jobs.rules import JobStatus
+from postroad.jobs.stream_follower import STREAM
 from postroad.jobs.views import JobView, job_view
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, JobNotFound, Overloaded, PostroadError

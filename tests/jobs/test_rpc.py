@@ -13,7 +13,8 @@ from postroad.jetstream.connection import Link
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.jobs.capability import Jobs
-from postroad.jobs.desk import (
+from postroad.jobs.projection import Projection
+from postroad.jobs.rpc import (
     SUBJECT,
     AskEvents,
     AskJob,
@@ -27,7 +28,6 @@ from postroad.jobs.desk import (
     PageAnswer,
     ProgressAnswer,
 )
-from postroad.jobs.projection import Projection
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, JobNotFound
 from postroad.telemetry.outbox import Outbox

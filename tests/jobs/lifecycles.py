@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from postroad.jetstream.stream_reader import Entry
+from postroad.jobs.event_decoder import Batch, read_frames, told_by
 from postroad.jobs.rules import Job, fold
-from postroad.jobs.telling import Batch, read_frames, told_by
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 from postroad.telemetry.event_types import (

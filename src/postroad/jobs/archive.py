@@ -21,8 +21,8 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import StreamSpec, purge_stream, stream_info, subjects_of
 from postroad.jobs import metrics
-from postroad.jobs.merging import LOWEST, Key, Placed, Window, latest_of_each
-from postroad.jobs.telling import millis
+from postroad.jobs.event_decoder import millis
+from postroad.jobs.page_merge import LOWEST, Key, Placed, Window, latest_of_each
 from postroad.jobs.views import JobView
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import EngineUnavailable

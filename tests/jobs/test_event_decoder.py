@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.telling import millis, read_frames
+from postroad.jobs.event_decoder import millis, read_frames
 from postroad.telemetry.event_types import EVENT_TYPES, Event, QueuePurged
 from postroad.telemetry.frames import encode_event
 from tests.jobs.lives import T0, Life, frame, purged

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.jobs.merging import Key, Placed, latest_of_each, merge
+from postroad.jobs.page_merge import Key, Placed, latest_of_each, merge
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.views import JobView
 

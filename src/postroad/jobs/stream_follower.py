@@ -15,8 +15,8 @@ from postroad.jetstream.management import StreamState
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail
 from postroad.jobs import metrics
+from postroad.jobs.event_decoder import read_frames
 from postroad.jobs.store import Store, remove
-from postroad.jobs.telling import read_frames
 from postroad.kernel.clock import Clock
 from postroad.kernel.task_group import together
 

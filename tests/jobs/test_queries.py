@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.jobs.lookup import Key, Wanted, page
+from postroad.jobs.queries import Key, Wanted, page
 from postroad.jobs.rules import Job, JobStatus, status_at
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.globs import glob_matches

@@ -11,9 +11,9 @@ from postroad.http.routing import Router
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
 from postroad.jobs import metrics
+from postroad.jobs.archive import Budget, History, history_stream
 from postroad.jobs.capability import Jobs
-from postroad.jobs.history import Budget, History, history_stream
-from postroad.jobs.merging import LOWEST, Window
+from postroad.jobs.page_merge import LOWEST, Window
 from postroad.jobs.views import JobView
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.telemetry.outbox import Outbox
