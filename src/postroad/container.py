@@ -48,10 +48,10 @@ from postroad.sessions.parts import SessionParts, SessionSettings
 from postroad.sessions.queue import queue_stream
 from postroad.sessions.rules import FanLimits
 from postroad.settings import Secret, Settings
-from postroad.streams.live import LiveOptions
-from postroad.streams.parts import StreamOptions, StreamParts
-from postroad.streams.subscriptions.parts import StreamSubscriptions
-from postroad.streams.subscriptions.service import SUBSCRIPTIONS_BUCKET
+from postroad.stream_subscriptions.capability import StreamSubscriptions
+from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET
+from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.streams.live_reads import LiveOptions
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks

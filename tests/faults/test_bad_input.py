@@ -33,13 +33,13 @@ from postroad.kernel.patterns import pattern
 from postroad.pipeline.lines import MESSAGE, Message, lines_of, lines_schema, read
 from postroad.queues.rules import Receipt, decode_dead, decode_failure, decode_marker, decode_message
 from postroad.sessions.rules import session_id, source_name
-from postroad.streams import heads
+from postroad.stream_subscriptions.rules import stream_path, subscription_id
+from postroad.streams import headers
 from postroad.streams.content import json_data, json_elements, split_json
 from postroad.streams.cursors import cursor_after, parse_cursor
 from postroad.streams.offsets import NOW, offset_text, parse_place
 from postroad.streams.records import decode_checkpoint, decode_record
 from postroad.streams.rules import check_seq
-from postroad.streams.subscriptions.rules import stream_path, subscription_id
 from postroad.telemetry.frames import pack, unpack
 from tests.faults.fuzz import bounded, finished, nearly, odd_bytes, odd_texts, outcome, values
 from tests.insights.results import dead_letters, health, latency, usage
@@ -381,7 +381,7 @@ _HEADER_VALUES = st.binary(max_size=40) | st.sampled_from(
 @example({b"stream-forked-from": b"http://["})
 def test_headers_of_a_stream_are_understood_or_refused(headers: dict[bytes, bytes]) -> None:
     request = Request("PUT", "/v1/stream/a", "r", headers, {}, cast(Any, None), cast(Any, None))
-    made = outcome(lambda: heads.blueprint_of(request, "acme"), InvalidParameter, StreamNotFound)
+    made = outcome(lambda: headers.blueprint_of(request, "acme"), InvalidParameter, StreamNotFound)
     if made is not None and made.content_type is not None:
         assert made.content_type.encode("latin-1").isascii(), "it comes back as a header"
-    outcome(lambda: heads.claim_of(request), InvalidParameter)
+    outcome(lambda: headers.claim_of(request), InvalidParameter)

@@ -21,7 +21,7 @@ from postroad.sessions.records import STREAM_PREFIX, Member, SessionRecord, deco
 from postroad.sessions.rules import FanLimits
 from postroad.sessions.service import Published, SessionOptions, Sessions, Subscribed
 from postroad.sessions.sweep import Sweep
-from postroad.streams.lives import Blueprint
+from postroad.streams.lifecycle import Blueprint
 from postroad.streams.rules import Wish
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store

@@ -15,7 +15,7 @@ from postroad.sessions.fanout import Fan, Reached
 from postroad.sessions.records import Op, decode_change, members_subject
 from postroad.sessions.rules import Mode, Step
 from postroad.streams import store
-from postroad.streams.lives import Blueprint, ForkOf
+from postroad.streams.lifecycle import Blueprint, ForkOf
 from postroad.streams.offsets import offset_text
 from tests.servers import Cable
 from tests.sessions.interrupted import interrupted

@@ -25,7 +25,7 @@ from postroad.sessions.fanout import Fan
 from postroad.sessions.lives import Found, Lives
 from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
 from postroad.sessions.service import Subscribed
-from postroad.streams.lives import Blueprint, ForkOf
+from postroad.streams.lifecycle import Blueprint, ForkOf
 from postroad.streams.rules import Wish
 from postroad.streams.store import fence
 from tests.gateway import ShiftedClock

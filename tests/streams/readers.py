@@ -18,8 +18,8 @@ from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.kernel.usage_counters import Traffic
-from postroad.streams.live import LiveOptions
-from postroad.streams.parts import StreamOptions, StreamParts
+from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.streams.live_reads import LiveOptions
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.kernel.errors import EngineUnavailable, StreamClosed, StreamExists
-from postroad.streams.lives import Blueprint
+from postroad.streams.lifecycle import Blueprint
 from postroad.streams.records import StreamRecord
 from postroad.streams.rules import Wish
 from postroad.streams.store import Name, Store, record_draft

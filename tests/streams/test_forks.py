@@ -15,7 +15,7 @@ from postroad.kernel.errors import (
     StreamGone,
     StreamNotFound,
 )
-from postroad.streams import lives, reading
+from postroad.streams import lifecycle, reading
 from postroad.streams.store import Name
 from tests.streams.workers import JSON, TEXT, Worker
 
@@ -162,7 +162,7 @@ async def test_a_fork_between_two_messages_comes_to_its_end(worker: Worker, name
 
 
 async def test_a_chain_has_an_end(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lives, "_CHAIN_MAX", 3)
+    monkeypatch.setattr(lifecycle, "_CHAIN_MAX", 3)
     chain = names(name, *"abcde")
     await filled(worker, chain[0], b"1")
     for number in range(1, 4):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import ChildSettings
-from postroad.streams import lanes, reading
+from postroad.streams import appender, reading
 from postroad.streams.rules import Outcome, ProducerClaim
 from postroad.streams.store import Name
 from tests.servers import Server
@@ -256,7 +256,7 @@ async def play(steps: list[tuple[str, str, int, bool]], url: str, workers: list[
 def test_streams_behave_like_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 2)
-    monkeypatch.setattr(lanes, "_CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
     server = Server(ChildSettings(tmp_path)).start()
     try:
         with ThreadPoolExecutor(1) as apart:

@@ -10,7 +10,7 @@ import pytest
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link
 from postroad.kernel.names import streams_store
-from postroad.streams import lanes
+from postroad.streams import appender
 from postroad.streams.store import Name
 from tests.streams.workers import OpenWorker, Worker
 from tests.waiting import eventually
@@ -128,7 +128,7 @@ async def test_plain_appends_read_nothing_of_what_is_there(new_worker: OpenWorke
 async def test_a_producer_at_another_worker_costs_what_came_since_the_last_checkpoint(
     new_worker: OpenWorker, name: str, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_CHECKPOINT_EVERY", 100)
+    monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 100)
     stream = Name(name, "a")
     first = await new_worker()
     await first.create(stream)

@@ -13,7 +13,7 @@ from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.errors import Overloaded
 from postroad.kernel.usage_counters import Traffic
-from postroad.streams.lives import Blueprint, ForkOf, Made
+from postroad.streams.lifecycle import Blueprint, ForkOf, Made
 from postroad.streams.rules import Outcome, ProducerClaim, Wish
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store

@@ -28,7 +28,7 @@ from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
 from postroad.sessions.records import STREAM_PREFIX
 from postroad.sessions.rules import SESSION, BreakerState, is_pattern, session_id, source_name
 from postroad.sessions.service import Published, Sessions, SessionView
-from postroad.streams.heads import outcome_headers
+from postroad.streams.headers import outcome_headers
 from postroad.streams.offsets import offset_text
 from postroad.streams.routes import APPEND_HEADERS, wish_of
 from postroad.streams.store import Name

@@ -30,10 +30,10 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import SEND_A_KEY, Caller, Scope
 from postroad.kernel.names import stream_id
-from postroad.streams import heads
+from postroad.streams import headers
 from postroad.streams.content import is_text, joined, json_data
 from postroad.streams.cursors import cursor_after, parse_cursor
-from postroad.streams.live import Live
+from postroad.streams.live_reads import Live
 from postroad.streams.offsets import NOW, Place, parse_place
 from postroad.streams.reading import Chunk
 from postroad.streams.records import media_type
@@ -147,13 +147,13 @@ class StreamRoutes:
 
     async def create_stream(self, request: Request) -> Reply:
         name = _name(request)
-        wanted = heads.blueprint_of(request, name.tenant)
+        wanted = headers.blueprint_of(request, name.tenant)
         if wanted.fork is not None:
             _check_may_fork(request.caller, wanted.fork.source)
         made = await self._streams.create(name, wanted, request.body, key_id=request.caller.key_id)
-        headers = [heads.next_offset(made.tail)]
+        headers = [headers.next_offset(made.tail)]
         if made.record.is_closed:
-            headers.append(heads.CLOSED)
+            headers.append(headers.CLOSED)
         if made.is_new:
             headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
         return Reply(b"", 201 if made.is_new else 200, made.record.content_type.encode("latin-1"), headers)
@@ -162,7 +162,7 @@ class StreamRoutes:
         wish = wish_of(request)
         outcome = await self._streams.append(_name(request), wish, key_id=request.caller.key_id)
         is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
-        return Reply(b"", 200 if is_new_data else 204, b"text/plain", heads.outcome_headers(outcome))
+        return Reply(b"", 200 if is_new_data else 204, b"text/plain", headers.outcome_headers(outcome))
 
     async def delete_stream(self, request: Request) -> Reply:
         await self._streams.delete(_name(request), key_id=request.caller.key_id)
@@ -177,9 +177,9 @@ class StreamRoutes:
         record = known.record
         if record is None:
             raise StreamNotFound
-        headers = [heads.next_offset(known.tail), heads.NO_STORE, heads.RESOURCE_POLICY]
+        headers = [headers.next_offset(known.tail), headers.NO_STORE, headers.RESOURCE_POLICY]
         if record.is_closed:
-            headers.append(heads.CLOSED)
+            headers.append(headers.CLOSED)
         if record.ttl_seconds is not None:
             headers.append((b"stream-ttl", str(record.ttl_seconds).encode()))
         if record.expires_at is not None:
@@ -202,25 +202,25 @@ class StreamRoutes:
     async def _catch_up(self, request: Request, name: Name, place: Place) -> Reply:
         await self._check_nobody(request, name)
         chunk = await self._streams.read(name, place)
-        headers = heads.chunk_headers(chunk)
+        headers = headers.chunk_headers(chunk)
         body = joined(chunk.payloads, is_json=chunk.record.is_json)
         media = chunk.record.content_type.encode("latin-1")
         if place is NOW:
-            return Reply(body, 200, media, [*headers, heads.NO_STORE])
-        etag = heads.etag_of(chunk)
+            return Reply(body, 200, media, [*headers, headers.NO_STORE])
+        etag = headers.etag_of(chunk)
         headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
-        if heads.is_fresh(request.header(b"if-none-match"), etag):
+        if headers.is_fresh(request.header(b"if-none-match"), etag):
             return Reply(b"", 304, media, headers)
         return Reply(body, 200, media, headers)
 
     async def _long_poll(self, request: Request, name: Name, place: Place, cursor: int | None) -> Reply:
         await self._check_nobody(request, name)
         chunk = await request.while_wanted(self._live.poll(name, place, request.draining))
-        headers = heads.chunk_headers(chunk)
+        headers = headers.chunk_headers(chunk)
         headers.append((b"stream-cursor", str(cursor_after(cursor)).encode()))
         if not chunk.payloads:
-            return Reply(b"", 204, headers=[*headers, heads.NO_STORE])
-        etag = heads.etag_of(chunk)
+            return Reply(b"", 204, headers=[*headers, headers.NO_STORE])
+        etag = headers.etag_of(chunk)
         headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
         body = joined(chunk.payloads, is_json=chunk.record.is_json)
         return Reply(body, 200, chunk.record.content_type.encode("latin-1"), headers)
@@ -278,11 +278,11 @@ def _check_may_fork(caller: Caller, source: str) -> None:
 
 def wish_of(request: Request) -> Wish:
     body: bytes = request.body
-    claim, seq = heads.claim_of(request), check_seq(request.header(b"stream-seq"))
-    closes = heads.is_true(request, b"stream-closed")
+    claim, seq = headers.claim_of(request), check_seq(request.header(b"stream-seq"))
+    closes = headers.is_true(request, b"stream-closed")
     if not body:
         return Wish(None, None, claim, seq, closes)
-    content_type = heads.content_type_of(request)
+    content_type = headers.content_type_of(request)
     fault: PostroadError | None = None
     if content_type is not None and media_type(content_type) == "application/json":
         try:
@@ -292,10 +292,13 @@ def wish_of(request: Request) -> Wish:
     return Wish(body, content_type, claim, seq, closes, fault)
 
 
-_LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), heads.RESOURCE_POLICY]
+_LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), headers.RESOURCE_POLICY]
 _TIMES_MAX = 9_999_999_999_999_999  # as many digits as are read
 _CREATE_HEADERS = (
-    ("Stream-TTL", Annotated[int, Meta(ge=0, le=heads.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")]),
+    (
+        "Stream-TTL",
+        Annotated[int, Meta(ge=0, le=headers.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")],
+    ),
     ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="When it ends, RFC 3339.")]),
     ("Stream-Closed", Annotated[str, Meta(description="`true`: it is complete with this body.")]),
     ("Stream-Public", Annotated[str, Meta(description="`true`: anyone may read it.")]),

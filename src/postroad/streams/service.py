@@ -9,8 +9,8 @@ from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
 from postroad.kernel.usage_counters import Traffic
 from postroad.streams import events
-from postroad.streams.lanes import Lanes
-from postroad.streams.lives import Blueprint, Lives, Made
+from postroad.streams.appender import Lanes
+from postroad.streams.lifecycle import Blueprint, Lives, Made
 from postroad.streams.offsets import Place, offset_text
 from postroad.streams.reading import Chunk, Reading
 from postroad.streams.records import State, StreamRecord, decode_record

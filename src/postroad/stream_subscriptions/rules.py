@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.kernel.errors import InvalidParameter, OffsetRefused
 from postroad.kernel.names import stream_id
-from postroad.streams.subscriptions.records import Kind, Link, SubscriptionRecord
+from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord
 
 ZERO = "0000000000000000_0000000000000000"
 BEFORE_FIRST = "-1"  # of a stream that appeared later: all of it is news

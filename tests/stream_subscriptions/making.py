@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from postroad.streams.subscriptions.records import Kind, SubscriptionRecord
+from postroad.stream_subscriptions.records import Kind, SubscriptionRecord
 
 
 def at(number: int) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from postroad.jetstream.connection import Link
-from postroad.streams import content, tails
+from postroad.streams import content, live_follower
 from tests.access.control import KEYS
 from tests.gateway import (
     Gateway,
@@ -33,7 +33,7 @@ async def test_each_message_is_framed_once_however_many_read_it(
         framed += 1
         return really(body, media)
 
-    monkeypatch.setattr(tails, "data_event", counted)
+    monkeypatch.setattr(live_follower, "data_event", counted)
     link = await open_link(engine_url)
     async with small_gateway(link, name) as (stream, _), contextlib.AsyncExitStack() as open_readers:
         await stream.create()
@@ -57,7 +57,7 @@ def listeners(link: Link, tenant: str) -> int:
 async def test_a_follower_goes_when_its_readers_have_gone(
     open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
     link = await open_link(engine_url)
     async with small_gateway(link, name) as (stream, _):
         await stream.create()
@@ -76,7 +76,7 @@ async def test_a_follower_goes_when_its_readers_have_gone(
 async def test_a_follower_of_a_deleted_stream_goes_too(
     open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
     link = await open_link(engine_url)
     async with small_gateway(link, name) as (stream, _):
         for _ in range(2):
@@ -128,7 +128,7 @@ def lines(number: int, size: int) -> bytes:
 async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss(
     open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "_RING_BYTES_MAX", 600_000)
+    monkeypatch.setattr(live_follower, "_RING_BYTES_MAX", 600_000)
     count, size = 120, 200_000  # far more than the sockets between us hold
     async with small_gateway(await open_link(engine_url), name) as (stream, _):
         await stream.create()
@@ -153,7 +153,7 @@ async def test_many_small_messages_at_once_do_not_make_a_reader_slow(
     open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ring is smaller than the burst: who falls behind it may be sent away, and finds everything when it comes back."""
-    monkeypatch.setattr(tails, "_RING_EVENTS_MAX", 8)
+    monkeypatch.setattr(live_follower, "_RING_EVENTS_MAX", 8)
     async with small_gateway(await open_link(engine_url), name) as (stream, _):
         await stream.create(JSON)
         seen = Seen()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from postroad.streams import reading
-from postroad.streams.live import Live, LiveOptions
+from postroad.streams.live_reads import Live, LiveOptions
 from postroad.streams.store import Name
 from tests.gateway import (
     Gateway,

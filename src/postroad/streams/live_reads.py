@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from postroad.streams import metrics
 from postroad.streams.content import data_event, joined
 from postroad.streams.cursors import control_event, cursor_after, cursor_now
+from postroad.streams.live_follower import Follower, Followers
 from postroad.streams.offsets import Place
 from postroad.streams.reading import Chunk
 from postroad.streams.records import StreamRecord, media_type
 from postroad.streams.rules import Known
 from postroad.streams.service import Streams
 from postroad.streams.store import Name
-from postroad.streams.tails import Follower, Followers
 
 _BEAT = b": beat\n\n"
 

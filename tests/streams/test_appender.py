@@ -22,7 +22,7 @@ from postroad.kernel.errors import (
     StreamNotFound,
     TooLarge,
 )
-from postroad.streams import lanes
+from postroad.streams import appender
 from postroad.streams.rules import Outcome, ProducerClaim, Wish
 from postroad.streams.store import Name
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
@@ -255,7 +255,7 @@ async def test_who_knew_a_stream_of_a_deleted_tenant_does_not_write_into_its_nam
 async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_followed(
     new_worker: OpenWorker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
     first, second = await new_worker(), await new_worker()
     stream = Name(name, "a")
     await first.create(stream)
@@ -283,7 +283,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
 
 async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers come and go while others write, and every one of them knows what was done before it."""
-    monkeypatch.setattr(lanes, "_CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 3)
     stream = Name(name, "a")
     await (await new_worker()).create(stream)
     for generation in range(5):

@@ -4,8 +4,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from postroad.kernel.clock import rfc3339
-from postroad.streams.subscriptions.records import SubscriptionRecord
-from postroad.streams.subscriptions.rules import LEASE_MS_DEFAULT, StreamState
+from postroad.stream_subscriptions.records import SubscriptionRecord
+from postroad.stream_subscriptions.rules import LEASE_MS_DEFAULT, StreamState
 
 # Taken. What has the wrong value is refused by the rules, in the protocol's words; so nearly everything may be left out here.
 

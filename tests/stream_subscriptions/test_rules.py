@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.streams.subscriptions.making import at, record
 
 from postroad.kernel.errors import InvalidParameter, OffsetRefused
-from postroad.streams.subscriptions import rules
-from postroad.streams.subscriptions.records import Kind, Link
-from postroad.streams.subscriptions.rules import BEFORE_FIRST, ZERO, config_of, glob_matches
-from tests.streams.subscriptions.making import at, record
+from postroad.stream_subscriptions import rules
+from postroad.stream_subscriptions.records import Kind, Link
+from postroad.stream_subscriptions.rules import BEFORE_FIRST, ZERO, config_of, glob_matches
 
 
 def config(**changes: Any) -> rules.Config:

@@ -10,6 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from tests.gateway import Answer, Client, ShiftedClock, served, session
+from tests.waiting import eventually
 
 from postroad.governance.audit import Audit, audit_stream
 from postroad.http.app import App, AppSettings
@@ -22,14 +24,12 @@ from postroad.jetstream.management import ensure_stream
 from postroad.kernel.identity import ALL_SCOPES, Caller, narrowed
 from postroad.kernel.usage_counters import Traffic
 from postroad.outbound.client import Outbound
-from postroad.streams.live import LiveOptions
-from postroad.streams.parts import StreamOptions, StreamParts
-from postroad.streams.subscriptions.parts import StreamSubscriptions
-from postroad.streams.subscriptions.records import Wake, record_key
+from postroad.stream_subscriptions.capability import StreamSubscriptions
+from postroad.stream_subscriptions.records import Wake, record_key
+from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.streams.live_reads import LiveOptions
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
-from tests.gateway import Answer, Client, ShiftedClock, served, session
-from tests.waiting import eventually
 
 KEYS = ("the platform key of the tests, long enough",)
 ROOT = "/v1/stream/__ds/subscriptions"

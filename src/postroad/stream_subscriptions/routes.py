@@ -30,12 +30,12 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import SEND_A_KEY, Scope
 from postroad.kernel.json import encode
-from postroad.streams.subscriptions import rules
-from postroad.streams.subscriptions.errors import word
-from postroad.streams.subscriptions.keys import JwkSet, SigningKeys
-from postroad.streams.subscriptions.records import SubscriptionRecord
-from postroad.streams.subscriptions.service import Subscriptions
-from postroad.streams.subscriptions.views import (
+from postroad.stream_subscriptions import rules
+from postroad.stream_subscriptions.errors import word
+from postroad.stream_subscriptions.keys import JwkSet, SigningKeys
+from postroad.stream_subscriptions.records import SubscriptionRecord
+from postroad.stream_subscriptions.service import Subscriptions
+from postroad.stream_subscriptions.views import (
     AckInput,
     AckView,
     ClaimInput,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from postroad.kernel.errors import PostroadError
-from postroad.streams.subscriptions import rules
-from postroad.streams.subscriptions.records import SubscriptionRecord
-from postroad.streams.subscriptions.service import StreamsPort, tails_of
+from postroad.stream_subscriptions import rules
+from postroad.stream_subscriptions.records import SubscriptionRecord
+from postroad.stream_subscriptions.service import StreamsPort, tails_of
 
 _PATHS_KNOWN_MAX = 50_000
 _LOOK_AGAIN_SECONDS = 2.0  # what was written while the following began

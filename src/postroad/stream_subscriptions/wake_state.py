@@ -13,8 +13,8 @@ from enum import Enum
 import msgspec
 
 from postroad.kernel.errors import NothingToDo, WakeFenced, WakeTaken
-from postroad.streams.subscriptions.records import Kind, SubscriptionRecord, Wake
-from postroad.streams.subscriptions.rules import first_pending
+from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
+from postroad.stream_subscriptions.rules import first_pending
 
 _RETRY_MS_MAX = 60_000
 _JITTER = 0.2

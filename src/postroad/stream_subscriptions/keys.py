@@ -9,7 +9,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from postroad.streams.subscriptions.rules import signed_text
+from postroad.stream_subscriptions.rules import signed_text
 
 
 class Jwk(msgspec.Struct, frozen=True, kw_only=True):

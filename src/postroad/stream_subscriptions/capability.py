@@ -12,11 +12,11 @@ from postroad.jetstream.connection import Link
 from postroad.jetstream.replicated_table import Table
 from postroad.kernel.clock import Clock
 from postroad.outbound.client import Outbound
-from postroad.streams.subscriptions.delivery import Delivery
-from postroad.streams.subscriptions.keys import SigningKeys
-from postroad.streams.subscriptions.records import SubscriptionRecord
-from postroad.streams.subscriptions.routes import PublicBase, SubscriptionRoutes
-from postroad.streams.subscriptions.service import SUBSCRIPTIONS_BUCKET, IsServed, StreamsPort, Subscriptions
+from postroad.stream_subscriptions.delivery import Delivery
+from postroad.stream_subscriptions.keys import SigningKeys
+from postroad.stream_subscriptions.records import SubscriptionRecord
+from postroad.stream_subscriptions.routes import PublicBase, SubscriptionRoutes
+from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET, IsServed, StreamsPort, Subscriptions
 
 
 class Rights(TypedDict):

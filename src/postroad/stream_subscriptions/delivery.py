@@ -17,13 +17,13 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.outbound.client import Answer, Outbound
 from postroad.outbound.rules import OutboundFailed, OutboundRefused
-from postroad.streams.subscriptions import metrics, rules, wakes
-from postroad.streams.subscriptions.following import TenantFollower
-from postroad.streams.subscriptions.keys import SigningKeys
-from postroad.streams.subscriptions.records import Kind, SubscriptionRecord
-from postroad.streams.subscriptions.service import IsServed, StreamsPort, Subscriptions, new_wake_id
-from postroad.streams.subscriptions.views import WakeEvent, WebhookBody
-from postroad.streams.subscriptions.wakes import Step
+from postroad.stream_subscriptions import metrics, rules, wake_state
+from postroad.stream_subscriptions.keys import SigningKeys
+from postroad.stream_subscriptions.records import Kind, SubscriptionRecord
+from postroad.stream_subscriptions.service import IsServed, StreamsPort, Subscriptions, new_wake_id
+from postroad.stream_subscriptions.stream_watcher import TenantFollower
+from postroad.stream_subscriptions.views import WakeEvent, WebhookBody
+from postroad.stream_subscriptions.wake_state import Step
 
 _LOOK_EVERY_SECONDS = 1.0  # at the clock, which may be set
 _GATHER_SECONDS = 0.002  # many appends at once are one reason to look
@@ -185,7 +185,7 @@ class Delivery:
             tails: dict[str, str] = {}
             if record.wake is None:
                 record, tails = await self._fresh(key, record, follower)
-            due = wakes.due(record, tails, self._clock())
+            due = wake_state.due(record, tails, self._clock())
             match due.step:
                 case Step.WAIT:
                     if due.at_ms is not None:
@@ -193,9 +193,9 @@ class Delivery:
                     return
                 case Step.WAKE:
                     wake_id, now = new_wake_id(), self._clock()
-                    await self._table.change(key, lambda one: wakes.woken(one, tails, now, wake_id))  # noqa: B023  # used at once
+                    await self._table.change(key, lambda one: wake_state.woken(one, tails, now, wake_id))  # noqa: B023  # used at once
                 case Step.EXPIRE:
-                    await self._table.change(key, lambda one: wakes.expired(one, self._clock()))
+                    await self._table.change(key, lambda one: wake_state.expired(one, self._clock()))
                 case Step.TELL:
                     await self._tell(key, record, follower)
 
@@ -234,10 +234,10 @@ class Delivery:
 
         def make(one: SubscriptionRecord) -> SubscriptionRecord:
             if not is_told:
-                return wakes.failed(one, wake.id, self._clock(), random.random())  # noqa: S311  # spreads retries, no secret
-            heard = wakes.told(one, wake.id, self._clock())
+                return wake_state.failed(one, wake.id, self._clock(), random.random())  # noqa: S311  # spreads retries, no secret
+            heard = wake_state.told(one, wake.id, self._clock())
             if is_done and heard.wake is not None and heard.wake.id == wake.id:
-                return wakes.ended(rules.acknowledged_as_told(heard, tails))
+                return wake_state.ended(rules.acknowledged_as_told(heard, tails))
             return heard
 
         await self._table.change(key, make)

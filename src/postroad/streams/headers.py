@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 from postroad.http.messages import Request
 from postroad.kernel.errors import InvalidParameter, StreamNotFound
 from postroad.kernel.names import stream_id
-from postroad.streams.lives import Blueprint, ForkOf
+from postroad.streams.lifecycle import Blueprint, ForkOf
 from postroad.streams.offsets import offset_text, parse_offset
 from postroad.streams.reading import Chunk
 from postroad.streams.rules import Outcome, ProducerClaim, parse_producer

@@ -26,9 +26,9 @@ from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.outbound.client import Outbound
 from postroad.outbound.rules import OutboundRefused
-from postroad.streams.subscriptions import rules, wakes
-from postroad.streams.subscriptions.records import Kind, SubscriptionRecord, record_key
-from postroad.streams.subscriptions.rules import Config, StreamState
+from postroad.stream_subscriptions import rules, wake_state
+from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, record_key
+from postroad.stream_subscriptions.rules import Config, StreamState
 
 SUBSCRIPTIONS_BUCKET = "postroad_stream_subscriptions"
 PER_TENANT_MAX = 1_000
@@ -178,7 +178,7 @@ class Subscriptions:
         tails = await self._known_tails(record)
         wake_id = new_wake_id()
         claimed = await self._change(
-            caller.tenant, subscription, lambda one: wakes.claimed(one, worker, tails, self._clock(), wake_id)
+            caller.tenant, subscription, lambda one: wake_state.claimed(one, worker, tails, self._clock(), wake_id)
         )
         return claimed, rules.stream_states(claimed, tails)
 
@@ -214,9 +214,9 @@ class Subscriptions:
         tails = {path: tail or rules.ZERO for path, tail in found.items()}
 
         def make(one: SubscriptionRecord) -> SubscriptionRecord:
-            wakes.check_wake(one, wake_id, generation, self._clock())
+            wake_state.check_wake(one, wake_id, generation, self._clock())
             read = rules.acknowledged(one, acks, tails)
-            return wakes.ended(read) if is_done else wakes.extended(read, self._clock())
+            return wake_state.ended(read) if is_done else wake_state.extended(read, self._clock())
 
         changed = await self._change(tenant, subscription, make)
         return is_done and rules.first_pending(changed, tails) is not None
@@ -229,8 +229,8 @@ class Subscriptions:
         _check_pull(await self._under_way(tenant, subscription, wake_id, generation))
 
         def make(one: SubscriptionRecord) -> SubscriptionRecord:
-            wakes.check_wake(one, wake_id, generation, self._clock())
-            return wakes.ended(one)
+            wake_state.check_wake(one, wake_id, generation, self._clock())
+            return wake_state.ended(one)
 
         await self._change(tenant, subscription, make)
 
@@ -254,14 +254,14 @@ class Subscriptions:
         if not await self._is_served(tenant):
             raise TenantDisabled(f"the tenant {tenant!r} is disabled")
         if (of_generation, of_wake) != (generation, wake_id):
-            raise wakes.over()
+            raise wake_state.over()
         return tenant
 
     async def _under_way(self, tenant: str, subscription: str, wake_id: str | None, generation: int | None) -> SubscriptionRecord:
         """The record, if this wake is under way. What this worker has not heard of yet, it asks for."""
 
         def make(one: SubscriptionRecord) -> SubscriptionRecord:
-            wakes.check_wake(one, wake_id, generation, self._clock())
+            wake_state.check_wake(one, wake_id, generation, self._clock())
             return one
 
         return await self._change(tenant, subscription, make)

@@ -7,7 +7,7 @@ from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.usage_counters import Traffic
-from postroad.streams.live import Live, LiveOptions
+from postroad.streams.live_reads import Live, LiveOptions
 from postroad.streams.routes import StreamRoutes
 from postroad.streams.service import Streams
 from postroad.streams.store import Store

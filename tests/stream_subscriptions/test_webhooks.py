@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.gateway import ShiftedClock, session
+from tests.servers import OpenLink, Server, restart
+from tests.streams.subscriptions.conftest import ROOT, Hook, MakeNode, Node, running
+from tests.streams.subscriptions.test_keys import verify
+from tests.waiting import eventually
 
 from postroad.governance.audit import audit_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import Backlog
-from postroad.streams.subscriptions.keys import Jwk
-from tests.gateway import ShiftedClock, session
-from tests.servers import OpenLink, Server, restart
-from tests.streams.subscriptions.conftest import ROOT, Hook, MakeNode, Node, running
-from tests.streams.subscriptions.test_keys import verify
-from tests.waiting import eventually
+from postroad.stream_subscriptions.keys import Jwk
 
 
 def webhook(hook: Hook, **more: Any) -> dict[str, Any]:
