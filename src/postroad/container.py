@@ -43,9 +43,9 @@ from postroad.queues.dead_letters import FAILURES_BUCKET
 from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
 from postroad.queues.rules import MessageLimits, QueueRecord
 from postroad.queues.throughput import Rates
-from postroad.sessions.cleanups import cleanup_stream
-from postroad.sessions.parts import SessionParts, SessionSettings
-from postroad.sessions.queue import queue_stream
+from postroad.sessions.capability import SessionParts, SessionSettings
+from postroad.sessions.cleanup_requests import cleanup_stream
+from postroad.sessions.fanout_queue import queue_stream
 from postroad.sessions.rules import FanLimits
 from postroad.settings import Secret, Settings
 from postroad.stream_subscriptions.capability import StreamSubscriptions

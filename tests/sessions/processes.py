@@ -15,12 +15,12 @@ from postroad.jetstream.write_buffer_limit import Backlog
 from postroad.kernel.clock import Clock
 from postroad.kernel.usage_counters import Traffic
 from postroad.sessions.fanout import Fan
-from postroad.sessions.members import Members
-from postroad.sessions.queue import FanoutQueue, queue_stream
+from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
+from postroad.sessions.reconciler import Sweep
 from postroad.sessions.records import STREAM_PREFIX, Member, SessionRecord, decode_session, session_subject
 from postroad.sessions.rules import FanLimits
 from postroad.sessions.service import Published, SessionOptions, Sessions, Subscribed
-from postroad.sessions.sweep import Sweep
+from postroad.sessions.subscribers import Members
 from postroad.streams.lifecycle import Blueprint
 from postroad.streams.rules import Wish
 from postroad.streams.service import Streams

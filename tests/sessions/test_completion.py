@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from postroad.jetstream import durable_worker
 from postroad.jetstream.connection import Link
 from postroad.jetstream.management import consumer_state, delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
-from postroad.sessions import work as work_module
 from postroad.sessions.fanout import Fan, Reached
-from postroad.sessions.queue import queue_stream
+from postroad.sessions.fanout_queue import queue_stream
+from postroad.sessions.reconciler import Sweep
 from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanLimits, Mode, Step
-from postroad.sessions.sweep import Sweep
 from postroad.streams.store import Name
 from tests.gateway import ShiftedClock
 from tests.sessions.processes import QUEUE, OpenProcess, Process, numbered
@@ -212,7 +212,7 @@ async def is_drained(process: Process) -> bool:
 
 
 async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_module, "_RETRY_MS", 30)
+    monkeypatch.setattr(durable_worker, "_RETRY_MS", 30)
     one = await new_process(limits=QUEUED)
     await chat_with(one, "a", "b")
     tries = 0

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from postroad.kernel.errors import SessionNotFound, StreamNotFound
-from postroad.sessions import fanout, members
+from postroad.sessions import fanout, subscribers
 from postroad.sessions.rules import pattern_matches
 from tests.gateway import ShiftedClock
 from tests.sessions.interrupted import interrupted
@@ -217,8 +217,8 @@ def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.M
     """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
     monkeypatch.setattr(fanout, "_BATCH", 2)
     monkeypatch.setattr(fanout, "_READ", 2)
-    monkeypatch.setattr(members, "_ANEW_FROM", 2)
-    monkeypatch.setattr(members, "_ANEW_MEMBERS", 2)
+    monkeypatch.setattr(subscribers, "_ANEW_FROM", 2)
+    monkeypatch.setattr(subscribers, "_ANEW_MEMBERS", 2)
     with ThreadPoolExecutor(1) as apart:
         apart.submit(try_many, engine_url).result()
 

@@ -12,7 +12,7 @@ from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.sessions.fanout import Fan
-from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.streams.store import Name
 from tests.access.control import SECRETS
 from tests.gateway import Answer, Client, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway

@@ -20,9 +20,9 @@ from postroad.kernel.errors import (
     StreamNotFound,
 )
 from postroad.kernel.ids import new_id
-from postroad.sessions import members, service
+from postroad.sessions import service, subscribers
 from postroad.sessions.fanout import Fan
-from postroad.sessions.lives import Found, Lives
+from postroad.sessions.lifecycle import Found, Lives
 from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
 from postroad.sessions.service import Subscribed
 from postroad.streams.lifecycle import Blueprint, ForkOf
@@ -351,7 +351,7 @@ async def test_the_streams_own_clean_up_may_come_first(one: Process, clock: Shif
 async def test_many_sessions_are_cleaned_up_and_the_others_stay(
     one: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.sessions.sweep._PAGE", 7)
+    monkeypatch.setattr("postroad.sessions.reconciler._PAGE", 7)
     await one.create("chat")
     for number in range(25):
         await one.subscribe(f"s{number}", "chat")
@@ -653,8 +653,8 @@ async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(on
 async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "_ANEW_FROM", 3)
-    monkeypatch.setattr(members, "_ANEW_MEMBERS", 2)
+    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
+    monkeypatch.setattr(subscribers, "_ANEW_MEMBERS", 2)
     await one.create("chat")
     for number in range(5):
         await one.subscribe(f"s{number}", "chat")
@@ -683,7 +683,7 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
 
 
 async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_ANEW_FROM", 3)
+    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
     await one.create("chat", JSON)
     for source in ("chat", "c*"):
         for _ in range(5):
@@ -705,14 +705,14 @@ async def log_of(process: Process, source: str) -> int:
 async def test_who_comes_while_a_list_is_written_anew_is_on_it(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "_ANEW_FROM", 3)
+    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
     await one.create("chat")
     for _ in range(5):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
     write = Fan._write_anew
 
-    async def somebody_comes(self: Fan, group: members.Members) -> None:
+    async def somebody_comes(self: Fan, group: subscribers.Members) -> None:
         await other.subscribe("s", "chat")
         await write(self, group)
 

@@ -21,7 +21,6 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.kernel.usage_counters import Tally, Traffic
 from postroad.sessions import metrics
-from postroad.sessions.members import Members
 from postroad.sessions.records import (
     STREAM_PREFIX,
     FanState,
@@ -44,6 +43,7 @@ from postroad.sessions.rules import (
     next_step,
     pattern_matches,
 )
+from postroad.sessions.subscribers import Members
 from postroad.streams.offsets import offset_text
 from postroad.streams.records import StreamRecord, media_type
 from postroad.streams.store import Name, fence

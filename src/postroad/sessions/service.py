@@ -25,9 +25,8 @@ from postroad.kernel.names import streams_store
 from postroad.kernel.usage_counters import Traffic
 from postroad.sessions import events, metrics
 from postroad.sessions.fanout import Fans, Reached
-from postroad.sessions.lives import TRIES, Fate, Lives, session_draft
-from postroad.sessions.members import join_draft, leave_draft
-from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.fanout_queue import FanoutQueue
+from postroad.sessions.lifecycle import TRIES, Fate, Lives, session_draft
 from postroad.sessions.records import (
     STREAM_PREFIX,
     Member,
@@ -46,6 +45,7 @@ from postroad.sessions.rules import (
     is_pattern,
     mode_for,
 )
+from postroad.sessions.subscribers import join_draft, leave_draft
 from postroad.streams.records import State, StreamRecord, media_type
 from postroad.streams.rules import Known, Outcome, Wish, found
 from postroad.streams.service import Streams

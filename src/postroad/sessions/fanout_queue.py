@@ -11,9 +11,9 @@ import structlog
 
 from postroad.jetstream.commit import Committers, Draft
 from postroad.jetstream.connection import Link
+from postroad.jetstream.durable_worker import WorkStream, work_stream
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.names import escape
-from postroad.sessions.work import WorkStream, work_stream
 from postroad.streams.store import Name
 
 STREAM, _CONSUMER = "FANOUT", "fanout"

@@ -7,14 +7,14 @@ import msgspec
 import structlog
 
 from postroad.jetstream.connection import Link
+from postroad.jetstream.durable_worker import WorkStream, work_stream
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.names import tenant_id
 from postroad.sessions import metrics
-from postroad.sessions.lives import Fate
+from postroad.sessions.lifecycle import Fate
 from postroad.sessions.rules import session_id
 from postroad.sessions.service import Sessions
-from postroad.sessions.work import WorkStream, work_stream
 from postroad.streams.service import Streams
 
 STREAM, SUBJECT, _CONSUMER = "CLEANUPS", "cleanup", "cleanup"

@@ -9,12 +9,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.container import Role
+from postroad.jetstream import durable_worker
 from postroad.jetstream.commit import Draft
 from postroad.jetstream.management import delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
-from postroad.sessions import work as work_module
-from postroad.sessions.cleanups import STREAM, Cleanups, cleanup_stream
+from postroad.sessions.cleanup_requests import STREAM, Cleanups, cleanup_stream
 from postroad.sessions.service import Sessions
 from tests.gateway import ShiftedClock, gateway_settings, running_gateway
 from tests.sessions.processes import TTL_SECONDS, Process
@@ -146,7 +146,7 @@ async def test_a_request_that_cannot_be_met_just_now_comes_again(
     outcome: Callable[[bytes], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work_module, "_RETRY_MS", 30)
+    monkeypatch.setattr(durable_worker, "_RETRY_MS", 30)
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1

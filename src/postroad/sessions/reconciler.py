@@ -12,8 +12,8 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import streams_store, unescape
 from postroad.sessions import metrics
-from postroad.sessions.lives import Fate
-from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.fanout_queue import FanoutQueue
+from postroad.sessions.lifecycle import Fate
 from postroad.sessions.records import STREAM_PREFIX, decode_session
 from postroad.sessions.rules import is_pattern, pattern_matches
 from postroad.sessions.service import Sessions

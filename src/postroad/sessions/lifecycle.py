@@ -13,8 +13,8 @@ from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionN
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.sessions import events, metrics
-from postroad.sessions.members import leave_draft
 from postroad.sessions.records import STREAM_PREFIX, Ending, SessionRecord, decode_session, encode, session_subject
+from postroad.sessions.subscribers import leave_draft
 from postroad.streams.records import State
 from postroad.streams.rules import Known, found
 from postroad.streams.store import Name, Store, fence, record_draft

@@ -9,12 +9,12 @@ from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Link
 from postroad.kernel.clock import Clock
 from postroad.kernel.usage_counters import Traffic
-from postroad.sessions.cleanups import Cleanups
-from postroad.sessions.queue import FanoutQueue
+from postroad.sessions.cleanup_requests import Cleanups
+from postroad.sessions.fanout_queue import FanoutQueue
+from postroad.sessions.reconciler import Sweep
 from postroad.sessions.routes import SessionRoutes
 from postroad.sessions.rules import FanLimits
 from postroad.sessions.service import SessionOptions, Sessions
-from postroad.sessions.sweep import Sweep
 from postroad.streams.service import Streams
 from postroad.telemetry.outbox import Outbox
 
