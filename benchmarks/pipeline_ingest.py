@@ -17,7 +17,7 @@ from tests.pipeline.traffic import Traffic, engine_of, framed, own_engine, send
 
 from postroad.pipeline.driver import Pipeline, Progress, Wishes
 from postroad.pipeline.lake import Lake
-from postroad.pipeline.session import make_session
+from postroad.pipeline.spark_session import make_session
 
 _MINUTES = 50
 

@@ -26,7 +26,7 @@ from benchmarks.pipeline_peers import Tables, duckdb_reports, exact_percentiles,
 from postroad.pipeline.reports import GRAINS, REPORTS
 from postroad.pipeline.rollups import ROLLUPS, measures
 from postroad.pipeline.schemas import events_schema
-from postroad.pipeline.session import make_session
+from postroad.pipeline.spark_session import make_session
 
 THREADS = 2
 _SMALL = 50_000

@@ -22,7 +22,7 @@ from postroad.http.client_ip import networks
 from postroad.http.routing import Route, Router
 from postroad.http.sse import HEARTBEAT_SECONDS
 from postroad.http.system_routes import Check, Operations
-from postroad.insights.parts import InsightParts
+from postroad.insights.capability import InsightParts
 from postroad.insights.store import insights_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers

@@ -30,7 +30,7 @@ from postroad.kernel.errors import InvalidParameter, InvalidRequest, MalformedJs
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
 from postroad.kernel.names import escape, queue_name, stream_id, tenant_id, unescape
 from postroad.kernel.patterns import pattern
-from postroad.pipeline.lines import MESSAGE, Message, lines_of, lines_schema, read
+from postroad.pipeline.frame_parser import MESSAGE, Message, lines_of, lines_schema, read
 from postroad.queues.rules import Receipt, decode_dead, decode_failure, decode_marker, decode_message
 from postroad.sessions.rules import session_id, source_name
 from postroad.stream_subscriptions.rules import stream_path, subscription_id

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from postroad.pipeline.session import worker_python
+from postroad.pipeline.spark_session import worker_python
 
 _HERE = Path(__file__).parent
 

@@ -17,11 +17,11 @@ from postroad.jetstream.connection import Link, LinkSettings
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, Progress, Wishes, held
 from postroad.pipeline.lake import Lake
+from postroad.pipeline.maintenance import Upkeep, tables
 from postroad.pipeline.rollups import KEY, ROLLUPS, measures, merge
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.source import JetStreamDataSource
 from postroad.pipeline.source.publish import Message
-from postroad.pipeline.upkeep import Upkeep, tables
 from postroad.settings import Settings
 from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame

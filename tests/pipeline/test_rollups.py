@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.pipeline.buckets import bucket_of
+from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.rollups import ROLLUPS, measures, merge
 from postroad.telemetry.event_types import Event, WorkerStarted
 from tests.pipeline.frames import events_frame

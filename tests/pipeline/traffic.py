@@ -13,7 +13,7 @@ import msgspec
 
 from postroad.container import connected, prepare_engine
 from postroad.kernel.clock import rfc3339
-from postroad.pipeline.engine import Engine, engine_options
+from postroad.pipeline.jetstream import Engine, engine_options
 from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.options import write_options
 from postroad.pipeline.source.publish import Message, Publisher

@@ -178,9 +178,9 @@ def _need_spark() -> None:
 def _started(settings: "Settings", wishes: "Wishes") -> Iterator["Pipeline"]:
     """Spark, the lake and the engine, for as long as the block lasts. What goes wrong is a line and an exit code."""
     from postroad.pipeline.driver import LakeBusy, Pipeline
-    from postroad.pipeline.engine import Engine, JetStreamError, engine_options
+    from postroad.pipeline.jetstream import Engine, JetStreamError, engine_options
     from postroad.pipeline.lake import Lake, LakeBroken, OtherWriter
-    from postroad.pipeline.session import NoJava, make_session
+    from postroad.pipeline.spark_session import NoJava, make_session
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:

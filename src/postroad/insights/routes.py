@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from postroad.http.messages import Reply, Request
 from postroad.http.routing import Handler, Route
-from postroad.insights.pipeline import PipelineStatus, PipelineWatch
+from postroad.insights.pipeline_status import PipelineStatus, PipelineWatch
 from postroad.insights.rows import (
     BacklogRow,
     Batch,

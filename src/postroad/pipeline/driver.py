@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline import rollups
-from postroad.pipeline.answers import Answers, Touched
-from postroad.pipeline.engine import Engine, JetStreamError
 from postroad.pipeline.files import LocalFiles
 from postroad.pipeline.ingest import SOURCES, Ingest, Taken
+from postroad.pipeline.jetstream import Engine, JetStreamError
 from postroad.pipeline.lake import Counts, Lake, Manifest, of_days, with_staged
+from postroad.pipeline.maintenance import History, Upkeep, tables
+from postroad.pipeline.report_publisher import Answers, Touched
 from postroad.pipeline.schemas import events_schema
-from postroad.pipeline.upkeep import History, Upkeep, tables
 
 JOBS = ("ingest", "latency", "usage", "dead_letters", "sessions", "queue_health", "job_history", "compact")
 _REPORT_OF = {

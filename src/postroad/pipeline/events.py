@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
-from postroad.pipeline import lines
+from postroad.pipeline import frame_parser
 from postroad.pipeline.schemas import events_schema
 from postroad.telemetry.frames import STREAMS
 
@@ -42,7 +42,7 @@ def parsed_lines(messages: DataFrame) -> DataFrame:
         F.col("headers")["Postroad-Frame"].alias("frame"),
         "data",
     )
-    read = handed_over.mapInArrow(lines.read, _LINES)
+    read = handed_over.mapInArrow(frame_parser.read, _LINES)
     return read.select(
         "*",
         F.when(F.col("fault").isNull(), F.lit(EVENT)).otherwise(F.lit(BAD)).alias("state"),

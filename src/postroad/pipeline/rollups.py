@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
-from postroad.pipeline.buckets import bucket_column
+from postroad.pipeline.histogram import bucket_column
 
 ROLLUPS = spark.StructType(
     [

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
-from postroad.pipeline.texts import rfc3339_column
+from postroad.pipeline.timestamps import rfc3339_column
 
 STATES = spark.StructType(
     [

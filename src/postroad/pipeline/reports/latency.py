@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from postroad.pipeline.buckets import rank_column, value_column
+from postroad.pipeline.histogram import rank_column, value_column
 from postroad.pipeline.reports.report import Report, start_of
 
 _PERCENTS = (50, 95, 99)

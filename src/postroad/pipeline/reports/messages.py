@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
 from postroad.kernel.clock import rfc3339
-from postroad.pipeline.texts import rfc3339_column
+from postroad.pipeline.timestamps import rfc3339_column
 
 ROWS_MAX = 10_000
 

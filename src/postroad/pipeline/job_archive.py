@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
 from postroad.jobs.rules import Step, Told, fold
-from postroad.pipeline.texts import rfc3339_column
+from postroad.pipeline.timestamps import rfc3339_column
 
 ENDED = spark.StructType(
     [

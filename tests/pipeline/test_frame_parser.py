@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from postroad.kernel.clock import rfc3339
-from postroad.pipeline.lines import MESSAGE, Line, Message, lines_of, lines_schema, read
+from postroad.pipeline.frame_parser import MESSAGE, Line, Message, lines_of, lines_schema, read
 from postroad.telemetry.event_types import EVENT_TYPES, event_name
 from tests.pipeline.traffic import Traffic, framed
 

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.container import Role
 from postroad.insights import metrics
-from postroad.insights.pipeline import PipelineState, PipelineWatch, measure
+from postroad.insights.pipeline_status import PipelineState, PipelineWatch, measure
 from postroad.insights.store import insights_stream
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Link

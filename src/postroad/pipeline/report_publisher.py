@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from postroad.pipeline import session_states
-from postroad.pipeline.engine import Engine
+from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.lake import Entry, Lake, Manifest
 from postroad.pipeline.reports import REPORTS, health, messages
 from postroad.pipeline.rollups import ROLLUPS
-from postroad.pipeline.session import few_rows
+from postroad.pipeline.spark_session import few_rows
 
 _COARSE = ("hour", "day")
 _COARSE_EVERY_SECONDS = 60.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from postroad.http.routing import Route
-from postroad.insights.pipeline import PipelineWatch, measure
+from postroad.insights.pipeline_status import PipelineWatch, measure
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights
 from postroad.insights.store import ResultsStore

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
-from postroad.pipeline import job_history, rollups, session_states
+from postroad.pipeline import job_archive, rollups, session_states
 from postroad.pipeline.lake import Entry, Lake, Manifest, with_staged
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 
@@ -47,7 +47,7 @@ def tables(bronze_days: int, days: int) -> Mapping[str, Kept]:
         "audit": Kept(AUDIT, ("tenant", "sequence"), from_time, days),
         "rollups": Kept(rollups.ROLLUPS, ("report", "tenant", "minute"), from_minute, days, rollups.merge),
         "sessions": Kept(session_states.STATES, ("tenant", "session_id"), from_last, 30, session_states.merge),
-        "job_history": Kept(job_history.ENDED, ("tenant", "createdAt"), "ended_day", days),
+        "job_history": Kept(job_archive.ENDED, ("tenant", "createdAt"), "ended_day", days),
     }
 
 
@@ -119,15 +119,15 @@ class History:
         since = (ended - timedelta(days=self._look_back)).isoformat()
         entries = [entry for entry in manifest.entries("events") if since <= entry.day]
         events = self._lake.read("events", events_schema(), entries).where(F.col("stream") == "JOBS")
-        jobs = job_history.ended_jobs(events, ended)
+        jobs = job_archive.ended_jobs(events, ended)
         folder = self._lake.folder(f"job_history-{ended.isoformat()}")
         self._lake.write(jobs.withColumn("day", F.col("ended_day")).coalesce(2), folder, "day")
         start = int(datetime(ended.year, ended.month, ended.day, tzinfo=UTC).timestamp() * 1000)
         staged = self._lake.stage(self.NAME, folder, (start, start + 86_399_999))
         old = {entry.path for entry in manifest.entries(self.NAME) if entry.day == ended.isoformat()}
         self._lake.commit(manifest, with_staged(manifest, [staged], without={self.NAME: old}))
-        return job_history.history_messages(
-            self._lake.read(self.NAME, job_history.ENDED, staged.entries), ended, ended.isoformat()
+        return job_archive.history_messages(
+            self._lake.read(self.NAME, job_archive.ENDED, staged.entries), ended, ended.isoformat()
         )
 
     def is_done(self, ended: date) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from postroad.pipeline.buckets import bucket_column, bucket_of, percentile, rank_column, rank_of, value_column, value_of
+from postroad.pipeline.histogram import bucket_column, bucket_of, percentile, rank_column, rank_of, value_column, value_of
 
 pytestmark = pytest.mark.xdist_group("spark")
 
