@@ -13,8 +13,8 @@ import pytest
 
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
-from postroad.client.following import Follower
-from postroad.client.producing import Entry, Numbering
+from postroad.client.follower import Follower
+from postroad.client.producer import Entry, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.container import described_routes
 from postroad.http.routing import Route, Router

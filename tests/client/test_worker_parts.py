@@ -10,9 +10,9 @@ import pytest
 from postroad.client import Message
 from postroad.client.errors import EngineUnavailable, QueueNotFound, Unauthenticated
 from postroad.client.shapes.queues import Acked, ExtendedItem, ExtendedMany, Fault, Settled
+from postroad.client.worker.acker import Settler
 from postroad.client.worker.leases import Keeper, Lease
 from postroad.client.worker.outcomes import Outcome, reason_of
-from postroad.client.worker.settling import Settler
 from postroad.client.worker.workers import WorkerSettings
 from tests.waiting import eventually
 

@@ -1,7 +1,7 @@
 """The Python SDK: `Postroad` and `AsyncPostroad`, from one definition of every call."""
 
 from postroad.client.clients import AsyncPostroad, Postroad
-from postroad.client.producing import AsyncProducer, Producer
+from postroad.client.producer import AsyncProducer, Producer
 from postroad.client.shapes.access import (
     Invite,
     JwtSecret,

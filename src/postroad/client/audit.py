@@ -1,7 +1,7 @@
 """`client.audit`: who changed what. Needs the scope `admin`."""
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, pages
-from postroad.client.parts import Moment, moment
+from postroad.client.encoding import Moment, moment
 from postroad.client.shapes.governance import AuditEntry, AuditPage
 
 

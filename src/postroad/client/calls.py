@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 if TYPE_CHECKING:
-    from postroad.client.following import Follower
+    from postroad.client.follower import Follower
     from postroad.client.shapes.streams import StreamMessage
     from postroad.client.transport import AsyncTransport, SyncTransport
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import Moment, given, moment, segment
+from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.shapes.queues import DeadGroups, DeadMessage, DeadPage, Purged
 from postroad.client.shapes.tasks import Redriven
 

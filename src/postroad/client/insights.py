@@ -6,7 +6,7 @@ Each report has a method that goes through its rows, and one for a page, which s
 from typing import Any, Literal
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import Moment, moment
+from postroad.client.encoding import Moment, moment
 from postroad.client.shapes.insights import (
     BacklogPage,
     BacklogRow,

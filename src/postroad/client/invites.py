@@ -1,7 +1,7 @@
 """`client.invites`: codes that make a tenant and its first key. All but `claim` needs a platform key; `claim` needs none."""
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import given, identifier
+from postroad.client.encoding import given, identifier
 from postroad.client.shapes.access import Invite, InvitePage, MadeInvite, MadeKey
 
 _INVITES = "/api/control/invites"

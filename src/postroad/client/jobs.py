@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, Watch, operation, pages, watch
-from postroad.client.parts import Moment, moment, segment
+from postroad.client.encoding import Moment, moment, segment
 from postroad.client.shapes.tasks import Job, JobEventPage, JobPage, JobsProgress
 
 _CONTROL = "/api/control/jobs"

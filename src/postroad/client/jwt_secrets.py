@@ -1,7 +1,7 @@
 """`client.jwt_secrets`: what the tenant signs JWTs for its own users with (HS256). Needs the scope `admin`."""
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import Moment, given, moment, segment
+from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.shapes.access import JwtSecret, JwtSecretList, MadeJwtSecret
 
 _SECRETS = "/api/control/jwt-secrets"

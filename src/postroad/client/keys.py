@@ -3,7 +3,7 @@
 from msgspec import UNSET, UnsetType
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import Moment, Texts, given, identifier, moment
+from postroad.client.encoding import Moment, Texts, given, identifier, moment
 from postroad.client.shapes.access import Key, KeyPage, MadeKey, WhoAmI
 
 _KEYS = "/api/control/keys"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
-from postroad.client.parts import Moment, given, moment, segment
+from postroad.client.encoding import Moment, given, moment, segment
 from postroad.client.shapes.queues import (
     Acked,
     Batch,

@@ -1,7 +1,7 @@
 """`client.settings`: settings that change while Postroad runs, a tenant's (scope `admin`) or the platform's defaults."""
 
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.parts import camel, given
+from postroad.client.encoding import camel, given
 from postroad.client.shapes.governance import TenantSettings
 
 

@@ -6,10 +6,10 @@ keys in `jwks.json`) is between it and the server, and has no method here.
 
 from collections.abc import Mapping, Sequence
 
-from postroad.client.appending import stream_id_in_url, streams_root
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.parts import given, segment
+from postroad.client.encoding import given, segment
 from postroad.client.shapes.stream_subscriptions import Claim, StreamSubscription, WakeAcked
+from postroad.client.stream_protocol import stream_id_in_url, streams_root
 
 
 class StreamSubscriptionCalls:

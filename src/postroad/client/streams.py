@@ -8,7 +8,12 @@ from typing import Any
 
 import httpx
 
-from postroad.client.appending import (
+from postroad.client.calls import AsyncNamespace, Call, Content, Pages, SyncNamespace, live, operation, pages
+from postroad.client.encoding import Moment, given, moment
+from postroad.client.follower import Follower, Live, Position
+from postroad.client.producer import AsyncProducer, Numbering, Producer
+from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
+from postroad.client.stream_protocol import (
     JSON,
     append_call,
     content_of,
@@ -16,11 +21,6 @@ from postroad.client.appending import (
     is_marked,
     stream_path,
 )
-from postroad.client.calls import AsyncNamespace, Call, Content, Pages, SyncNamespace, live, operation, pages
-from postroad.client.following import Follower, Live, Position
-from postroad.client.parts import Moment, given, moment
-from postroad.client.producing import AsyncProducer, Numbering, Producer
-from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 
 _NOT_THERE = {404: "stream-not-found", 410: "stream-gone"}
 

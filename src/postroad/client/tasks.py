@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, Watch, operation, pages, watch
-from postroad.client.parts import segment
+from postroad.client.encoding import segment
 from postroad.client.shapes.tasks import Task, TaskPage
 
 

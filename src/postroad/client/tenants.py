@@ -1,7 +1,7 @@
 """`client.tenants`: the platform's tenants. All of it needs a platform key."""
 
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.parts import given, segment
+from postroad.client.encoding import given, segment
 from postroad.client.shapes.access import Tenant, TenantPage
 
 _TENANTS = "/api/control/tenants"

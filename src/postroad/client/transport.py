@@ -20,8 +20,8 @@ import msgspec
 
 from postroad import __version__
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Watch
-from postroad.client.following import SILENCE_SECONDS, Follower
-from postroad.client.parts import segment
+from postroad.client.encoding import segment
+from postroad.client.follower import SILENCE_SECONDS, Follower
 from postroad.client.shapes.access import WhoAmI
 from postroad.client.shapes.streams import StreamMessage
 from postroad.kernel.errors import ERRORS, Conflicting, InvalidRequest, Missing, PostroadError, Refused, Unavailable, Unreachable

@@ -13,9 +13,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
 from postroad.client.shapes.queues import Message
+from postroad.client.worker.acker import Settler
 from postroad.client.worker.leases import Keeper, Lease, enter
 from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, fitting, reason_of
-from postroad.client.worker.settling import Settler
 
 T = TypeVar("T")
 Handler = Callable[[Message], Awaitable[object]]

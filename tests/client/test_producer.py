@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.client.appending import content_of, content_of_messages, stream_path
 from postroad.client.calls import Call, Content
 from postroad.client.errors import (
     EngineUnavailable,
@@ -19,8 +18,9 @@ from postroad.client.errors import (
     TooLarge,
     Unreachable,
 )
-from postroad.client.producing import Entry, Numbering
+from postroad.client.producer import Entry, Numbering
 from postroad.client.shapes.streams import Appended
+from postroad.client.stream_protocol import content_of, content_of_messages, stream_path
 
 OK = Appended(offset="1", is_closed=False)
 

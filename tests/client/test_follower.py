@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from postroad.client.calls import Call
 from postroad.client.errors import Overloaded, RateLimited, StreamNotFound, Unreachable
-from postroad.client.following import Event, EventParser, Follower, Live, Position
+from postroad.client.follower import Event, EventParser, Follower, Live, Position
 from postroad.client.shapes.streams import Chunk, StreamMessage
 
 READ: Call[Chunk] = Call(method="GET", path="/v1/stream/s", query={"offset": None})

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from postroad.client.calls import Call, Content
-from postroad.client.parts import segment
+from postroad.client.encoding import segment
 from postroad.client.shapes.streams import Appended
 
 JSON = "application/json"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.client.appending import append_call, content_of, content_of_messages
 from postroad.client.calls import Call, Content
 from postroad.client.shapes.streams import Appended
+from postroad.client.stream_protocol import append_call, content_of, content_of_messages
 from postroad.kernel.errors import Conflicting, InvalidRequest, Missing, ProducerFenced
 
 if TYPE_CHECKING:
