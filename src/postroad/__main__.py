@@ -1,6 +1,6 @@
 """`python -m postroad` and the `postroad` command."""
 
-from postroad.cli.commands import cli
+from postroad.cli.root import cli
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from postroad.cli.commands import cli
+from postroad.cli.root import cli
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ def report(
     now = datetime.now(UTC)
     wanted = day_of(day, now)
     with _clients() as (url, clients):
-        from postroad.cli.reports.gathering import gather
-        from postroad.cli.reports.page import page
+        from postroad.report.fetch import gather
+        from postroad.report.page import page
 
         written = page(gather(clients, wanted, None if grain == "auto" else grain, url, now))
     if out == Path("-"):

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from postroad.cli import output
-from postroad.cli.demo.command import is_loopback
-from postroad.cli.demo.plan import Verdict, arrivals, draws, messages, sessions, verdict
-from postroad.cli.demo.stage import Stage
-from postroad.cli.demo.stories import BANK, CHAT, RATE, SHOP, STORIES, Fate
-from postroad.client import Postroad
-from postroad.runtime.embedded_server import free_port
 from tests.cli.shell import Finished, Shell
 from tests.installation import Installation
 from tests.waiting import eventually
+
+from postroad.cli import output
+from postroad.cli.demo import is_loopback
+from postroad.client import Postroad
+from postroad.demo.clock import Stage
+from postroad.demo.plan import Verdict, arrivals, draws, messages, sessions, verdict
+from postroad.demo.scenarios import BANK, CHAT, RATE, SHOP, STORIES, Fate
+from postroad.runtime.embedded_server import free_port
 
 pytestmark = pytest.mark.xdist_group("demo")  # they look at one run
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from postroad.cli.demo.plan import PlannedMessage, Verdict, draws, messages, verdict, working_seconds
-from postroad.cli.demo.stage import Stage
-from postroad.cli.demo.stories import QueueStory, Redrive
-from postroad.cli.demo.tally import SPENT, QueueTally
 from postroad.client import Acked, AsyncPostroad, Message
+from postroad.demo.clock import Stage
+from postroad.demo.counters import SPENT, QueueTally
+from postroad.demo.plan import PlannedMessage, Verdict, draws, messages, verdict, working_seconds
+from postroad.demo.scenarios import QueueStory, Redrive
 
 _BATCH_MAX = 200
 _WAIT_MS, _LAST_WAIT_MS = 1000, 100

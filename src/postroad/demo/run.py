@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.cli.demo.guests import DEADLINE_SECONDS, Guest, guest
-from postroad.cli.demo.plan import sessions
-from postroad.cli.demo.queue_actors import consume, publish, redrive
-from postroad.cli.demo.stage import OVERTIME_SECONDS, Stage
-from postroad.cli.demo.stories import STORIES
-from postroad.cli.demo.stream_actors import append, attend, say
-from postroad.cli.demo.tally import TenantTally
 from postroad.client import AsyncPostroad
 from postroad.client.errors import PostroadError
+from postroad.demo.clock import OVERTIME_SECONDS, Stage
+from postroad.demo.counters import TenantTally
+from postroad.demo.plan import sessions
+from postroad.demo.queue_actors import consume, publish, redrive
+from postroad.demo.scenarios import STORIES
+from postroad.demo.stream_actors import append, attend, say
+from postroad.demo.tenants import DEADLINE_SECONDS, Guest, guest
 
 _LOOK_SECONDS = 0.25
 

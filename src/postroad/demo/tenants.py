@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from postroad.cli.demo.stories import TenantStory
 from postroad.client import AsyncPostroad
 from postroad.client.errors import AlreadyExists, KeyNotFound, PostroadError, TenantNotFound
+from postroad.demo.scenarios import TenantStory
 
 _KEY_NAME = "postroad demo"
 _SCOPES = ("publish", "consume", "read", "write")

@@ -11,19 +11,19 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
-
-from postroad.cli.report import day_of
-from postroad.cli.reports import gathering, scales, sections
-from postroad.cli.reports.charts import Axis, Frame, Series, bar_chart, line_chart
-from postroad.cli.reports.gathering import Computed, DayData, TenantData
-from postroad.cli.reports.markup import Cell, chip, legend, table, text, tiles
-from postroad.cli.reports.page import frame_of, page
-from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
 from tests.cli.shell import Shell
 from tests.insights import results
 from tests.insights.results import HOUR, MINUTE, publish
 from tests.installation import Installation
 from tests.servers import OpenLink
+
+from postroad.cli.report import day_of
+from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
+from postroad.report import fetch, formatting, sections
+from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
+from postroad.report.fetch import Computed, DayData, TenantData
+from postroad.report.html import Cell, chip, legend, table, text, tiles
+from postroad.report.page import frame_of, page
 
 MIDNIGHT = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
 HOURLY = Frame(MIDNIGHT, MIDNIGHT + 24 * HOUR, HOUR, 1066, 136)  # a plot of 1000 by 100
@@ -61,60 +61,66 @@ def tips(svg: str) -> list[str]:
     [(0, [0, 1]), (1, [0, 0.25, 0.5, 0.75, 1]), (7, [0, 2, 4, 6, 8]), (100, [0, 25, 50, 75, 100]), (4321, [0, 2000, 4000, 6000])],
 )
 def test_ticks_are_round_and_reach_the_top(top: float, marks: list[float]) -> None:
-    assert scales.ticks(top) == pytest.approx(marks)
+    assert formatting.ticks(top) == pytest.approx(marks)
 
 
 @pytest.mark.parametrize("top", [0.003, 1, 3, 9.99, 17, 250, 99_999, 1e9])
 def test_there_are_neither_too_many_ticks_nor_too_few(top: float) -> None:
-    marks = scales.ticks(top)
+    marks = formatting.ticks(top)
     assert marks[0] == 0 and marks[-1] >= top * 0.999 and 2 <= len(marks) <= 6
 
 
 def test_what_is_counted_has_whole_ticks() -> None:
-    assert scales.whole_ticks(1) == [0, 1]
-    assert scales.whole_ticks(3) == [0, 1, 2, 3]
-    assert scales.whole_ticks(10) == [0, 5, 10]
+    assert formatting.whole_ticks(1) == [0, 1]
+    assert formatting.whole_ticks(3) == [0, 1, 2, 3]
+    assert formatting.whole_ticks(10) == [0, 5, 10]
 
 
 def test_times_have_ticks_that_are_round_on_a_clock() -> None:
     for top, marks in ((0, "0 ms,1 ms"), (80, "0 ms,20 ms,40 ms,60 ms,80 ms"), (1400, "0 ms,500 ms,1 s,1.5 s")):
-        assert ",".join(map(scales.duration, scales.duration_ticks(top))) == marks
-    assert [scales.duration(one) for one in scales.duration_ticks(100_000)] == ["0 ms", "30 s", "1 min", "1.5 min", "2 min"]
-    assert [scales.duration(one) for one in scales.duration_ticks(7 * HOUR)] == ["0 ms", "2 h", "4 h", "6 h", "8 h"]
-    assert len(scales.duration_ticks(40 * 24 * HOUR)) <= 6
+        assert ",".join(map(formatting.duration, formatting.duration_ticks(top))) == marks
+    assert [formatting.duration(one) for one in formatting.duration_ticks(100_000)] == [
+        "0 ms",
+        "30 s",
+        "1 min",
+        "1.5 min",
+        "2 min",
+    ]
+    assert [formatting.duration(one) for one in formatting.duration_ticks(7 * HOUR)] == ["0 ms", "2 h", "4 h", "6 h", "8 h"]
+    assert len(formatting.duration_ticks(40 * 24 * HOUR)) <= 6
 
 
 def test_time_ticks_are_round_moments() -> None:
-    assert [scales.clock(one) for one in scales.time_ticks(at(13, 58), at(14, 21))] == [
+    assert [formatting.clock(one) for one in formatting.time_ticks(at(13, 58), at(14, 21))] == [
         "14:00",
         "14:05",
         "14:10",
         "14:15",
         "14:20",
     ]
-    assert len(scales.time_ticks(at(0), at(24))) == 9
+    assert len(formatting.time_ticks(at(0), at(24))) == 9
 
 
 @pytest.mark.parametrize(
     ("write", "value", "said"),
     [
-        (scales.duration, 0.4, "0.4 ms"),
-        (scales.duration, 12, "12 ms"),
-        (scales.duration, 1500, "1.5 s"),
-        (scales.duration, 180_000, "3 min"),
-        (scales.duration, 5_400_000, "1.5 h"),
-        (scales.duration, 4 * 86_400_000, "4 d"),
-        (scales.size, 512, "512 B"),
-        (scales.size, 1_230_000, "1.2 MB"),
-        (scales.size, 999_999, "1 MB"),
-        (scales.short, 950, "950"),
-        (scales.short, 12_345, "12.3k"),
-        (scales.number, 12.345, "12.3"),
-        (scales.number, 12, "12"),
-        (scales.number, 1234.5, "1,234"),
+        (formatting.duration, 0.4, "0.4 ms"),
+        (formatting.duration, 12, "12 ms"),
+        (formatting.duration, 1500, "1.5 s"),
+        (formatting.duration, 180_000, "3 min"),
+        (formatting.duration, 5_400_000, "1.5 h"),
+        (formatting.duration, 4 * 86_400_000, "4 d"),
+        (formatting.size, 512, "512 B"),
+        (formatting.size, 1_230_000, "1.2 MB"),
+        (formatting.size, 999_999, "1 MB"),
+        (formatting.short, 950, "950"),
+        (formatting.short, 12_345, "12.3k"),
+        (formatting.number, 12.345, "12.3"),
+        (formatting.number, 12, "12"),
+        (formatting.number, 1234.5, "1,234"),
     ],
 )
-def test_numbers_are_written_for_people(write: scales.Write, value: float, said: str) -> None:
+def test_numbers_are_written_for_people(write: formatting.Write, value: float, said: str) -> None:
     assert write(value) == said
 
 
@@ -431,7 +437,7 @@ async def test_a_report_is_one_file(
     hours: tuple[int, ...],
     grain: str,
 ) -> None:
-    monkeypatch.setattr(gathering, "_PAGE_SIZE", 3)  # so that there are several pages
+    monkeypatch.setattr(fetch, "_PAGE_SIZE", 3)  # so that there are several pages
     operator.run("tenants", "create", name)
     await stored(running, open_link, name, hours)
     told = operator.run("--tenant", name, "report", "--day", "2026-11-16")

@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from postroad.cli.reports.charts import Axis, Frame, Series, bar_chart, line_chart
-from postroad.cli.reports.markup import Cell, chip, details, empty, figure, grid, legend, section, table, text
-from postroad.cli.reports.scales import clock, duration, duration_ticks, millis, number, percent, short, size, whole_ticks
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
+from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
+from postroad.report.formatting import clock, duration, duration_ticks, millis, number, percent, short, size, whole_ticks
+from postroad.report.html import Cell, chip, details, empty, figure, grid, legend, section, table, text
 
 Line = list[Cell | str]
 

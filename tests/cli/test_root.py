@@ -12,7 +12,7 @@ import typer
 import typer.main
 
 from postroad.cli import output
-from postroad.cli.commands import cli
+from postroad.cli.root import cli
 from postroad.cli.server import RoleName
 from postroad.container import Role
 from postroad.kernel.errors import ERRORS, Unreachable
@@ -224,7 +224,7 @@ def imported_by(code: str) -> set[str]:
 
 def test_the_commands_do_without_the_server() -> None:
     """Or each of them takes half a second longer to start."""
-    of_commands = imported_by("import postroad.cli.commands")
+    of_commands = imported_by("import postroad.cli.root")
     assert not of_commands & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
     of_client = imported_by("import postroad.client")
     assert not of_client & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "typer"}

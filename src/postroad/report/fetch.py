@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
-from postroad.cli.reports.scales import HOUR, MINUTE, millis
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, Postroad, SessionsRow, UsageRow
 from postroad.client.errors import Forbidden
+from postroad.report.formatting import HOUR, MINUTE, millis
 
 GrainName = Literal["minute", "hour"]
 

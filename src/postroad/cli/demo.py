@@ -15,9 +15,9 @@ from postroad.cli.profiles import CREDENTIALS, Choice, choice, target
 from postroad.kernel.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
-    from postroad.cli.demo.run import Played
-    from postroad.cli.demo.stage import Stage
-    from postroad.cli.demo.tally import TenantTally
+    from postroad.demo.clock import Stage
+    from postroad.demo.counters import TenantTally
+    from postroad.demo.run import Played
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -47,7 +47,7 @@ def demo(
     `postroad insights …` and `postroad report`, with `--tenant demo-shop` before them.
     """
     found = target_for_demo(yes)
-    from postroad.cli.demo.run import Wanted, play
+    from postroad.demo.run import Wanted, play
 
     wanted = Wanted(*found, seconds=seconds, seed=seed, rate=rate, is_deleted=not keep)
     with faults_told():
@@ -99,7 +99,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _tell(played: "Played") -> None:
-    from postroad.cli.demo.tally import ROWS, row
+    from postroad.demo.counters import ROWS, row
 
     took = (played.ended_at - played.began_at).total_seconds()
     stopped = {"time": "", "signal": ", stopped", "problem": ", broken off"}[played.ended_by]
@@ -148,7 +148,7 @@ def _plain_lines(seconds: float) -> Callable[["Stage", tuple["TenantTally", ...]
 
 
 def _said(stage: "Stage", tallies: tuple["TenantTally", ...]) -> str:
-    from postroad.cli.demo.tally import total
+    from postroad.demo.counters import total
 
     counts = " · ".join(f"{total(tallies, name):,} {name}" for name in ("published", "done", "dead"))
     return f"{counts} · {total(tallies, 'sessions'):,} sessions · {stage.calls / max(stage.now, 1):.0f} calls/s"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from postroad.cli.demo.stories import RATE, Chance, Fate, QueueStory, TenantStory
+from postroad.demo.scenarios import RATE, Chance, Fate, QueueStory, TenantStory
 
 _WAVE_SECONDS = 75.0
 _WORDS = ("a letter", "from the", "post road", "while", "the coach", "is late", "and the horses", "wait", "at the inn")

@@ -8,8 +8,8 @@ table.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from postroad.cli.reports.markup import colour, text
-from postroad.cli.reports.scales import DAY, Write, clock, number, short, ticks, time_ticks
+from postroad.report.formatting import DAY, Write, clock, number, short, ticks, time_ticks
+from postroad.report.html import colour, text
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 24
 _DOTS_MAX = 60  # beyond that many points, dots would be a second line

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from postroad.cli.demo.plan import PlannedSession, arrivals, draws
-from postroad.cli.demo.stage import Stage
-from postroad.cli.demo.stories import RATE, TenantStory
 from postroad.client import AsyncPostroad
 from postroad.client.errors import StreamNotFound
+from postroad.demo.clock import Stage
+from postroad.demo.plan import PlannedSession, arrivals, draws
+from postroad.demo.scenarios import RATE, TenantStory
 
 _CATCH_UP_SECONDS = 3.0
 

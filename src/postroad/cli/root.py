@@ -8,7 +8,7 @@ from postroad import __version__
 from postroad.cli.audit import audit
 from postroad.cli.credentials import secrets, tokens
 from postroad.cli.dead_letters import dlq
-from postroad.cli.demo.command import demo
+from postroad.cli.demo import demo
 from postroad.cli.insights import insights
 from postroad.cli.invites import invites
 from postroad.cli.jobs import jobs

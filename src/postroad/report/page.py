@@ -4,12 +4,11 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from postroad.cli.reports.charts import Frame
-from postroad.cli.reports.gathering import DayData, TenantData, moments_of
-from postroad.cli.reports.look import SCRIPT, STYLE
-from postroad.cli.reports.markup import details, empty, section, table, text, tiles
-from postroad.cli.reports.scales import DAY, MINUTE, number, percent, size
-from postroad.cli.reports.sections import (
+from postroad.report.charts import Frame
+from postroad.report.fetch import DayData, TenantData, moments_of
+from postroad.report.formatting import DAY, MINUTE, number, percent, size
+from postroad.report.html import details, empty, section, table, text, tiles
+from postroad.report.sections import (
     REDRIVEN,
     backlog_section,
     dead_section,
@@ -22,6 +21,7 @@ from postroad.cli.reports.sections import (
     usage_section,
     usage_totals,
 )
+from postroad.report.style import SCRIPT, STYLE
 
 _MINUTES_MIN = 10
 
