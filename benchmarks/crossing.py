@@ -16,12 +16,12 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.harness import table
-from postroad.jetstream.commit import CommitPolicy, Committer, Draft
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import StreamSpec, ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.ids import new_id
-from postroad.runtime.embedded_server import ChildServer, ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings
 
 SIZES = (2, 4, 8, 12, 16, 24, 32, 64, 128, 192, 256)
 ROUNDS = 15
@@ -30,7 +30,7 @@ PAYLOAD = b"x" * 200
 
 def measure(sync: str) -> list[list[object]]:
     with tempfile.TemporaryDirectory() as home:
-        child = ChildServer(ChildSettings(Path(home), sync=sync))
+        child = EmbeddedServer(EmbeddedServerSettings(Path(home), sync=sync))
         server = subprocess.Popen(child.prepare().argv)
         try:
             return [[sync, *row] for row in uvloop.run(rows_of(child.url))]
@@ -40,35 +40,37 @@ def measure(sync: str) -> list[list[object]]:
 
 
 async def rows_of(url: str) -> list[list[object]]:
-    link = Link(LinkSettings((url,)))
-    await link.open()
+    connection = Connection(ConnectionSettings((url,)))
+    await connection.open()
     try:
-        await ensure_stream(link, StreamSpec("CROSSING", ("crossing.>",), {"allow_atomic": True, "retention": "workqueue"}))
-        committer = Committer(link, "CROSSING", CommitPolicy(batch_from=10_000), Backlog(1 << 30))
+        await ensure_stream(connection, StreamSpec("CROSSING", ("crossing.>",), {"allow_atomic": True, "retention": "workqueue"}))
+        committer = Committer(connection, "CROSSING", CommitPolicy(batch_from=10_000), WriteBufferLimit(1 << 30))
         rows: list[list[object]] = []
         for size in SIZES:
-            singly, together = await compare(committer, size)
-            rows.append([size, f"{singly * 1e3:.2f}", f"{together * 1e3:.2f}", "batch" if together < singly else "singles"])
+            singly, run_together = await compare(committer, size)
+            rows.append(
+                [size, f"{singly * 1e3:.2f}", f"{run_together * 1e3:.2f}", "batch" if run_together < singly else "singles"]
+            )
         return rows
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def compare(committer: Committer, size: int) -> tuple[float, float]:
     """Seconds until `size` writes are durable: singly, and as one batch."""
-    singly, together = [], []
+    singly, run_together = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()
         await asyncio.gather(*[committer.append(draft) for draft in drafts(size)])
         singly.append(time.perf_counter() - started)
         started = time.perf_counter()
         await committer.append_together(drafts(size))
-        together.append(time.perf_counter() - started)
-    return statistics.median(singly), statistics.median(together)
+        run_together.append(time.perf_counter() - started)
+    return statistics.median(singly), statistics.median(run_together)
 
 
-def drafts(count: int) -> list[Draft]:
-    return [Draft("crossing.ready", PAYLOAD, new_id()) for _ in range(count)]
+def drafts(count: int) -> list[PendingMessage]:
+    return [PendingMessage("crossing.ready", PAYLOAD, new_id()) for _ in range(count)]
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tests.pipeline.traffic import Traffic, engine_of, framed, own_engine, send
 
-from postroad.pipeline.driver import Pipeline, Progress, Wishes
+from postroad.pipeline.driver import Pipeline, PipelineConfig, Progress
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.spark_session import make_session
 
 _MINUTES = 50
 
 
-def _traffic(seed: int) -> Traffic:
+def _traffic(seed: int) -> UsageCounters:
     start = int(time.time() * 1000) - _MINUTES * 60_000
     return Traffic(seed, tenants=tuple(f"t{number}" for number in range(20)), start=start)
 
@@ -31,7 +31,7 @@ def main(events: int) -> None:
     with tempfile.TemporaryDirectory(prefix="postroad-bench-") as folder, own_engine(Path(folder)) as settings:
         told: list[Progress] = []
         spark = make_session("local[2]", memory="2g")
-        pipeline = Pipeline(Lake(settings.lake_root, spark), engine_of(settings), Wishes(tell=told.append))
+        pipeline = Pipeline(Lake(settings.lake_root, spark), engine_of(settings), PipelineConfig(tell=told.append))
         send(settings, framed(_traffic(1).jobs(events // 15, minutes=_MINUTES), size=100))
         pipeline.run_once()
         for round_number in (1, 2):

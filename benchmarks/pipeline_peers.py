@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from postroad.pipeline.reports import GRAINS
 
-Tables = dict[tuple[str, str], pa.Table]
+Tables = dict[tuple[str, str], pa.ReplicatedTable]
 
 _TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
 _LEVELS = ("ready", "leased", "delayed", "dead")

@@ -14,10 +14,10 @@ import msgspec
 import uvloop
 
 from benchmarks.harness import Load, Server, postroad, table, wrk
-from postroad.jetstream.commit import CommitPolicy, Committer, Draft
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import StreamSpec, ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.ids import new_id
 from postroad.queues.rules import StoredMessage, encode_message
 
@@ -30,21 +30,21 @@ CONNECTIONS = (1, 64, 256)
 
 async def bare_loop(url: str, size: int, seconds: float) -> float:
     """Messages per second of batches of `size`, one after the other."""
-    link = Link(LinkSettings((url,), name="bare loop"))
-    await link.open()
+    connection = Connection(ConnectionSettings((url,), name="bare loop"))
+    await connection.open()
     try:
         options = {"retention": "workqueue", "allow_atomic": True, "duplicate_window": 60_000_000_000}
-        await ensure_stream(link, StreamSpec("BARE", ("bare.>",), options))
-        committer = Committer(link, "BARE", CommitPolicy(batch_from=2), Backlog(1 << 30))
+        await ensure_stream(connection, StreamSpec("BARE", ("bare.>",), options))
+        committer = Committer(connection, "BARE", CommitPolicy(batch_from=2), WriteBufferLimit(1 << 30))
         message = StoredMessage(v=1, id=new_id(), job=new_id(), at=time.time_ns() // 1_000_000, payload=_payload())
         payload = encode_message(message)
         stored, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:
-            await committer.append_together([Draft("bare.ready", payload, new_id()) for _ in range(size)])
+            await committer.append_together([PendingMessage("bare.ready", payload, new_id()) for _ in range(size)])
             stored += size
         return stored / (time.perf_counter() - started)
     finally:
-        await link.close()
+        await connection.close()
 
 
 def _payload() -> msgspec.Raw:

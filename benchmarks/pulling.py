@@ -21,7 +21,7 @@ _NONE_LEFT_MAX = 10  # empty answers in a row after which a consumer gives up
 
 
 @dataclass(slots=True)
-class Tally:
+class TenantCounters:
     """What all consumers have done after `since`, in seconds each."""
 
     since: float
@@ -34,7 +34,7 @@ class Tally:
 class Consumer(asyncio.Protocol):
     """One connection at a time: where the server closes it after an answer, the next request opens another."""
 
-    def __init__(self, queue: Queue, tally: Tally, ended: Callable[["Consumer"], None]) -> None:
+    def __init__(self, queue: Queue, tally: TenantCounters, ended: Callable[["Consumer"], None]) -> None:
         self._queue, self._tally, self._ended = queue, tally, ended
         self._host = urlsplit(queue.url).netloc
         self._pull = queue.pull.encoded(self._host)
@@ -118,9 +118,9 @@ class Consumer(asyncio.Protocol):
             self._connecting = asyncio.ensure_future(self.connect())
 
 
-async def _consume(queue: Queue, connections: int, seconds: float, warm: float) -> Tally:
+async def _consume(queue: Queue, connections: int, seconds: float, warm: float) -> TenantCounters:
     since = time.perf_counter() + warm
-    tally = Tally(since, since + seconds, [])
+    tally = TenantCounters(since, since + seconds, [])
     open_ones = connections
     all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

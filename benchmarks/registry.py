@@ -22,9 +22,9 @@ from benchmarks.publish import script
 from postroad.access.key_service import record_of
 from postroad.access.keys import new_key
 from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
-from postroad.jetstream.commit import CommitPolicy, Committers, Draft
-from postroad.jetstream.connection import Link, LinkSettings
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import now_ms
 from postroad.kernel.identity import ALL_SCOPES
 from postroad.kernel.ids import new_id
@@ -34,21 +34,21 @@ ROUNDS = 5
 
 async def fill(url: str, tenants: int, keys_each: int) -> None:
     """Records as the registry has them, in batches."""
-    link = Link(LinkSettings((url,), name="fill"))
-    await link.open()
+    connection = Connection(ConnectionSettings((url,), name="fill"))
+    await connection.open()
     try:
-        committers = Committers(link, CommitPolicy(), Backlog(1 << 30))
+        committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 30))
         for number in range(tenants):
             tenant = f"tenant-{number}"
             keys = [record_of(new_key(), tenant, f"key {index}", ALL_SCOPES, now_ms()) for index in range(keys_each)]
-            drafts = [Draft(f"$KV.{KEYS_BUCKET}.{key.id}", msgspec.json.encode(key), new_id()) for key in keys]
+            drafts = [PendingMessage(f"$KV.{KEYS_BUCKET}.{key.id}", msgspec.json.encode(key), new_id()) for key in keys]
             await committers.of(f"KV_{KEYS_BUCKET}").append_together(drafts)
             record = TenantRecord(id=tenant, created_at_ms=now_ms(), updated_at_ms=now_ms())
             await committers.of(f"KV_{TENANTS_BUCKET}").append(
-                Draft(f"$KV.{TENANTS_BUCKET}.{tenant}", msgspec.json.encode(record), new_id())
+                PendingMessage(f"$KV.{TENANTS_BUCKET}.{tenant}", msgspec.json.encode(record), new_id())
             )
     finally:
-        await link.close()
+        await connection.close()
 
 
 def worker_of(server: Server) -> int:

@@ -16,7 +16,7 @@ import uvicorn
 
 from benchmarks.harness import table, wrk
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Reply, Request, Watching
+from postroad.http.messages import Request, Response, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.kernel.identity import Caller
 from postroad.runtime.embedded_server import free_port
@@ -45,16 +45,16 @@ async def bare_app(_scope: Any, receive: Any, send: Any) -> None:
 
 
 class Nobody:
-    async def admit(self, _request: Request, _route: Route) -> Caller:
+    async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise AssertionError
 
-    def watch(self, caller: Caller) -> Watching:
+    def watch(self, caller: Caller) -> RevocationWatch:
         raise AssertionError
 
 
 def postroad_app() -> App:
-    async def handle(request: Request) -> Reply:
-        return Reply(Answer(len(bytes(request.body.payload))))
+    async def handle(request: Request) -> Response:
+        return Response(Answer(len(bytes(request.body.payload))))
 
     routes = []
     for noun in NOUNS:

@@ -192,7 +192,7 @@ def appends(chosen: argparse.Namespace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryRef:
     delivered: int
     per_second: float
     p50_ms: float
@@ -241,7 +241,7 @@ def write_together(peer: Peer, name: str, messages: int, writers: int) -> dict[i
     return sent
 
 
-def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: int = 1, per_second: float = 0) -> Delivery:
+def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: int = 1, per_second: float = 0) -> DeliveryRef:
     peer.create(name)
     before_kib = peer.memory_kib
     with tempfile.TemporaryDirectory() as folder:
@@ -267,12 +267,12 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
         raise SystemExit(f"{messages} messages were stored, {len(latencies)} delivered")
     elapsed = max(arrivals) - min(order)
     p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
-    return Delivery(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
+    return DeliveryRef(len(latencies), len(latencies) / elapsed, p50, p99, connect_seconds, reader_kib)
 
 
 def live(_chosen: argparse.Namespace) -> str:
     """Each server twice in turn, so that a busy moment of the machine does not meet one of them alone."""
-    fast: dict[tuple[str, int], list[Delivery]] = {}
+    fast: dict[tuple[str, int], list[DeliveryRef]] = {}
     with ours() as fsynced, ours(POSTROAD_SYNC="2s") as postroad_peer, reference("memory") as peer, trivial() as least:
         everyone = {"Postroad, sync always": fsynced, "Postroad, sync 2s": postroad_peer, "reference, memory": peer}
         everyone |= {"trivial server (the most that can be measured)": least}

@@ -14,21 +14,21 @@ import httpx
 
 from benchmarks.harness import Server, postroad
 from benchmarks.streams import BODY, JSON
-from postroad.jetstream.commit import CommitPolicy, Committer, Draft
-from postroad.jetstream.connection import Link, LinkSettings
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.ids import new_id
 
 ROUNDS = 400
 
 
 async def fill(server: Server, messages: int) -> None:
-    link = Link(LinkSettings((server.nats_url,), name="fill"))
-    await link.open()
-    committer = Committer(link, "S_default", CommitPolicy(), Backlog(1 << 30))
+    connection = Connection(ConnectionSettings((server.nats_url,), name="fill"))
+    await connection.open()
+    committer = Committer(connection, "S_default", CommitPolicy(), WriteBufferLimit(1 << 30))
     for _ in range(messages // 1000):
-        await committer.append_together([Draft("s.default.long.d", BODY.encode(), new_id()) for _ in range(1000)])
-    await link.close()
+        await committer.append_together([PendingMessage("s.default.long.d", BODY.encode(), new_id()) for _ in range(1000)])
+    await connection.close()
 
 
 def timed(client: httpx.Client, stream: str, after: int) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.runtime.embedded_server import find_server, free_port
 from postroad.runtime.process_supervisor import _die_with_parent
 from tests.installation import Installation
@@ -166,25 +166,27 @@ class Cluster:
 
     async def settled(self, seconds: float = 30) -> None:
         """Return once the cluster carries out what it is asked: it has a leader, and whoever runs is heard by it."""
-        link = await self.link()
+        connection = await self.connection()
         try:
-            await link.call("INFO", timeout=seconds)
+            await connection.call("INFO", timeout=seconds)
         finally:
-            await link.close()
+            await connection.close()
 
-    async def link(self) -> Link:
-        opened = Link(LinkSettings(tuple(node.url for node in self.nodes), name="tests"))
+    async def connection(self) -> Connection:
+        opened = Connection(ConnectionSettings(tuple(node.url for node in self.nodes), name="tests"))
         await opened.open()
         return opened
 
     async def leader(self, stream: str, seconds: float = 20) -> Node:
         """The node that leads the stream just now."""
-        link = await self.link()
+        connection = await self.connection()
         try:
 
             async def found() -> str:
-                return msgspec.json.decode(await link.call(f"STREAM.INFO.{stream}", timeout=seconds), type=_Info).cluster.leader
+                return msgspec.json.decode(
+                    await connection.call(f"STREAM.INFO.{stream}", timeout=seconds), type=_Info
+                ).cluster.leader
 
             return self.node(await eventually(found, seconds))
         finally:
-            await link.close()
+            await connection.close()

@@ -8,10 +8,10 @@ import hypothesis
 import pytest
 
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link, LinkSettings
-from postroad.jetstream.write_buffer_limit import Backlog
-from postroad.runtime.embedded_server import ChildSettings
-from tests.servers import Cable, OpenLink, Server
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.runtime.embedded_server import EmbeddedServerSettings
+from tests.servers import Cable, OpenConnection, Server
 
 hypothesis.settings.register_profile("postroad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("postroad")
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile("postroad")
 @pytest.fixture(scope="session")
 def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The engine that the tests of one worker share. Who wants to kill one takes `own_server`."""
-    server = Server(ChildSettings(tmp_path_factory.mktemp("engine")))
+    server = Server(EmbeddedServerSettings(tmp_path_factory.mktemp("engine")))
     try:
         yield server.start().url
     finally:
@@ -28,16 +28,16 @@ def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def link(engine_url: str) -> AsyncIterator[Link]:
-    opened = Link(LinkSettings((engine_url,), name="tests"))
+async def connection(engine_url: str) -> AsyncIterator[Connection]:
+    opened = Connection(ConnectionSettings((engine_url,), name="tests"))
     await opened.open()
     yield opened
     await opened.close()
 
 
 @pytest.fixture(scope="session")
-async def committers(link: Link) -> Committers:
-    return Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
+async def committers(connection: Connection) -> Committers:
+    return Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def name() -> str:
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
     """A running server for this test alone, to be killed and started again."""
-    server = Server(ChildSettings(tmp_path / "own"))
+    server = Server(EmbeddedServerSettings(tmp_path / "own"))
     try:
         yield server.start()
     finally:
@@ -57,12 +57,12 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-async def open_link() -> AsyncIterator[OpenLink]:
+async def open_connection() -> AsyncIterator[OpenConnection]:
     """Opens further connections, which are closed after the test."""
-    opened: list[Link] = []
+    opened: list[Connection] = []
 
-    async def open_one(url: str) -> Link:
-        opened.append(Link(LinkSettings((url,), name="tests")))
+    async def open_one(url: str) -> Connection:
+        opened.append(Connection(ConnectionSettings((url,), name="tests")))
         await opened[-1].open(deadline=10)
         return opened[-1]
 

@@ -22,7 +22,7 @@ from postroad.container import Node, Role, connected, prepare_engine, running_no
 from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.settings import Secret, Settings
@@ -152,14 +152,14 @@ class Tenant:
 
     async def events(self, stream: str = "JOBS") -> list[dict[str, Any]]:
         """All events of the tenant that are stored, in order."""
-        return await events_of(self.gateway.node.engine.link, stream, self.id)
+        return await events_of(self.gateway.node.engine.connection, stream, self.id)
 
 
-async def events_of(link: Link, stream: str, tenant: str) -> list[dict[str, Any]]:
+async def events_of(connection: Connection, stream: str, tenant: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     following, is_end = 1, False
     while not is_end:
-        page = await stream_reader.read(link, stream, frame_subject(stream, tenant), following, 1000)
+        page = await stream_reader.read(connection, stream, frame_subject(stream, tenant), following, 1000)
         found += [msgspec.json.decode(line) for entry in page.entries for line in unpack(entry.payload)]
         following, is_end = page.next_sequence, page.is_end
     return found

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from postroad.jetstream.connection import Link
-from postroad.runtime.embedded_server import ChildServer, ChildSettings, free_port
+from postroad.jetstream.connection import Connection
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, free_port
 from postroad.runtime.process_supervisor import _die_with_parent
 from tests.waiting import eventually
 
-OpenLink = Callable[[str], Awaitable[Link]]
+OpenConnection = Callable[[str], Awaitable[Connection]]
 
 
 class Server:
     """A server that a test may kill, and start again on the same port and data."""
 
-    def __init__(self, settings: ChildSettings) -> None:
+    def __init__(self, settings: EmbeddedServerSettings) -> None:
         self.settings = replace(settings, port=settings.port or free_port())
-        self.child = ChildServer(self.settings)
+        self.child = EmbeddedServer(self.settings)
         self.command = self.child.prepare()
         self.url = self.child.url
         self.process: subprocess.Popen[bytes] | None = None
@@ -75,19 +75,19 @@ class Server:
         return self.settings.data_dir / "nats" / "jetstream"
 
 
-def _is_down(link: Link) -> bool:
-    return not link.is_up
+def _is_down(connection: Connection) -> bool:
+    return not connection.is_up
 
 
-async def restart(server: Server, *links: Link) -> None:
+async def restart(server: Server, *links: Connection) -> None:
     """Kill it and start it again; return when the links have noticed both."""
     server.kill()
-    for link in links:
-        await eventually(partial(_is_down, link))
+    for connection in links:
+        await eventually(partial(_is_down, connection))
     server.start()
-    for link in links:
+    for connection in links:
         async with asyncio.timeout(10):
-            await link.wait_up()
+            await connection.wait_up()
 
 
 class Cable:

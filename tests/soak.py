@@ -28,7 +28,7 @@ from typing import Any
 
 import aiohttp
 
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import purge_stream
 from postroad.telemetry.frames import STREAMS
 from tests.http.small import raw_connection
@@ -229,15 +229,15 @@ def jobs_cache(running: Installation) -> int:
 
 async def trim(running: Installation) -> None:
     """Behind everybody, as the pipeline does."""
-    link = Link(LinkSettings((running.nats_url,), name="soak"))
-    await link.open()
+    connection = Connection(ConnectionSettings((running.nats_url,), name="soak"))
+    await connection.open()
     try:
         while True:
             await asyncio.sleep(TRIM_SECONDS)
             for stream, word in STREAMS.items():
-                await purge_stream(link, stream, f"{word}.>")
+                await purge_stream(connection, stream, f"{word}.>")
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def watch(processes: list[Watched], warm_up: float) -> None:

@@ -16,41 +16,41 @@ from postroad import __version__
 from postroad.access.hook import load_hook
 from postroad.access.service import BUCKETS, Access, AccessOptions
 from postroad.governance.audit import audit_stream
-from postroad.governance.tenant_settings import AuditMode, Preferences
+from postroad.governance.tenant_settings import AuditMode, TenantSettings
 from postroad.http.app import App, AppSettings
 from postroad.http.client_ip import networks
 from postroad.http.routing import Route, Router
 from postroad.http.sse import HEARTBEAT_SECONDS
-from postroad.http.system_routes import Check, Operations
-from postroad.insights.capability import InsightParts
+from postroad.http.system_routes import Check, SystemRoutes
+from postroad.insights.capability import InsightsCapability
 from postroad.insights.store import insights_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.replicated_table import Table
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.jobs.archive import history_stream
 from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import Clock, now_ms, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
-from postroad.kernel.usage_counters import Traffic
+from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound
-from postroad.queues.capability import QueueOptions, QueueParts
+from postroad.queues.capability import QueueOptions, QueuesCapability
 from postroad.queues.dead_letters import FAILURES_BUCKET
-from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
+from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.rules import MessageLimits, QueueRecord
-from postroad.queues.throughput import Rates
-from postroad.sessions.capability import SessionParts, SessionSettings
+from postroad.queues.throughput import Throughput
+from postroad.sessions.capability import SessionsCapability, SessionSettings
 from postroad.sessions.cleanup_requests import cleanup_stream
 from postroad.sessions.fanout_queue import queue_stream
-from postroad.sessions.rules import FanLimits
+from postroad.sessions.rules import FanoutLimits
 from postroad.settings import Secret, Settings
 from postroad.stream_subscriptions.capability import StreamSubscriptions
 from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET
-from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.streams.capability import StreamOptions, StreamsCapability
 from postroad.streams.live_reads import LiveOptions
 from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
@@ -77,25 +77,25 @@ class Role(StrEnum):
     GATEWAY = "gateway"
     CONTROL = "control"
     DELIVERY = "delivery"
-    BACKSTAGE = "backstage"
+    BACKGROUND = "backstage"
 
     def includes(self, other: "Role") -> bool:
-        return self in (Role.ALL, other) or (self is Role.BACKSTAGE and other in (Role.CONTROL, Role.DELIVERY))
+        return self in (Role.ALL, other) or (self is Role.BACKGROUND and other in (Role.CONTROL, Role.DELIVERY))
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """The engine as one process uses it."""
 
-    link: Link
+    connection: Connection
     committers: Committers
-    backlog: Backlog
+    backlog: WriteBufferLimit
 
 
-def link_settings(settings: Settings, name: str) -> LinkSettings:
+def connection_settings(settings: Settings, name: str) -> ConnectionSettings:
     if settings.nats_url is None:
         raise PostroadError("POSTROAD_NATS_URL is not set: use `postroad up`, which runs a server of its own")
-    return LinkSettings(
+    return ConnectionSettings(
         urls=tuple(url.strip() for url in settings.nats_url.reveal().split(",")),
         name=name,
         credentials_file=settings.nats_credentials,
@@ -106,20 +106,20 @@ def link_settings(settings: Settings, name: str) -> LinkSettings:
     )
 
 
-def engine_on(link: Link, settings: Settings) -> Engine:
-    backlog = Backlog(settings.waiting_bytes_max)
+def engine_on(connection: Connection, settings: Settings) -> Engine:
+    backlog = WriteBufferLimit(settings.waiting_bytes_max)
     policy = CommitPolicy(batch_from=settings.commit_batch_from, deadline_seconds=settings.engine_timeout)
-    return Engine(link, Committers(link, policy, backlog), backlog)
+    return Engine(connection, Committers(connection, policy, backlog), backlog)
 
 
 @asynccontextmanager
 async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
-    link = Link(link_settings(settings, name))
-    await link.open()
+    connection = Connection(connection_settings(settings, name))
+    await connection.open()
     try:
-        yield engine_on(link, settings)
+        yield engine_on(connection, settings)
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def prepare_engine(engine: Engine, settings: Settings) -> None:
@@ -127,13 +127,13 @@ async def prepare_engine(engine: Engine, settings: Settings) -> None:
     copies = settings.replica_count
     specs = (audit_stream(copies, settings.audit_keep_days), queue_stream(copies), cleanup_stream(copies))
     for spec in (*frame_streams(copies), *specs, insights_stream(copies), history_stream(copies)):
-        await ensure_stream(engine.link, spec)
+        await ensure_stream(engine.connection, spec)
     for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
-        await Bucket(engine.link, name, engine.committers).ensure(replicas=settings.replica_count)
+        await Bucket(engine.connection, name, engine.committers).ensure(replicas=settings.replica_count)
 
 
 def access_of(engine: Engine, settings: Settings, clock: Clock = now_ms) -> Access:
-    initial = Preferences(
+    initial = TenantSettings(
         audit_mode=AuditMode(settings.audit_mode),
         auto_create_queues=False,
         visibility_timeout_ms=settings.visibility_timeout_ms,
@@ -154,7 +154,7 @@ def access_of(engine: Engine, settings: Settings, clock: Clock = now_ms) -> Acce
         keys_in_urls=settings.keys_in_urls,
         is_open=settings.open,
     )
-    return Access(engine.link, engine.committers, clock, options)
+    return Access(engine.connection, engine.committers, clock, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,10 @@ class _Parts:
 
     engine: Engine
     access: Access
-    tables: tuple[Table[Any], ...]  # what every process follows
-    rates: Rates
+    tables: tuple[ReplicatedTable[Any], ...]  # what every process follows
+    rates: Throughput
     outbox: Outbox
-    traffic: Traffic
+    traffic: UsageCounters
     outbound: Outbound
     routes: tuple[Route, ...]
     chores: Callable[[], Coroutine[None, None, None]]
@@ -192,11 +192,11 @@ class _Parts:
     wake: Callable[[], Coroutine[None, None, None]]
 
 
-def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _Parts:
-    engine = engine_on(link, settings)
+def build(settings: Settings, role: Role, connection: Connection, clock: Clock) -> _Parts:
+    engine = engine_on(connection, settings)
     access = access_of(engine, settings, clock)
-    outbox, traffic = Outbox(engine.committers), Traffic()
-    task_table = Table(Bucket(link, TASKS_BUCKET, engine.committers), TaskRecord)
+    outbox, traffic = Outbox(engine.committers), UsageCounters()
+    task_table = ReplicatedTable(Bucket(connection, TASKS_BUCKET, engine.committers), TaskRecord)
     tasks = Tasks(task_table, access.audit, clock)
     options = QueueOptions(
         replicas=settings.replica_count,
@@ -206,11 +206,11 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         platform_keys=platform_keys(settings),
         sample_seconds=settings.sample_seconds,
     )
-    queues = QueueParts(link, engine.committers, access, tasks, outbox, clock, options)
-    streams = StreamParts(link, engine.committers, outbox, traffic, clock, _stream_options(settings))
+    queues = QueuesCapability(connection, engine.committers, access, tasks, outbox, clock, options)
+    streams = StreamsCapability(connection, engine.committers, outbox, traffic, clock, _stream_options(settings))
     outbound = Outbound(networks(settings.outbound_allow))
     subscriptions = StreamSubscriptions(
-        link,
+        connection,
         engine.committers,
         streams.service,
         outbound,
@@ -221,8 +221,8 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         is_served=access.directory.is_served,
         has_localhost=settings.open,
     )
-    sessions = SessionParts(
-        link,
+    sessions = SessionsCapability(
+        connection,
         engine.committers,
         streams.service,
         outbox,
@@ -231,23 +231,23 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
         clock,
         _session_settings(settings),
     )
-    jobs = Jobs(link, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
-    insights = InsightParts(link, clock)
+    jobs = Jobs(connection, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
+    insights = InsightsCapability(connection, clock)
     access.tenants.clean_with(
         *(queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all),
         *(insights.delete_all, jobs.delete_all),
     )
     runner = Runner(task_table, clock, queues.task_handlers)
     readiness = _readiness(settings, engine, access, queues.table, insights)
-    operations = Operations(__version__, readiness, access.gate, settings.metrics_dir)
+    operations = SystemRoutes(__version__, readiness, access.gate, settings.metrics_dir)
     routes = [*operations.table()]
     if role.includes(Role.GATEWAY):
         routes += [*access.routes(), *queues.routes(), *streams.routes(), *subscriptions.routes(), *sessions.routes()]
-        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(link).table(), *insights.routes()]
+        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(connection).table(), *insights.routes()]
     operations.describe(routes)
     access.tokens.offer(routes)
     sweeping = _sweeping(queues.definitions, streams, access)
-    storage = StorageSampler(link, outbox, access.directory.tenant_ids, clock)
+    storage = StorageSampler(connection, outbox, access.directory.tenant_ids, clock)
     sampling = (queues.sampler.run, storage.run)
     chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, sweeping, insights.measure, *sampling)
     return _Parts(
@@ -268,24 +268,24 @@ def _put_together(settings: Settings, role: Role, link: Link, clock: Clock) -> _
 def described_routes() -> tuple[Route, ...]:
     """The whole route table without a server, for descriptions of it."""
     settings = Settings(platform_key=Secret("x" * 32))
-    return _put_together(settings, Role.ALL, Link(LinkSettings(urls=())), now_ms).routes
+    return build(settings, Role.ALL, Connection(ConnectionSettings(urls=())), now_ms).routes
 
 
 @asynccontextmanager
 async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms) -> AsyncIterator[Node]:
     """A process of this role, ready to serve. Background work that fails takes the process down: it is started again, clean."""
     worker = f"{socket.gethostname()}-{os.getpid()}"
-    link = Link(link_settings(settings, f"postroad-{role}-{os.getpid()}"))
-    parts = _put_together(settings, role, link, clock)
+    connection = Connection(connection_settings(settings, f"postroad-{role}-{os.getpid()}"))
+    parts = build(settings, role, connection, clock)
 
     def leading(what: str) -> Leadership:
-        return Leadership(Bucket(link, LEASES_BUCKET, parts.engine.committers), what, worker)
+        return Leadership(Bucket(connection, LEASES_BUCKET, parts.engine.committers), what, worker)
 
-    await link.open()
+    await connection.open()
     try:
         async with asyncio.TaskGroup() as background:
             tasks = [background.create_task(table.run()) for table in parts.tables]
-            tasks.append(background.create_task(link.fail_when_ended()))
+            tasks.append(background.create_task(connection.fail_when_ended()))
             tasks.append(background.create_task(parts.access.uses.run()))
             tasks.append(background.create_task(parts.rates.run()))
             async with asyncio.timeout(30):
@@ -321,7 +321,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                         await parts.access.uses.write()
     finally:
         await parts.outbound.close()
-        await link.close()
+        await connection.close()
 
 
 def _app_settings(settings: Settings) -> AppSettings:
@@ -335,12 +335,12 @@ def _app_settings(settings: Settings) -> AppSettings:
 
 
 def _readiness(
-    settings: Settings, engine: Engine, access: Access, queues: Table[QueueRecord], insights: InsightParts
+    settings: Settings, engine: Engine, access: Access, queues: ReplicatedTable[QueueRecord], insights: InsightsCapability
 ) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
     async def checks() -> dict[str, Check]:
         age = max(access.out_of_touch_seconds, queues.out_of_touch_seconds)
         limit = settings.out_of_touch_seconds_max
-        reached = await _engine_check(engine.link)
+        reached = await _engine_check(engine.connection)
         return {
             "engine": reached,
             "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
@@ -350,12 +350,12 @@ def _readiness(
     return checks
 
 
-async def _engine_check(link: Link) -> Check:
+async def _engine_check(connection: Connection) -> Check:
     """A real round trip to JetStream: a connection alone proves nothing."""
-    if not link.is_up:
+    if not connection.is_up:
         return Check(False, "not connected")
     try:
-        await link.call("INFO", timeout=2)
+        await connection.call("INFO", timeout=2)
     except PostroadError as problem:
         return Check(False, problem.detail)
     return Check(True, "answers")
@@ -375,7 +375,7 @@ def _chores(*works: Callable[[], Coroutine[None, None, None]]) -> Callable[[], C
 def _session_settings(settings: Settings) -> SessionSettings:
     return SessionSettings(
         ttl_seconds=settings.session_ttl_seconds,
-        limits=FanLimits(settings.fanout_queue_threshold, settings.fanout_inline_max, settings.fanout_queue),
+        limits=FanoutLimits(settings.fanout_queue_threshold, settings.fanout_inline_max, settings.fanout_queue),
         complete_seconds=settings.fanout_complete_seconds,
         clean_seconds=settings.session_clean_seconds,
     )
@@ -389,7 +389,9 @@ def _stream_options(settings: Settings) -> StreamOptions:
     )
 
 
-def _sweeping(definitions: Definitions, streams: StreamParts, access: Access) -> Callable[[], Coroutine[None, None, None]]:
+def _sweeping(
+    definitions: QueueLifecycle, streams: StreamsCapability, access: Access
+) -> Callable[[], Coroutine[None, None, None]]:
     async def sweep() -> None:
         while True:
             try:

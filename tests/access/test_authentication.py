@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from postroad.access.identity_cache import FIRST_TENANT
-from postroad.access.key_service import Keyring
+from postroad.access.key_service import KeyService
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.service import Access
 from postroad.container import Engine, access_of, connected, prepare_engine
-from postroad.governance.tenant_settings import PreferenceStore
-from postroad.kernel.errors import EngineUnavailable, OutOfTouch
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.kernel.errors import EngineUnavailable, RegistryStale
 from postroad.kernel.identity import ALL_SCOPES
 from postroad.settings import Settings
 from tests.access.control import KEYS, WHOAMI, becomes, new_key_by, status_of
@@ -26,7 +26,7 @@ from tests.waiting import eventually
 async def test_a_directory_that_never_followed_anything_lets_nobody_in(engine_url: str) -> None:
     settings = gateway_settings(engine_url)
     async with connected(settings, "tests") as engine:
-        with pytest.raises(OutOfTouch):
+        with pytest.raises(RegistryStale):
             access_of(engine, settings).directory.check_in_touch()
 
 
@@ -36,7 +36,7 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
         tenant = await gateway.tenant()
         assert await status_of(tenant.client) == 200
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.link.is_up)
+        await eventually(lambda: not gateway.node.engine.connection.is_up)
 
         async def registry_is_old() -> bool:
             answer = await gateway.nobody.get("/readyz")
@@ -50,7 +50,7 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
         problem = (await tenant.client.get(WHOAMI)).problem(503, "out-of-touch")
         assert problem["retryable"] is True
         assert int((await tenant.client.get(WHOAMI)).headers["retry-after"]) > 0
-        with pytest.raises(OutOfTouch):
+        with pytest.raises(RegistryStale):
             gateway.node.access.directory.check_in_touch()
         (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "out-of-touch")
         assert await status_of(gateway.nobody, "/healthz") == 200
@@ -101,7 +101,7 @@ async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_pla
         access = access_of(engine, settings)
         assert await access.tenants.make_first(**keys) is True
         await check_first(access, **keys)
-        assert access.preferences.of(FIRST_TENANT).auto_create_queues
+        assert access.tenant_settings.of(FIRST_TENANT).auto_create_queues
         another = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
         assert await access_of(engine, settings).tenants.make_first(**another) is False
         assert await access.directory.caller_by_key(another["admin_key"], None) is None
@@ -128,8 +128,8 @@ async def test_a_first_start_that_was_interrupted_is_done_again(
     async with fresh_engine(own_server) as (engine, settings):
         access = access_of(engine, settings)
         with monkeypatch.context() as broken:
-            broken.setattr(Keyring, "add", counted(Keyring.add))
-            broken.setattr(PreferenceStore, "set_up", counted(PreferenceStore.set_up))
+            broken.setattr(KeyService, "add", counted(KeyService.add))
+            broken.setattr(TenantSettingsStore, "set_up", counted(TenantSettingsStore.set_up))
             broken.setattr(access.tenants._table, "create", counted(access.tenants._table.create))
             with pytest.raises(EngineUnavailable):
                 await access.tenants.make_first(**keys)
@@ -137,7 +137,7 @@ async def test_a_first_start_that_was_interrupted_is_done_again(
         assert await again.directory.tenant(FIRST_TENANT) is None
         assert await again.tenants.make_first(**keys) is True
         await check_first(again, **keys)
-        assert again.preferences.of(FIRST_TENANT).auto_create_queues
+        assert again.tenant_settings.of(FIRST_TENANT).auto_create_queues
 
 
 async def test_many_first_starts_at_once_agree_on_one_tenant(own_server: Server) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.access.invites import Invites
-from postroad.access.key_service import Keyring
+from postroad.access.key_service import KeyService
 from postroad.access.keys import INVITE_PREFIX, new_key
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import RESERVED
@@ -156,7 +156,7 @@ async def test_of_many_claims_for_different_names_one_wins_and_nothing_is_left_o
     assert await status_of(gateway.with_key(won["key"])) == 200
 
 
-@pytest.mark.parametrize("where", [(Keyring, "add"), (Invites, "_mark")], ids=["before the key", "before the mark"])
+@pytest.mark.parametrize("where", [(KeyService, "add"), (Invites, "_mark")], ids=["before the key", "before the mark"])
 async def test_a_claim_that_was_interrupted_can_be_repeated(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
 ) -> None:

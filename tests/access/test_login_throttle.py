@@ -6,7 +6,7 @@ import pytest
 
 from postroad.access import login_throttle
 from postroad.access.keys import new_key
-from postroad.access.login_throttle import Guard
+from postroad.access.login_throttle import LoginThrottle
 from postroad.kernel.errors import RateLimited, Unauthenticated
 from tests.access.control import CLAIM, WHOAMI, entries_of, new_key_by, status_of
 from tests.gateway import Answer, Gateway, gateway_settings, running_gateway
@@ -25,12 +25,12 @@ def time() -> Time:
     return Time()
 
 
-def failures(guard: Guard, address: str, count: int) -> list[type[Exception]]:
+def failures(guard: LoginThrottle, address: str, count: int) -> list[type[Exception]]:
     return [type(guard.fail(address, "")) for _ in range(count)]
 
 
 def test_after_the_burst_an_address_is_told_to_wait(time: Time) -> None:
-    guard = Guard(3, 60, time)
+    guard = LoginThrottle(3, 60, time)
     assert not guard.is_braked("192.0.2.1")
     assert failures(guard, "192.0.2.1", 5) == [Unauthenticated] * 3 + [RateLimited] * 2
     assert guard.is_braked("192.0.2.1")
@@ -39,7 +39,7 @@ def test_after_the_burst_an_address_is_told_to_wait(time: Time) -> None:
 
 
 def test_time_lets_it_try_again(time: Time) -> None:
-    guard = Guard(3, 60, time)
+    guard = LoginThrottle(3, 60, time)
     failures(guard, "192.0.2.1", 10)
     time.seconds += 1.1
     assert not guard.is_braked("192.0.2.1")
@@ -49,28 +49,28 @@ def test_time_lets_it_try_again(time: Time) -> None:
 
 
 def test_tries_while_it_waits_do_not_make_it_longer(time: Time) -> None:
-    guard = Guard(1, 60, time)
+    guard = LoginThrottle(1, 60, time)
     failures(guard, "192.0.2.1", 1000)
     time.seconds += 1.1
     assert failures(guard, "192.0.2.1", 1) == [Unauthenticated]
 
 
 def test_one_address_does_not_brake_another(time: Time) -> None:
-    guard = Guard(1, 60, time)
+    guard = LoginThrottle(1, 60, time)
     failures(guard, "192.0.2.1", 5)
     assert not guard.is_braked("192.0.2.2")
     assert failures(guard, "192.0.2.2", 1) == [Unauthenticated]
 
 
 def test_a_whole_64_of_ipv6_is_one_user(time: Time) -> None:
-    guard = Guard(1, 60, time)
+    guard = LoginThrottle(1, 60, time)
     failures(guard, "2001:db8:0:1::1", 1)
     assert guard.is_braked("2001:db8:0:1:ffff::2") and guard.is_braked("2001:db8:0:1::3%eth0")
     assert not guard.is_braked("2001:db8:0:2::1")
 
 
 def test_ipv4_users_of_a_socket_for_both_are_told_apart(time: Time) -> None:
-    guard = Guard(1, 60, time)
+    guard = LoginThrottle(1, 60, time)
     failures(guard, "::ffff:192.0.2.1", 1)
     assert guard.is_braked("::ffff:192.0.2.1") and guard.is_braked("192.0.2.1")
     assert not guard.is_braked("::ffff:192.0.2.2")
@@ -78,13 +78,13 @@ def test_ipv4_users_of_a_socket_for_both_are_told_apart(time: Time) -> None:
 
 @pytest.mark.parametrize("address", ["", "unix:", "not an address", ":::::", "2001:db8::1%"])
 def test_an_address_that_is_none_is_a_user_too(time: Time, address: str) -> None:
-    guard = Guard(1, 60, time)
+    guard = LoginThrottle(1, 60, time)
     assert failures(guard, address, 2) == [Unauthenticated, RateLimited]
 
 
 def test_what_it_remembers_is_bounded_and_those_who_went_quiet_go_first(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_throttle, "_ADDRESSES_MAX", 10)
-    guard = Guard(2, 60, time)
+    guard = LoginThrottle(2, 60, time)
     for number in range(100):
         failures(guard, f"10.0.0.{number}", 1)
         failures(guard, "192.0.2.1", 1)  # keeps on trying

@@ -17,10 +17,10 @@ from postroad.access.keys import new_key
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.tokens import NewToken, Tokens
 from postroad.container import described_routes, platform_keys
-from postroad.crypto.signing import Sealer
+from postroad.crypto.signing import Signer
 from postroad.http.routing import Route
 from postroad.kernel.clock import now_ms
-from postroad.kernel.identity import ALL_SCOPES, Caller, Need, Scope
+from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement, Scope
 from tests.gateway import Answer, Client, Gateway, Tenant
 
 ROUTES = described_routes()
@@ -60,9 +60,9 @@ def expected(route: Route, visitor: Visitor) -> str:
         return "unauthenticated"
     if visitor.fault is not None:
         return visitor.fault
-    if route.scope is Need.PLATFORM:
+    if route.scope is RouteRequirement.PLATFORM:
         return "in" if visitor.is_platform else "forbidden"
-    if route.scope is not Need.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.or_scope}):
+    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.or_scope}):
         return "forbidden"
     if visitor.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
@@ -247,7 +247,7 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
 def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
     """As the gateway would make it if it had a resource of this name."""
     access = gateway.node.access
-    tokens = Tokens(access.directory, Sealer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms)
+    tokens = Tokens(access.directory, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms)
     tokens.offer([Route("GET", "/elsewhere", access._routes[0].whoami, Scope.READ, "", "", resource="elsewhere")])
     caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES))
     return tokens.mint(caller, NewToken(resource="elsewhere"))[0]

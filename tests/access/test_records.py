@@ -5,7 +5,7 @@ import pytest
 
 from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord, TenantState
 from postroad.governance.audit import AuditEntry
-from postroad.governance.tenant_settings import PreferenceRecord
+from postroad.governance.tenant_settings import TenantSettingsRecord
 from postroad.kernel.identity import ALL_SCOPES, Scope
 
 FORMATS: list[tuple[msgspec.Struct, bytes]] = [
@@ -83,7 +83,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
         ),
     ),
     (
-        PreferenceRecord(chosen={"pullMax": 5, "auditMode": "off"}, updated_at_ms=5),
+        TenantSettingsRecord(chosen={"pullMax": 5, "auditMode": "off"}, updated_at_ms=5),
         b'{"v":1,"chosen":{"pullMax":5,"auditMode":"off"},"updatedAtMs":5}',
     ),
     (

@@ -130,7 +130,7 @@ async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
         SETTINGS_BUCKET: tenant.id,
     }
     for bucket, key in stored.items():
-        assert await Bucket(engine.link, bucket, engine.committers).get(key), bucket
+        assert await Bucket(engine.connection, bucket, engine.committers).get(key), bucket
 
     deleting = (await gateway.admin.delete(f"{TENANTS}/{tenant.id}")).ok(202)
     assert deleting["state"] == "deleting"
@@ -138,9 +138,9 @@ async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
     await eventually(lambda: is_gone(control, tenant.id))
 
     for bucket, key in stored.items():
-        assert await Bucket(engine.link, bucket, engine.committers).get(key) is None, bucket
+        assert await Bucket(engine.connection, bucket, engine.committers).get(key) is None, bucket
     for name in queues:
-        assert await stream_info(engine.link, queue_stream(tenant.id, name)) is None
+        assert await stream_info(engine.connection, queue_stream(tenant.id, name)) is None
     await becomes(401, gateway.with_key(text), second_gateway.with_key(text), tenant.client)
 
 

@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from postroad.access.tokens import TOKEN_PREFIX, NewToken, Tokens
-from postroad.crypto.signing import Sealer
-from postroad.http.messages import Reply, Request
+from postroad.crypto.signing import Signer
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.errors import BodyInvalid, Forbidden
 from postroad.kernel.identity import Caller, Scope
@@ -169,9 +169,9 @@ async def test_a_forged_or_altered_token_is_refused(gateway: Gateway, tenant: Te
     raw = bytearray(base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4)))
     raw[-20] ^= 1
     altered = base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
-    by_another_installation = Sealer(("another platform key, also long enough",), "stream token").seal(b"stream", bytes(raw[17:]))
-    of_another_kind = Sealer((PLATFORM_KEY,), "receipt").seal(b"stream", bytes(raw[17:]))
-    nonsense = Sealer((PLATFORM_KEY,), "stream token").seal(b"stream", b"\x93\x01")
+    by_another_installation = Signer(("another platform key, also long enough",), "stream token").seal(b"stream", bytes(raw[17:]))
+    of_another_kind = Signer((PLATFORM_KEY,), "receipt").seal(b"stream", bytes(raw[17:]))
+    nonsense = Signer((PLATFORM_KEY,), "stream token").seal(b"stream", b"\x93\x01")
     for text in (altered, by_another_installation, of_another_kind, nonsense, sealed[:-4], "", "x", "%00"):
         assert not await opens(gateway, TOKEN_PREFIX + text)
     assert await opens(gateway, token)
@@ -207,11 +207,11 @@ async def test_a_url_that_makes_no_sense_is_refused(gateway: Gateway, query: str
 def tokens(gateway: Gateway) -> Tokens:
     """Tokens for streams, which are not followed over HTTP yet."""
 
-    async def handler(_request: Request) -> Reply:
+    async def handler(_request: Request) -> Response:
         raise NotImplementedError
 
     access = gateway.node.access
-    made = Tokens(access.directory, Sealer((PLATFORM_KEY,), "stream token"), access.tokens._uses, gateway.clock)
+    made = Tokens(access.directory, Signer((PLATFORM_KEY,), "stream token"), access.tokens._uses, gateway.clock)
     made.offer([Route("GET", "/v1/streams/{stream}", handler, Scope.READ, "", "", resource="stream:{stream}")])
     return made
 

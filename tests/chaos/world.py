@@ -132,9 +132,9 @@ class Clustered(World):
         return self.gateways[0].headers
 
     async def hurt(self, hurt: Hurt) -> None:
-        async with asyncio.TaskGroup() as together:
+        async with asyncio.TaskGroup() as run_together:
             for victim in hurt.victims:
-                together.create_task(self._hurt_one(victim, hurt.what, hurt.lasting))
+                run_together.create_task(self._hurt_one(victim, hurt.what, hurt.lasting))
 
     async def _hurt_one(self, victim: str, what: What, lasting: float) -> None:
         name, _, part = victim.partition(" ")

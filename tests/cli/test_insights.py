@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from postroad.container import Role
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms, rfc3339
 from tests.cli.shell import Finished, Shell
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.insights import results
 from tests.insights.results import DAY, HOUR, day_of, publish
-from tests.jobs.archive import archive, ended
+from tests.jobs.archive_samples import archive, ended
 
 Run = Callable[..., Awaitable[Finished]]
 NOW = now_ms() // HOUR * HOUR
@@ -40,8 +40,8 @@ async def own(whole: Gateway) -> Tenant:
 
 
 @pytest.fixture
-def link(whole: Gateway) -> Link:
-    return whole.node.engine.link
+def link(whole: Gateway) -> Connection:
+    return whole.node.engine.connection
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def run(stranger: Shell, own: Tenant) -> Run:
 
 
 @pytest.mark.parametrize("report", CELLS)
-async def test_a_report_is_a_table_that_says_when_it_was_computed(run: Run, own: Tenant, link: Link, report: str) -> None:
+async def test_a_report_is_a_table_that_says_when_it_was_computed(run: Run, own: Tenant, link: Connection, report: str) -> None:
     row, cells = CELLS[report]
     computed_at = rfc3339(now_ms() - 90_000)
     await publish(link, own.id, report, day_of(NOW), "hour", [row(NOW)], batch=4181, computedAt=computed_at)
@@ -72,7 +72,7 @@ async def test_a_report_is_a_table_that_says_when_it_was_computed(run: Run, own:
     assert told["items"][0]["time"][:13] == rfc3339(NOW)[:13]
 
 
-async def test_health_is_the_worst_first(run: Run, own: Tenant, link: Link) -> None:
+async def test_health_is_the_worst_first(run: Run, own: Tenant, link: Connection) -> None:
     rows = [
         results.health("fine"),
         results.health("stuck", "unhealthy", problems=["old", "unpolled"], oldestAgeMs=130_000, expectedDrainSeconds=60),
@@ -93,13 +93,13 @@ async def test_nothing_computed_says_what_to_look_at(run: Run, report: str) -> N
     assert found.complaints == "nothing computed yet: is the pipeline running? postroad pipeline status\n"
 
 
-async def test_computed_and_empty_is_something_else(run: Run, own: Tenant, link: Link) -> None:
+async def test_computed_and_empty_is_something_else(run: Run, own: Tenant, link: Connection) -> None:
     await publish(link, own.id, "latency", day_of(NOW), "hour", [results.latency(NOW)])
     found = await run("insights", "latency", "--queue", "other")
     assert found.output == "" and found.complaints.startswith("no rows for what was asked; computed 2026-11-16 12:00:04 UTC")
 
 
-async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Link) -> None:
+async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Connection) -> None:
     midnight = NOW // DAY * DAY
     for back in range(6):
         at = midnight - back * DAY
@@ -121,7 +121,7 @@ async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Link) -> No
     assert (await run("insights", "usage", "--from", "yesterday-ish")).code == 2
 
 
-async def test_many_pages_are_one_table(run: Run, own: Tenant, link: Link) -> None:
+async def test_many_pages_are_one_table(run: Run, own: Tenant, link: Connection) -> None:
     rows = [results.latency(NOW, f"q{number:04}") for number in range(1500)]
     await publish(link, own.id, "latency", day_of(NOW), "hour", rows, dropped=4)
     told = (await run("insights", "latency", "--limit", "1400", "--json")).json
@@ -137,7 +137,7 @@ async def test_a_key_kept_to_a_part_of_the_tenant_is_told_so(stranger: Shell, ow
     assert refused.code == 3 and "whole tenant" in refused.complaints
 
 
-async def test_an_archived_job_says_that_it_is(run: Run, own: Tenant, link: Link) -> None:
+async def test_an_archived_job_says_that_it_is(run: Run, own: Tenant, link: Connection) -> None:
     job = ended(NOW - 100 * DAY, "orders", "dead", lastError="no route")
     await archive(link, own.id, [job])
     shown = (await run("jobs", "show", job["jobId"])).output

@@ -140,7 +140,7 @@ def test_what_goes_wrong_has_a_sentence_and_a_code(shell: Shell, words: tuple[st
 def test_every_kind_of_error_has_its_exit_code(error: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     problem = ERRORS[error]("the detail")
     problem.request_id = "r-1"
-    with pytest.raises(typer.Exit) as left, output.faults_told():
+    with pytest.raises(typer.Exit) as left, output.exit_on_error():
         raise problem
     assert left.value.exit_code == code
     assert capsys.readouterr().err == f"postroad: {problem.title}: the detail (request r-1)\n"

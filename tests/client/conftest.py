@@ -56,11 +56,11 @@ async def opened(kind: str, *args: Any, **kwargs: Any) -> AsyncIterator[Sdk]:
         with Postroad(*args, **kwargs) as waiting:
 
             async def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
-                def carry_out() -> Any:
+                def execute() -> Any:
                     result = _method(waiting, name)(*args, **kwargs)
                     return list(result) if isinstance(result, Iterator) else result
 
-                return await asyncio.to_thread(carry_out)
+                return await asyncio.to_thread(execute)
 
             yield call
         return

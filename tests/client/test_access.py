@@ -11,7 +11,7 @@ from postroad.client.errors import (
     InviteEnded,
     InviteNotFound,
     KeyNotFound,
-    NotNow,
+    PreconditionFailed,
     SecretNotFound,
     TenantDisabled,
     TenantNotFound,
@@ -49,7 +49,7 @@ async def test_a_tenant_from_its_making_to_its_end(platform: Sdk) -> None:
     assert (await platform("tenants.delete", name)).state == "deleting"
     with pytest.raises(TenantNotFound):
         await platform("tenants.get", fresh())
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await platform("tenants.delete", "default")
 
 
@@ -142,7 +142,7 @@ async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk,
         await eventually(is_let_in)
         await sdk("keys.delete", made.record.id)
         await eventually(is_refused)
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await sdk("keys.delete", tenant.record.id)
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from postroad.client import Claim
 from postroad.client.calls import Call
-from postroad.client.errors import AlreadyExists, Conflicting, Forbidden, InvalidParameter, Missing, PostroadError, Unavailable
+from postroad.client.errors import AlreadyExists, ConflictError, Forbidden, InvalidParameter, NotFound, PostroadError, Unavailable
 from postroad.client.transport import _problem
-from postroad.kernel.errors import NothingToDo, OffsetRefused, SubscriptionNotFound, WakeFenced, WakeTaken
+from postroad.kernel.errors import LeaseHeld, NothingPending, OffsetRefused, SubscriptionNotFound, WakeFenced
 from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant
@@ -23,7 +23,7 @@ async def claimed(sdk: Sdk, subscription: str, worker: str = "w") -> Claim:
     async def is_there() -> bool:
         try:
             found.append(await sdk("stream_subscriptions.claim", subscription, worker))
-        except NothingToDo:
+        except NothingPending:
             return False
         return True
 
@@ -77,7 +77,7 @@ async def test_a_worker_claims_acknowledges_and_gives_back(sdk: Sdk, control: Ga
     await sdk("streams.create", "wakes")
     await sdk("streams.create", "orders/1")
     await sdk("stream_subscriptions.create", "billing", pattern="orders/**", wake_stream="wakes")
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingPending):
         await sdk("stream_subscriptions.claim", "billing", "first")
     first = await sdk("streams.append", "orders/1", 1)
     last = await sdk("streams.append", "orders/1", 2)
@@ -86,7 +86,7 @@ async def test_a_worker_claims_acknowledges_and_gives_back(sdk: Sdk, control: Ga
     [pending] = claim.streams
     assert (pending.path, pending.tail_offset, pending.has_pending) == ("orders/1", last.offset, True)
     assert claim.token not in repr(claim)
-    with pytest.raises(WakeTaken):
+    with pytest.raises(LeaseHeld):
         await sdk("stream_subscriptions.claim", "billing", "second")
     await sdk("stream_subscriptions.release", "billing", claim)
     with pytest.raises(WakeFenced):
@@ -100,7 +100,7 @@ async def test_a_worker_claims_acknowledges_and_gives_back(sdk: Sdk, control: Ga
     assert not done.next_wake
     [link] = (await sdk("stream_subscriptions.get", "billing")).streams
     assert link.acked_offset == last.offset
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingPending):
         await sdk("stream_subscriptions.claim", "billing", "second")
 
 
@@ -129,7 +129,7 @@ async def test_a_claim_needs_the_scope_to_consume(kind: str, sdk: Sdk, tenant: T
 
 
 @pytest.mark.parametrize(
-    ("status", "family", "is_retryable"), [(404, Missing, False), (409, Conflicting, False), (503, Unavailable, True)]
+    ("status", "family", "is_retryable"), [(404, NotFound, False), (409, ConflictError, False), (503, Unavailable, True)]
 )
 def test_an_error_that_the_client_does_not_know_keeps_its_code_and_family(
     status: int, family: type[PostroadError], is_retryable: bool

@@ -10,7 +10,7 @@ from postroad.client.errors import (
     Forbidden,
     JobNotFound,
     MessageNotFound,
-    NotNow,
+    PreconditionFailed,
     SchemaMismatch,
     TaskNotFound,
 )
@@ -246,7 +246,7 @@ async def test_to_stop_waiting_is_not_to_stop_the_task(whole: Sdk) -> None:
     assert redriven.count == 3
     with pytest.raises(TimeoutError, match="may go on"):
         await whole("tasks.wait", redriven.task.id, timeout=0)
-    with pytest.raises(NotNow, match=redriven.task.id):
+    with pytest.raises(PreconditionFailed, match=redriven.task.id):
         await whole("queues.dead_letters.redrive", "orders")
     assert (await whole("tasks.cancel", redriven.task)).is_cancel_wanted
     assert (await whole("tasks.wait", redriven.task, 20)).state == "cancelled"

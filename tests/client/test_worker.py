@@ -58,11 +58,11 @@ async def left(client: AsyncPostroad) -> int:
 def calls_of(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that it calls from now on."""
     paths: list[str] = []
-    carry_out = client._transport.carry_out
+    execute = client._transport.execute
 
     async def noted(call: Any) -> Any:
         paths.append(call.path)
-        return await carry_out(call)
+        return await execute(call)
 
     monkeypatch.setattr(client._transport, "carry_out", noted)
     return paths
@@ -98,12 +98,12 @@ async def test_everything_is_handled_and_acknowledged_never_too_many_at_once(cli
 async def test_what_is_finished_together_is_acknowledged_together(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> None:
     await publish(client, 20)
     sizes: list[int] = []
-    carry_out = client._transport.carry_out
+    execute = client._transport.execute
 
     async def counting(call: Any) -> Any:
         if call.path.endswith("/ack"):
             sizes.append(len(call.body["receiptIds"]))
-        return await carry_out(call)
+        return await execute(call)
 
     monkeypatch.setattr(client._transport, "carry_out", counting)
     in_hand, go = [], asyncio.Event()

@@ -11,7 +11,7 @@ from postroad.client import Message
 from postroad.client.errors import EngineUnavailable, QueueNotFound, Unauthenticated
 from postroad.client.shapes.queues import Acked, ExtendedItem, ExtendedMany, Fault, Settled
 from postroad.client.worker.acker import Settler
-from postroad.client.worker.leases import Keeper, Lease
+from postroad.client.worker.leases import Lease, LeaseRenewer
 from postroad.client.worker.outcomes import Outcome, reason_of
 from postroad.client.worker.workers import WorkerSettings
 from tests.waiting import eventually
@@ -91,7 +91,7 @@ def no_pauses() -> Iterator[float]:
 
 
 async def test_a_lease_is_extended_when_a_third_of_it_is_over(played: Played, run: Callable[[Any], None]) -> None:
-    keeper = Keeper(played, "q", 900, lambda _: None)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 900, lambda _: None)  # type: ignore[arg-type]
     run(keeper.run())
     began = asyncio.get_running_loop().time()
     lease = keeper.hold(message())
@@ -103,7 +103,7 @@ async def test_a_lease_is_extended_when_a_third_of_it_is_over(played: Played, ru
 
 
 async def test_leases_of_about_the_same_age_are_extended_together(played: Played, run: Callable[[Any], None]) -> None:
-    keeper = Keeper(played, "q", 300, lambda _: None)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 300, lambda _: None)  # type: ignore[arg-type]
     run(keeper.run())
     leases = [keeper.hold(message(number)) for number in range(5)]
     await eventually(lambda: all(lease.extensions for lease in leases))
@@ -111,7 +111,7 @@ async def test_leases_of_about_the_same_age_are_extended_together(played: Played
 
 
 async def test_a_dropped_lease_is_extended_no_more(played: Played, run: Callable[[Any], None]) -> None:
-    keeper = Keeper(played, "q", 90, lambda _: None)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 90, lambda _: None)  # type: ignore[arg-type]
     run(keeper.run())
     gone, kept = keeper.hold(message(1)), keeper.hold(message(2))
     keeper.drop(gone)
@@ -122,7 +122,7 @@ async def test_a_dropped_lease_is_extended_no_more(played: Played, run: Callable
 
 async def test_releasing_waits_for_an_extension_that_is_on_its_way(played: Played, run: Callable[[Any], None]) -> None:
     """Or the extension, arriving after the nack, would put its delay in place of the retry's."""
-    keeper = Keeper(played, "q", 600, lambda _: None)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 600, lambda _: None)  # type: ignore[arg-type]
     run(keeper.run())
     played.gate.clear()
     lease = keeper.hold(message())
@@ -140,7 +140,7 @@ async def test_what_cannot_be_extended_now_is_tried_again_until_its_time_is_over
     played: Played, run: Callable[[Any], None], problem: Exception
 ) -> None:
     lost: list[Lease] = []
-    keeper = Keeper(played, "q", 300, lost.append)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 300, lost.append)  # type: ignore[arg-type]
     run(keeper.run())
     played.problems = [problem] * 2
     lease = keeper.hold(message())
@@ -152,7 +152,7 @@ async def test_what_cannot_be_extended_now_is_tried_again_until_its_time_is_over
 
 async def test_a_call_without_an_answer_does_not_outlast_the_lease(played: Played, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    keeper = Keeper(played, "q", 150, lost.append)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 150, lost.append)  # type: ignore[arg-type]
     run(keeper.run())
     played.gate.clear()
     lease = keeper.hold(message())
@@ -161,7 +161,7 @@ async def test_a_call_without_an_answer_does_not_outlast_the_lease(played: Playe
 
 async def test_only_what_is_expired_is_lost(played: Played, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    keeper = Keeper(played, "q", 150, lost.append)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 150, lost.append)  # type: ignore[arg-type]
     run(keeper.run())
     played.expired = {"r-1"}
     bad, good = keeper.hold(message(1)), keeper.hold(message(2))
@@ -171,7 +171,7 @@ async def test_only_what_is_expired_is_lost(played: Played, run: Callable[[Any],
 
 async def test_all_of_a_deleted_queue_are_lost_at_once(played: Played, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    keeper = Keeper(played, "q", 300, lost.append)  # type: ignore[arg-type]
+    keeper = LeaseRenewer(played, "q", 300, lost.append)  # type: ignore[arg-type]
     run(keeper.run())
     played.problems = [QueueNotFound("gone")]
     leases = {keeper.hold(message(1)), keeper.hold(message(2))}

@@ -43,11 +43,11 @@ async def working(tenant: Tenant, handler: Callable[[Message], Any], **options: 
 
 async def test_plain_functions_work_in_threads(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 8)
-    together = threading.Barrier(4)
+    run_together = threading.Barrier(4)
     names: set[str] = set()
 
     def handle(message: Message) -> None:
-        together.wait(5)  # nobody gets past unless four are here at once
+        run_together.wait(5)  # nobody gets past unless four are here at once
         names.add(threading.current_thread().name)
 
     async with working(tenant, handle, concurrency=4) as ended:

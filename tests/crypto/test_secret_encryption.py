@@ -11,16 +11,16 @@ from tests.access.control import SECRETS, STREAM, WHOAMI, status_of
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 
-from postroad.crypto.secret_encryption import Vault, VaultLocked
+from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.settings import Secret
 
 OLD, NEW = "the platform key of last year, for tests", "the platform key of this year, for tests"
 
 
-def opens(vault: Vault, owner: str, locked: str) -> bool:
+def opens(vault: SecretCipher, owner: str, locked: str) -> bool:
     try:
         vault.unlock(owner, locked)
-    except VaultLocked:
+    except DecryptionFailed:
         return False
     return True
 
@@ -28,36 +28,36 @@ def opens(vault: Vault, owner: str, locked: str) -> bool:
 @given(st.text(max_size=100), st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
 def test_what_was_locked_opens_for_its_owner(owner: str, secret: str) -> None:
     owner = owner.encode("utf-8", "replace").decode()
-    assert Vault((OLD,)).unlock(owner, Vault((OLD,)).lock(owner, secret)) == secret
+    assert SecretCipher((OLD,)).unlock(owner, SecretCipher((OLD,)).lock(owner, secret)) == secret
 
 
 def test_it_opens_for_nobody_else_and_not_with_another_key() -> None:
-    locked = Vault((OLD,)).lock("jwt-secret acme 1", "s")
-    assert not opens(Vault((OLD,)), "jwt-secret acme 2", locked)
-    assert not opens(Vault((OLD,)), "jwt-secret other 1", locked)
-    assert not opens(Vault((NEW,)), "jwt-secret acme 1", locked)
+    locked = SecretCipher((OLD,)).lock("jwt-secret acme 1", "s")
+    assert not opens(SecretCipher((OLD,)), "jwt-secret acme 2", locked)
+    assert not opens(SecretCipher((OLD,)), "jwt-secret other 1", locked)
+    assert not opens(SecretCipher((NEW,)), "jwt-secret acme 1", locked)
 
 
 def test_the_same_secret_is_locked_differently_each_time() -> None:
-    vault = Vault((OLD,))
+    vault = SecretCipher((OLD,))
     assert vault.lock("o", "secret") != vault.lock("o", "secret")
 
 
 @given(st.data())
 def test_any_byte_that_was_altered_keeps_it_locked(data: st.DataObject) -> None:
-    raw = bytearray(base64.urlsafe_b64decode(Vault((OLD,)).lock("o", "secret")))
+    raw = bytearray(base64.urlsafe_b64decode(SecretCipher((OLD,)).lock("o", "secret")))
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
-    assert not opens(Vault((OLD,)), "o", base64.urlsafe_b64encode(bytes(raw)).decode())
+    assert not opens(SecretCipher((OLD,)), "o", base64.urlsafe_b64encode(bytes(raw)).decode())
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "\xe9", "A" * 100, "=" * 8])
 def test_other_texts_do_not_open(text: str) -> None:
-    assert not opens(Vault((OLD,)), "o", text)
+    assert not opens(SecretCipher((OLD,)), "o", text)
 
 
 def test_after_a_rotation_both_keys_open_and_the_new_one_locks() -> None:
-    old, both, new = Vault((OLD,)), Vault((NEW, OLD)), Vault((NEW,))
+    old, both, new = SecretCipher((OLD,)), SecretCipher((NEW, OLD)), SecretCipher((NEW,))
     locked = old.lock("o", "s")
     assert opens(both, "o", locked) and not both.is_newest("o", locked) and old.is_newest("o", locked)
     again = both.lock("o", "s")
@@ -66,9 +66,9 @@ def test_after_a_rotation_both_keys_open_and_the_new_one_locks() -> None:
 
 def test_two_keys_whose_numbers_meet_are_told_apart() -> None:
     """Else what the old one locked would never be locked anew, and be lost with it."""
-    old = Vault((OLD,))
-    twin = next(one for number in itertools.count() if Vault((one := f"{number:032}",))._keys[0][0] == old._keys[0][0])
-    both = Vault((twin, OLD))
+    old = SecretCipher((OLD,))
+    twin = next(one for number in itertools.count() if SecretCipher((one := f"{number:032}",))._keys[0][0] == old._keys[0][0])
+    both = SecretCipher((twin, OLD))
     locked = old.lock("o", "s")
     assert both.unlock("o", locked) == "s"
     assert not both.is_newest("o", locked)
@@ -76,7 +76,7 @@ def test_two_keys_whose_numbers_meet_are_told_apart() -> None:
 
 def test_what_an_earlier_version_has_locked_opens() -> None:
     locked = "YgABAgMEBQYHCAkKC0UKwwMF6i-n2bmA_bkU1AxUqJ_j2A=="
-    assert Vault((OLD,)).unlock("jwt-secret acme 1", locked) == "plain"
+    assert SecretCipher((OLD,)).unlock("jwt-secret acme 1", locked) == "plain"
 
 
 async def test_a_rotation_of_the_platform_key_breaks_nothing_that_is_out(own_server: Server) -> None:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from postroad.crypto.signing import SealBroken, Sealer, _number
+from postroad.crypto.signing import SignatureInvalid, Signer, _number
 
 KEY, OTHER = "k" * 32, "o" * 32
-SEALER = Sealer((KEY,), "receipt")
+SEALER = Signer((KEY,), "receipt")
 
 
 def raw(sealed: str) -> bytes:
@@ -19,10 +19,10 @@ def text(unsealed: bytes) -> str:
     return base64.urlsafe_b64encode(unsealed).rstrip(b"=").decode()
 
 
-def refuses(sealer: Sealer, owner: bytes, sealed: str) -> bool:
+def refuses(sealer: Signer, owner: bytes, sealed: str) -> bool:
     try:
         sealer.open(owner, sealed)
-    except SealBroken:
+    except SignatureInvalid:
         return True
     return False
 
@@ -69,12 +69,12 @@ def test_bytes_cannot_be_moved_between_the_owner_and_the_body(owner: bytes, body
 
 @given(st.binary(), st.binary())
 def test_a_seal_of_another_kind_is_refused(owner: bytes, body: bytes) -> None:
-    assert refuses(Sealer((KEY,), "token"), owner, SEALER.seal(owner, body))
+    assert refuses(Signer((KEY,), "token"), owner, SEALER.seal(owner, body))
 
 
 @given(st.binary(), st.binary())
 def test_a_seal_by_another_installation_is_refused(owner: bytes, body: bytes) -> None:
-    assert refuses(Sealer((OTHER,), "receipt"), owner, SEALER.seal(owner, body))
+    assert refuses(Signer((OTHER,), "receipt"), owner, SEALER.seal(owner, body))
 
 
 @given(st.text() | st.text("abcABC-_019+/=", max_size=40))
@@ -83,28 +83,28 @@ def test_any_other_text_is_refused(sealed: str) -> None:
 
 
 def test_after_a_rotation_old_seals_open_and_new_ones_are_made_with_the_new_key() -> None:
-    old = Sealer((KEY,), "receipt").seal(b"owner", b"body")
-    rotated = Sealer((OTHER, KEY), "receipt")
+    old = Signer((KEY,), "receipt").seal(b"owner", b"body")
+    rotated = Signer((OTHER, KEY), "receipt")
     assert rotated.open(b"owner", old) == b"body"
     new = rotated.seal(b"owner", b"body")
-    assert Sealer((OTHER,), "receipt").open(b"owner", new) == b"body"
-    assert refuses(Sealer((KEY,), "receipt"), b"owner", new)
+    assert Signer((OTHER,), "receipt").open(b"owner", new) == b"body"
+    assert refuses(Signer((KEY,), "receipt"), b"owner", new)
 
 
 def test_once_a_key_is_taken_out_its_seals_no_longer_open() -> None:
-    assert refuses(Sealer((OTHER,), "receipt"), b"owner", Sealer((KEY,), "receipt").seal(b"owner", b"body"))
+    assert refuses(Signer((OTHER,), "receipt"), b"owner", Signer((KEY,), "receipt").seal(b"owner", b"body"))
 
 
 def test_two_keys_whose_numbers_meet_do_not_hide_each_other() -> None:
-    first = Sealer((KEY,), "receipt")
+    first = Signer((KEY,), "receipt")
     twin = next(
         candidate
         for number in itertools.count()
-        if Sealer((candidate := f"{number:032}",), "receipt")._keys[0][0] == first._keys[0][0]
+        if Signer((candidate := f"{number:032}",), "receipt")._keys[0][0] == first._keys[0][0]
     )
-    second = Sealer((twin,), "receipt")
+    second = Signer((twin,), "receipt")
     for keys in ((KEY, twin), (twin, KEY)):
-        both = Sealer(keys, "receipt")
+        both = Signer(keys, "receipt")
         assert both.open(b"owner", first.seal(b"owner", b"1")) == b"1"
         assert both.open(b"owner", second.seal(b"owner", b"2")) == b"2"
 
@@ -116,7 +116,7 @@ def test_the_number_does_not_give_the_key_away() -> None:
 
 @pytest.mark.parametrize("key", [KEY, OTHER])
 def test_neither_the_key_nor_the_tag_depends_on_chance(key: str) -> None:
-    assert Sealer((key,), "receipt").seal(b"o", b"b") == Sealer((key,), "receipt").seal(b"o", b"b")
+    assert Signer((key,), "receipt").seal(b"o", b"b") == Signer((key,), "receipt").seal(b"o", b"b")
 
 
 def test_a_seal_that_was_handed_out_by_an_earlier_version_opens() -> None:
@@ -127,4 +127,4 @@ def test_a_seal_that_was_handed_out_by_an_earlier_version_opens() -> None:
 @pytest.mark.parametrize("number", range(300))
 def test_what_is_sealed_does_not_begin_with_a_dash(number: int) -> None:
     """Whatever the platform key: on a command line a dash in front would make an option of it."""
-    assert Sealer((f"{number:032d}",), "receipt").seal(b"owner", b"body")[0] != "-"
+    assert Signer((f"{number:032d}",), "receipt").seal(b"owner", b"body")[0] != "-"

@@ -93,9 +93,9 @@ async def appending(postroad: AsyncPostroad, stream: str, count: int) -> AsyncIt
     async def append() -> None:
         number = 0
         while number < count:
-            together = min(random.choice([1, 1, 1, 5]), count - number)
-            await postroad.streams.append_many(stream, list(range(number, number + together)))
-            number += together
+            run_together = min(random.choice([1, 1, 1, 5]), count - number)
+            await postroad.streams.append_many(stream, list(range(number, number + run_together)))
+            number += run_together
             await asyncio.sleep(random.uniform(0, 0.01))
         await postroad.streams.close(stream)
 

@@ -20,8 +20,8 @@ from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import key_id_of, new_key
 from postroad.access.records import KeyRecord, SecretRecord, TenantRecord
 from postroad.access.tokens import NewToken, Tokens
-from postroad.crypto.secret_encryption import Vault, VaultLocked
-from postroad.crypto.signing import SealBroken, Sealer
+from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
+from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.messages import Request
 from postroad.http.routing import Route
 from postroad.insights.rows import Report, Results, read_results
@@ -34,7 +34,7 @@ from postroad.pipeline.frame_parser import MESSAGE, Message, lines_of, lines_sch
 from postroad.queues.rules import Receipt, decode_dead, decode_failure, decode_marker, decode_message
 from postroad.sessions.rules import session_id, source_name
 from postroad.stream_subscriptions.rules import stream_path, subscription_id
-from postroad.streams import headers
+from postroad.streams import protocol_headers
 from postroad.streams.content import json_data, json_elements, split_json
 from postroad.streams.cursors import cursor_after, parse_cursor
 from postroad.streams.offsets import NOW, offset_text, parse_place
@@ -104,13 +104,13 @@ def test_every_line_of_a_batch_becomes_one_row(frames: list[bytes]) -> None:
 # Receipts and whatever else is sealed
 
 _RECEIPT = Receipt(1, 2, 3, 4, 5, 6, "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002")
-_SEALER = Sealer(PLATFORM_KEYS, "receipt")
+_SEALER = Signer(PLATFORM_KEYS, "receipt")
 _OWNER, _OTHER = b"acme\0orders\0one", b"other\0orders\0one"
 _SEALED = _SEALER.seal(_OWNER, _RECEIPT.to_bytes())
 
 
 def opened(text: str, owner: bytes = _OWNER) -> Receipt | None:
-    return outcome(lambda: Receipt.from_bytes(_SEALER.open(owner, text)), SealBroken, ValueError)
+    return outcome(lambda: Receipt.from_bytes(_SEALER.open(owner, text)), SignatureInvalid, ValueError)
 
 
 @bounded
@@ -118,7 +118,9 @@ def opened(text: str, owner: bytes = _OWNER) -> Receipt | None:
 def test_a_receipt_opens_as_what_it_was_or_not_at_all(text: str) -> None:
     assert opened(text) in (None, _RECEIPT)
     assert opened(text, _OTHER) is None
-    assert outcome(lambda: Sealer(PLATFORM_KEYS, "stream-token").open(_OWNER, text), SealBroken) is None, "nor as another kind"
+    assert outcome(lambda: Signer(PLATFORM_KEYS, "stream-token").open(_OWNER, text), SignatureInvalid) is None, (
+        "nor as another kind"
+    )
 
 
 def test_the_receipt_itself_opens_for_its_queue_alone() -> None:
@@ -135,11 +137,13 @@ def test_bytes_are_a_receipt_of_this_version_or_a_value_error(body: bytes) -> No
 
 
 @bounded
-@given(odd_texts | nearly(st.just(Vault(PLATFORM_KEYS).lock("a", "secret").encode())).map(lambda raw: raw.decode("latin-1")))
+@given(
+    odd_texts | nearly(st.just(SecretCipher(PLATFORM_KEYS).lock("a", "secret").encode())).map(lambda raw: raw.decode("latin-1"))
+)
 def test_a_vault_unlocks_what_it_locked_or_nothing(text: str) -> None:
-    vault = Vault(PLATFORM_KEYS)
-    assert outcome(lambda: vault.unlock("a", text), VaultLocked) in (None, "secret")
-    assert outcome(lambda: vault.unlock("b", text), VaultLocked) is None
+    vault = SecretCipher(PLATFORM_KEYS)
+    assert outcome(lambda: vault.unlock("a", text), DecryptionFailed) in (None, "secret")
+    assert outcome(lambda: vault.unlock("b", text), DecryptionFailed) is None
 
 
 @bounded
@@ -172,7 +176,7 @@ async def _nothing(_request: Request) -> Any: ...
 
 
 def _tokens() -> Tokens:
-    tokens = Tokens(cast(Any, TwoTenants()), Sealer(PLATFORM_KEYS, "stream-token"), cast(Any, None), lambda: NOW_MS)
+    tokens = Tokens(cast(Any, TwoTenants()), Signer(PLATFORM_KEYS, "stream-token"), cast(Any, None), lambda: NOW_MS)
     tokens.offer([Route("GET", "/v1/stream/{stream}", _nothing, Scope.READ, "", "", resource="stream/{stream}")])
     return tokens
 
@@ -200,7 +204,7 @@ _SECRET, _OTHERS = "a secret of the tenant acme, long enough", "a secret of the 
 def _jwts(**secrets: str) -> JwtSecrets:
     """The tenants' secrets, as a table tells of them."""
     listeners: list[Any] = []
-    vault = Vault(PLATFORM_KEYS)
+    vault = SecretCipher(PLATFORM_KEYS)
     table = SimpleNamespace(on_change=listeners.append)
     made = JwtSecrets(cast(Any, table), cast(Any, TwoTenants()), vault, cast(Any, None), lambda: NOW_MS)
     for tenant, secret in secrets.items():
@@ -381,7 +385,7 @@ _HEADER_VALUES = st.binary(max_size=40) | st.sampled_from(
 @example({b"stream-forked-from": b"http://["})
 def test_headers_of_a_stream_are_understood_or_refused(headers: dict[bytes, bytes]) -> None:
     request = Request("PUT", "/v1/stream/a", "r", headers, {}, cast(Any, None), cast(Any, None))
-    made = outcome(lambda: headers.blueprint_of(request, "acme"), InvalidParameter, StreamNotFound)
+    made = outcome(lambda: protocol_headers.blueprint_of(request, "acme"), InvalidParameter, StreamNotFound)
     if made is not None and made.content_type is not None:
         assert made.content_type.encode("latin-1").isascii(), "it comes back as a header"
-    outcome(lambda: headers.claim_of(request), InvalidParameter)
+    outcome(lambda: protocol_headers.claim_of(request), InvalidParameter)

@@ -21,7 +21,7 @@ TEXT = {"Content-Type": "text/plain"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RpcRequest:
     method: str
     path: str
     body: Any = None  # JSON
@@ -45,33 +45,33 @@ class Limit:
     ok: tuple[int, ...] = (200, 201, 204)
 
 
-def publish(**more: Any) -> Ask:
-    return Ask("POST", "/v1/queues/q/messages", {"payload": 1, **more})
+def publish(**more: Any) -> RpcRequest:
+    return RpcRequest("POST", "/v1/queues/q/messages", {"payload": 1, **more})
 
 
-def pull(**more: Any) -> Ask:
-    return Ask("POST", "/v1/queues/q/pull", more)
+def pull(**more: Any) -> RpcRequest:
+    return RpcRequest("POST", "/v1/queues/q/pull", more)
 
 
-def append(size: int = 1, **headers: str) -> Ask:
+def append(size: int = 1, **headers: str) -> RpcRequest:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Ask("POST", "/v1/stream/s", data=b"x" * size, headers={**TEXT, **named})
+    return RpcRequest("POST", "/v1/stream/s", data=b"x" * size, headers={**TEXT, **named})
 
 
-def key(**more: Any) -> Ask:
-    return Ask("POST", "/api/control/keys", {"name": "k", **more})
+def key(**more: Any) -> RpcRequest:
+    return RpcRequest("POST", "/api/control/keys", {"name": "k", **more})
 
 
-def secret(**more: Any) -> Ask:
-    return Ask("POST", "/api/control/jwt-secrets", {"name": "s", **more})
+def secret(**more: Any) -> RpcRequest:
+    return RpcRequest("POST", "/api/control/jwt-secrets", {"name": "s", **more})
 
 
-def subscribed(session: str, stream: str = "s") -> Ask:
-    return Ask("POST", "/v1/{tenant}/subscribe", {"sessionId": session, "streamId": stream})
+def subscribed(session: str, stream: str = "s") -> RpcRequest:
+    return RpcRequest("POST", "/v1/{tenant}/subscribe", {"sessionId": session, "streamId": stream})
 
 
-def queried(path: str, count: int, name: str = "limit") -> Ask:
-    return Ask("GET", f"{path}?{name}={count}")
+def queried(path: str, count: int, name: str = "limit") -> RpcRequest:
+    return RpcRequest("GET", f"{path}?{name}={count}")
 
 
 def json_of(size: int) -> bytes:
@@ -85,7 +85,9 @@ def names_of(size: int) -> dict[str, str]:
 
 LIMITS = [
     Limit("payload", MIB, lambda n: publish(payload="x" * (n - 2)), 413, "too-large"),
-    Limit("body", 8 * MIB, lambda n: Ask("POST", "/v1/queues/q/messages", data=json_of(n), headers=JSON), 413, "too-large"),
+    Limit(
+        "body", 8 * MIB, lambda n: RpcRequest("POST", "/v1/queues/q/messages", data=json_of(n), headers=JSON), 413, "too-large"
+    ),
     Limit("headers of a message", 64, lambda n: publish(headers={f"h{i}": "v" for i in range(n)}), 422, "invalid-body"),
     Limit("bytes of headers", 16 * 1024, lambda n: publish(headers=names_of(n)), 422, "invalid-body"),
     Limit("a header's name", 256, lambda n: publish(headers={"h" * n: "v"}), 422, "invalid-body"),
@@ -95,18 +97,30 @@ LIMITS = [
     Limit(
         "batch",
         1000,
-        lambda n: Ask("POST", "/v1/queues/q/messages/batch", {"messages": [{"payload": 1}] * n}),
+        lambda n: RpcRequest("POST", "/v1/queues/q/messages/batch", {"messages": [{"payload": 1}] * n}),
         422,
         "invalid-body",
     ),
-    Limit("queue's name", 80, lambda n: Ask("PUT", f"/v1/queues/{'q' * n}", {}), 400, "invalid-parameter"),
+    Limit("queue's name", 80, lambda n: RpcRequest("PUT", f"/v1/queues/{'q' * n}", {}), 400, "invalid-parameter"),
     Limit("messages of a pull", 500, lambda n: pull(maxMessages=n), 422, "invalid-body"),
     Limit("waiting of a pull", 20_000, lambda n: pull(waitMs=n), 422, "invalid-body"),
     Limit("lease", 12 * HOUR, lambda n: pull(visibilityTimeoutMs=n), 422, "invalid-body"),
-    Limit("receipts of an ack", 1000, lambda n: Ask("POST", "/v1/queues/q/ack", {"receiptIds": ["r"] * n}), 422, "invalid-body"),
-    Limit("receipt", 512, lambda n: Ask("POST", "/v1/queues/q/ack", {"receiptIds": ["r" * n]}), 422, "invalid-body"),
+    Limit(
+        "receipts of an ack",
+        1000,
+        lambda n: RpcRequest("POST", "/v1/queues/q/ack", {"receiptIds": ["r"] * n}),
+        422,
+        "invalid-body",
+    ),
+    Limit("receipt", 512, lambda n: RpcRequest("POST", "/v1/queues/q/ack", {"receiptIds": ["r" * n]}), 422, "invalid-body"),
     Limit("a page", 1000, lambda n: queried("/v1/queues", n), 400, "invalid-parameter"),
-    Limit("stream's name", 256, lambda n: Ask("PUT", f"/v1/stream/{'s' * n}", data=b"", headers=TEXT), 400, "invalid-parameter"),
+    Limit(
+        "stream's name",
+        256,
+        lambda n: RpcRequest("PUT", f"/v1/stream/{'s' * n}", data=b"", headers=TEXT),
+        400,
+        "invalid-parameter",
+    ),
     Limit("content type", 256, lambda n: append(Content_Type="text/plain;" + "x" * (n - 11)), 400, "invalid-parameter"),
     Limit("Stream-Seq", 256, lambda n: append(Stream_Seq="s" * n), 400, "invalid-parameter"),
     Limit(
@@ -122,7 +136,7 @@ LIMITS = [
     Limit(
         "Stream-TTL",
         100 * 366 * 86_400,
-        lambda n: Ask("PUT", "/v1/stream/ttl", data=b"", headers={**TEXT, "Stream-TTL": str(n)}),
+        lambda n: RpcRequest("PUT", "/v1/stream/ttl", data=b"", headers={**TEXT, "Stream-TTL": str(n)}),
         400,
         "invalid-parameter",
     ),
@@ -135,14 +149,14 @@ LIMITS = [
     Limit(
         "life of a token",
         86_400,
-        lambda n: Ask("POST", "/v1/tokens", {"resource": "telemetry", "expiresInSeconds": n}),
+        lambda n: RpcRequest("POST", "/v1/tokens", {"resource": "telemetry", "expiresInSeconds": n}),
         422,
         "invalid-body",
     ),
     Limit(
         "fields of a query",
         64,
-        lambda n: Ask("GET", "/v1/stream/s?" + "&".join(f"a{i}=" for i in range(n))),
+        lambda n: RpcRequest("GET", "/v1/stream/s?" + "&".join(f"a{i}=" for i in range(n))),
         400,
         "invalid-parameter",
     ),

@@ -16,7 +16,7 @@ from tests.chaos.clients import Front, Publisher, Worker
 from tests.chaos.model import Answers
 from tests.chaos.sdk import SdkCampaign
 from tests.chaos.world import Clustered
-from tests.engine.streams import committer_of, draft, make_stream
+from tests.jetstream.streams import committer_of, draft, make_stream
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
@@ -57,11 +57,11 @@ async def campaign(world: Clustered, name: str, *also_expected: int, **more: Any
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
 async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Clustered, allow_rollup_hdrs: bool) -> None:
     """What belongs together and is sent again is refused as a batch; then each id is asked for, known or not."""
-    link = await world.cluster.link()
+    connection = await world.cluster.connection()
     try:
         name = f"asked-{allow_rollup_hdrs}"
-        await make_stream(link, name, num_replicas=3, allow_rollup_hdrs=allow_rollup_hdrs)
-        committer = committer_of(link, name)
+        await make_stream(connection, name, num_replicas=3, allow_rollup_hdrs=allow_rollup_hdrs)
+        committer = committer_of(connection, name)
         known, unknown = [draft(f"{name}.{number}") for number in range(2)], draft(f"{name}.new")
         first = await committer.append_together(known)
         again = await committer.append_together(known)
@@ -70,7 +70,7 @@ async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Cluster
             await committer.append_together([known[0], unknown])
         assert (await committer.append(unknown)).sequence == 3, "and it takes what comes"
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(world: Clustered) -> None:

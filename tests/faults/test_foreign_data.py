@@ -1,6 +1,6 @@
 """Whoever has the engine's credentials can put anything into its streams: it stops nobody who reads past it."""
 
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.protocol import header_lines
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import dead_subject, queue_subject
@@ -8,7 +8,7 @@ from tests.gateway import Gateway, Tenant
 
 
 async def stored(gateway: Gateway, stream: str, subject: str, payload: bytes, headers: str = "") -> None:
-    await gateway.node.engine.committers.of(stream).append(Draft(subject, payload, new_id(), headers))
+    await gateway.node.engine.committers.of(stream).append(PendingMessage(subject, payload, new_id(), headers))
 
 
 _ID = b"01890000-0000-7000-8000-000000000001"

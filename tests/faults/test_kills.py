@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from tests.faults.conftest import Install
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -59,19 +59,19 @@ class Publishers:
 
 
 async def stored_numbers(running: Installation) -> Counter[int]:
-    link = Link(LinkSettings((running.nats_url,)))
-    await link.open()
+    connection = Connection(ConnectionSettings((running.nats_url,)))
+    await connection.open()
     found: Counter[int] = Counter()
     try:
         position = 1
         while True:
-            page = await stream_reader.read(link, "Q_default__orders", "q.default.orders.ready", position, 1000)
+            page = await stream_reader.read(connection, "Q_default__orders", "q.default.orders.ready", position, 1000)
             found.update(msgspec.json.decode(entry.payload)["payload"] for entry in page.entries)
             position = page.next_sequence
             if page.is_end:
                 return found
     finally:
-        await link.close()
+        await connection.close()
 
 
 @pytest.mark.parametrize("kill", [kill_engine, kill_worker, kill_both])

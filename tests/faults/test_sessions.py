@@ -98,9 +98,9 @@ async def in_parts(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
         for one in left:
             await one()
 
-    async with asyncio.TaskGroup() as together:
+    async with asyncio.TaskGroup() as run_together:
         for _ in range(AT_ONCE):
-            together.create_task(do_some())
+            run_together.create_task(do_some())
 
 
 async def kill_at_times(running: Installation, publishers: list[Publisher]) -> None:

@@ -24,7 +24,7 @@ from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gat
 from tests.servers import Server
 
 from postroad.governance.audit import AUDIT_STREAM, AuditEntry, AuditFilter, _shown
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import delete_stream, purge_stream, stream_info
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineRefused
@@ -297,11 +297,11 @@ async def write_entries(gateway: Gateway, tenant: str, numbers: range) -> None:
     committer = gateway.node.engine.committers.of(AUDIT_STREAM)
     at = rfc3339(gateway.clock())
 
-    def draft(number: int) -> Draft:
+    def draft(number: int) -> PendingMessage:
         entry = AuditEntry(
             v=1, id=new_id(), at=at, tenant=tenant, action="test", target=str(number), actor_key_id="k", request_id="r"
         )
-        return Draft(f"audit.{tenant}", msgspec.json.encode(entry), entry.id)
+        return PendingMessage(f"audit.{tenant}", msgspec.json.encode(entry), entry.id)
 
     for start in range(numbers.start, numbers.stop, 1000):
         await asyncio.gather(*[committer.append(draft(n)) for n in range(start, min(start + 1000, numbers.stop))])
@@ -331,25 +331,25 @@ async def test_a_tenants_few_entries_are_found_among_many_of_others_and_its_many
 
 
 async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -> None:
-    link = gateway.node.engine.link
-    info = await stream_info(link, AUDIT_STREAM)
+    connection = gateway.node.engine.connection
+    info = await stream_info(connection, AUDIT_STREAM)
     assert info is not None
     with pytest.raises(EngineRefused):
-        await purge_stream(link, AUDIT_STREAM)
+        await purge_stream(connection, AUDIT_STREAM)
     with pytest.raises(EngineRefused):
-        await link.call(f"STREAM.MSG.DELETE.{AUDIT_STREAM}", {"seq": info.state.last_seq})
+        await connection.call(f"STREAM.MSG.DELETE.{AUDIT_STREAM}", {"seq": info.state.last_seq})
     changed = {**info.config, "deny_delete": False, "deny_purge": False}
     with pytest.raises(EngineRefused):
-        await link.call(f"STREAM.UPDATE.{AUDIT_STREAM}", changed)
-    after = await stream_info(link, AUDIT_STREAM)
+        await connection.call(f"STREAM.UPDATE.{AUDIT_STREAM}", changed)
+    after = await stream_info(connection, AUDIT_STREAM)
     assert after is not None and after.state.messages >= info.state.messages
 
 
 async def test_an_installation_may_have_its_old_entries_dropped(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url, audit_keep_days=30)) as gateway:
-        info = await stream_info(gateway.node.engine.link, AUDIT_STREAM)
+        info = await stream_info(gateway.node.engine.connection, AUDIT_STREAM)
         assert info is not None and info.config["max_age"] == 30 * 86_400 * 10**9
-        await delete_stream(gateway.node.engine.link, AUDIT_STREAM)
+        await delete_stream(gateway.node.engine.connection, AUDIT_STREAM)
         assert (await gateway.admin.get(AUDIT)).ok()["entries"] == []
 
 

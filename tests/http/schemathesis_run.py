@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroad.container import Role
-from postroad.runtime.embedded_server import ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 
@@ -124,7 +124,7 @@ async def _things(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
 async def _main(examples: int) -> int:
     codes: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(ChildSettings(Path(folder)))
+        server = Server(EmbeddedServerSettings(Path(folder)))
         try:
             async with running_gateway(gateway_settings(server.start().url, **SETTINGS), Role.ALL) as gateway:
                 for is_platform in (False, True):

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Reply, Request, Watching
+from postroad.http.messages import Request, Response, RevocationWatch
 from postroad.http.routing import Handler, Route, Router
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller
@@ -25,15 +25,15 @@ class NoteLength(msgspec.Struct):
     length: int
 
 
-async def note_length(request: Request) -> Reply:
-    return Reply(NoteLength(len(request.body.text)))
+async def note_length(request: Request) -> Response:
+    return Response(NoteLength(len(request.body.text)))
 
 
 class NobodyIsKnown:
-    async def admit(self, _request: Request, _route: Route) -> Caller:
+    async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise Unauthenticated("the key is not valid")
 
-    def watch(self, caller: Caller) -> Watching:
+    def watch(self, caller: Caller) -> RevocationWatch:
         raise AssertionError("there is nobody to watch")
 
 

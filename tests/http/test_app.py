@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from postroad.access.key_service import record_of
 from postroad.access.keys import new_key
 from postroad.container import described_routes
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.logs import _mask
@@ -180,8 +180,8 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> 
 # Bodies of any kind
 
 
-async def echo(request: Request) -> Reply:
-    return Reply(request.body, media=b"application/octet-stream")
+async def echo(request: Request) -> Response:
+    return Response(request.body, media=b"application/octet-stream")
 
 
 RAW = route("/raw", echo, "POST", takes_bytes=True, media="*/*")
@@ -313,7 +313,7 @@ async def test_who_may_not_call_is_told_so_before_the_body_is_looked_at(gateway:
 # What goes wrong inside
 
 
-async def crash(_request: Request) -> Reply:
+async def crash(_request: Request) -> Response:
     raise RuntimeError("the password is hunter2")
 
 
@@ -440,7 +440,7 @@ async def test_head_of_what_is_not_there_is_404(tenant: Tenant) -> None:
 # Too many, and stopping
 
 
-class Gate:
+class RequestAuthenticator:
     """A handler that lets nobody through before it is opened."""
 
     def __init__(self) -> None:
@@ -448,26 +448,26 @@ class Gate:
         self.opened = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def wait(self, _request: Request) -> Reply:
+    async def wait(self, _request: Request) -> Response:
         self.inside += 1
         await self.opened.wait()
-        return Reply(b"{}")
+        return Response(b"{}")
 
-    async def wait_while_wanted(self, request: Request) -> Reply:
-        return await request.while_wanted(self._wait())
+    async def wait_while_wanted(self, request: Request) -> Response:
+        return await request.cancel_on_disconnect(self._wait())
 
-    async def _wait(self) -> Reply:
+    async def _wait(self) -> Response:
         self.inside += 1
         try:
             await self.opened.wait()
         except asyncio.CancelledError:
             self.left.set()
             raise
-        return Reply(b"{}")
+        return Response(b"{}")
 
 
 async def test_more_requests_than_may_be_open_are_told_to_come_back() -> None:
-    gate = Gate()
+    gate = RequestAuthenticator()
     async with client_of(small_app(route("/gate", gate.wait), requests_max=3)) as client:
         waiting = [asyncio.create_task(client.get("/gate")) for _ in range(3)]
         await eventually(lambda: gate.inside == 3)
@@ -481,7 +481,7 @@ async def test_more_requests_than_may_be_open_are_told_to_come_back() -> None:
 
 
 async def test_work_for_a_client_that_left_is_given_up() -> None:
-    gate = Gate()
+    gate = RequestAuthenticator()
     app = small_app(route("/gate", gate.wait_while_wanted))
     async with client_of(app) as client, raw_connection(client.url) as connection:
         await connection.send(b"GET /gate HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -10,7 +10,7 @@ from postroad.container import described_routes
 from postroad.http.openapi import openapi_document, possible_errors
 from postroad.http.routing import Route
 from postroad.kernel.errors import ERRORS
-from postroad.kernel.identity import Need
+from postroad.kernel.identity import RouteRequirement
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.schemas import faults, resolve
 
@@ -78,9 +78,9 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
         assert operation["security"] == [] and "x-postroad-scope" not in operation
         assert "Open to anyone" in operation["description"]
         return
-    needs = {Need.IDENTITY: "any valid credential", Need.PLATFORM: "a platform key"}
+    needs = {RouteRequirement.IDENTITY: "any valid credential", RouteRequirement.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value
-    expected = needs[route.scope] if isinstance(route.scope, Need) else f"the scope `{route.scope.value}`"
+    expected = needs[route.scope] if isinstance(route.scope, RouteRequirement) else f"the scope `{route.scope.value}`"
     if route.or_scope is not None:
         expected += f" or `{route.or_scope.value}`"
     assert f"Needs {expected}." in operation["description"]
@@ -292,7 +292,7 @@ async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> No
         path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
         body: object = {} if route.body else None
         assert conforming(route.method, route.path, await nobody.call(route.method, path, body)).status == 401
-        if route.scope is not Need.IDENTITY:
+        if route.scope is not RouteRequirement.IDENTITY:
             assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
         path = path.replace(tenant.id, "no-such")
         unknown = await gateway.admin.call(route.method, path, body, headers={"X-Postroad-Tenant": "no-such"})

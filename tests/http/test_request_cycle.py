@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Receive, Reply, Request, Scope, Send
+from postroad.http.messages import Receive, Request, Response, Scope, Send
 from postroad.http.routing import Router
 from tests.gateway import served
 from tests.http.small import NOTES, NobodyIsKnown, raw_connection, route, small_app
@@ -16,13 +16,13 @@ from tests.waiting import eventually
 GET = b"GET /it HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def app_that(answers: Callable[[Request], Awaitable[Reply]], *, method: str = "GET") -> App:
+def app_that(answers: Callable[[Request], Awaitable[Response]], *, method: str = "GET") -> App:
     return small_app(route("/it", answers, method, takes_bytes=method == "POST"))
 
 
 async def test_a_body_that_comes_in_pieces_is_one_body() -> None:
-    async def echo(request: Request) -> Reply:
-        return Reply(request.body)
+    async def echo(request: Request) -> Response:
+        return Response(request.body)
 
     async with served(app_that(echo, method="POST")) as url, raw_connection(url) as connection:
         await connection.send(b"POST /it HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -52,8 +52,8 @@ async def test_who_is_refused_by_the_head_alone_is_not_told_to_go_on() -> None:
     [(b"1.1", b"", True), (b"1.1", b"Connection: close\r\n", False), (b"1.0", b"", False)],
 )
 async def test_a_connection_is_kept_if_the_client_wants_that(version: bytes, header: bytes, is_kept: bool) -> None:
-    async def small(_request: Request) -> Reply:
-        return Reply(b"{}")
+    async def small(_request: Request) -> Response:
+        return Response(b"{}")
 
     async with served(app_that(small)) as url, raw_connection(url) as connection:
         await connection.send(b"GET /it HTTP/%b\r\nHost: x\r\n%b\r\n" % (version, header))
@@ -68,8 +68,8 @@ async def test_a_connection_is_kept_if_the_client_wants_that(version: bytes, hea
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> None:
-    async def nothing(_request: Request) -> Reply:
-        return Reply(status=status)
+    async def nothing(_request: Request) -> Response:
+        return Response(status=status)
 
     async with served(app_that(nothing)) as url, raw_connection(url) as connection:
         for _ in range(2):
@@ -80,8 +80,8 @@ async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> No
 
 
 async def test_the_answer_to_head_has_the_length_and_not_the_body() -> None:
-    async def text(_request: Request) -> Reply:
-        return Reply(b"12345")
+    async def text(_request: Request) -> Response:
+        return Response(b"12345")
 
     async with served(app_that(text, method="HEAD")) as url, raw_connection(url) as connection:
         for _ in range(2):
@@ -100,8 +100,8 @@ async def test_a_long_answer_comes_chunk_by_chunk_and_the_connection_goes_on() -
         await may_end.wait()
         yield b"second"
 
-    async def live(_request: Request) -> Reply:
-        return Reply(chunks(), media=b"text/plain")
+    async def live(_request: Request) -> Response:
+        return Response(chunks(), media=b"text/plain")
 
     async with served(app_that(live)) as url, raw_connection(url) as connection:
         await connection.send(GET)
@@ -116,8 +116,8 @@ async def test_a_long_answer_comes_chunk_by_chunk_and_the_connection_goes_on() -
 
 @pytest.mark.parametrize("value", [b"a\r\nSet-Cookie: b", b"a\nb", b"a\rb", b"a\x00b"])
 async def test_what_is_no_header_is_not_sent(value: bytes) -> None:
-    async def split(_request: Request) -> Reply:
-        return Reply(b"{}", headers=[(b"x-told", value)])
+    async def split(_request: Request) -> Response:
+        return Response(b"{}", headers=[(b"x-told", value)])
 
     async with served(app_that(split)) as url, raw_connection(url) as connection:
         await connection.send(GET)
@@ -144,10 +144,10 @@ async def test_an_answer_of_another_length_than_was_told_breaks_off(length: byte
 
 
 async def test_requests_in_a_row_are_answered_in_that_order() -> None:
-    async def by_length(request: Request) -> Reply:
+    async def by_length(request: Request) -> Response:
         if request.body == b"first":
             await asyncio.sleep(0.05)
-        return Reply(request.body)
+        return Response(request.body)
 
     async with served(app_that(by_length, method="POST")) as url, raw_connection(url) as connection:
         bodies = [b"first", b"second", b"third"]
@@ -160,13 +160,13 @@ async def test_requests_in_a_row_are_answered_in_that_order() -> None:
 async def test_who_leaves_with_requests_in_a_row_is_missed_by_the_one_that_is_served() -> None:
     waits, is_missed = asyncio.Event(), asyncio.Event()
 
-    async def wait(request: Request) -> Reply:
+    async def wait(request: Request) -> Response:
         waits.set()
         try:
-            await request.while_wanted(asyncio.sleep(30))
+            await request.cancel_on_disconnect(asyncio.sleep(30))
         finally:
             is_missed.set()
-        return Reply(b"{}")
+        return Response(b"{}")
 
     async with served(app_that(wait)) as url:
         async with raw_connection(url) as connection:
@@ -176,11 +176,11 @@ async def test_who_leaves_with_requests_in_a_row_is_missed_by_the_one_that_is_se
 
 
 async def test_a_connection_that_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
-    async def small(_request: Request) -> Reply:
-        return Reply(b"{}")
+    async def small(_request: Request) -> Response:
+        return Response(b"{}")
 
     def kept() -> int:
-        return sum(type(one).__name__ in ("Limited", "Exchange") for one in gc.get_objects())
+        return sum(type(one).__name__ in ("Limited", "RequestCycle") for one in gc.get_objects())
 
     async with served(app_that(small)) as url:
         gc.collect()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.container import described_routes
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route, RouteClash, Router
 from postroad.kernel.errors import MethodNotAllowed, RouteNotFound
 from postroad.kernel.names import RESERVED
@@ -17,7 +17,7 @@ REAL = described_routes()
 LITERALS = sorted({segment for one in REAL for segment in one.path.split("/") if segment and not segment.startswith("{")})
 
 
-async def handler(_request: Request) -> Reply:
+async def handler(_request: Request) -> Response:
     raise NotImplementedError
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from tests.gateway import Answer, served
 from tests.http.small import NOTES, raw_connection, route, small_app
 
@@ -127,9 +127,9 @@ async def test_two_requests_in_one_piece_are_both_served(url: str) -> None:
 
 
 async def test_a_slow_answer_is_not_taken_for_a_slow_head() -> None:
-    async def slow(_request: Request) -> Reply:
+    async def slow(_request: Request) -> Response:
         await asyncio.sleep(0.2)  # longer than a head may take
-        return Reply(b"{}")
+        return Response(b"{}")
 
     async with served(small_app(route("/slow", slow)), head_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from postroad.http.app import App
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.sse import event_stream, frame
 from tests.gateway import ServerSentEvent
 from tests.http.small import client_of, raw_connection, route, small_app
@@ -22,7 +22,7 @@ class Source:
         self.frames: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self.is_closed = False
 
-    async def __call__(self, request: Request) -> Reply:
+    async def __call__(self, request: Request) -> Response:
         return event_stream(request, self._frames(), heartbeat_seconds=0.05)
 
     async def _frames(self) -> AsyncIterator[bytes]:

@@ -9,9 +9,9 @@ from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.container import Role
 from postroad.http.messages import Request
 from postroad.http.routing import Route, Router
-from postroad.http.system_routes import Check, Operations
+from postroad.http.system_routes import Check, SystemRoutes
 from postroad.kernel.errors import ERRORS, Unauthenticated
-from postroad.kernel.identity import Caller, Need
+from postroad.kernel.identity import Caller, RouteRequirement
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.http.small import NobodyIsKnown, client_of, small_app
 from tests.servers import Server
@@ -36,7 +36,7 @@ async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         assert (await gateway.nobody.get("/readyz")).status == 200
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.link.is_up)
+        await eventually(lambda: not gateway.node.engine.connection.is_up)
         answer = await gateway.nobody.get("/readyz")
         assert (answer.status, answer.json["status"]) == (503, "not ready")
         assert answer.json["checks"]["engine"] == {"ok": False, "detail": "not connected"}
@@ -53,8 +53,8 @@ async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is
 async def test_a_process_ends_in_order_though_its_engine_is_gone(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.link.is_up)
-        await gateway.node.engine.link.publish("anything", b"that waits for the connection")
+        await eventually(lambda: not gateway.node.engine.connection.is_up)
+        await gateway.node.engine.connection.publish("anything", b"that waits for the connection")
 
 
 async def test_a_gateway_that_has_lost_touch_with_the_registry_is_not_ready(own_server: Server) -> None:
@@ -126,10 +126,10 @@ async def everything_is_fine() -> dict[str, Check]:
 
 
 class KnowsOnePlatformKey(NobodyIsKnown):
-    async def admit(self, request: Request, route: Route) -> Caller:
+    async def authenticate(self, request: Request, route: Route) -> Caller:
         if request.header(b"authorization") != "Bearer good":
             raise Unauthenticated("the key is not valid")
-        assert route.scope is Need.PLATFORM
+        assert route.scope is RouteRequirement.PLATFORM
         return Caller("default", "id", frozenset(), is_platform=True)
 
 
@@ -137,7 +137,7 @@ class KnowsOnePlatformKey(NobodyIsKnown):
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("127.9.9.9", 200), ("10.0.0.1", 401), ("", 401), ("localhost", 401)]
 )
 async def test_another_machine_needs_a_key_for_metrics(client: str, status: int) -> None:
-    operations = Operations(__version__, everything_is_fine, KnowsOnePlatformKey())
+    operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
     app = small_app(*operations.table())
 
     async def status_of(*headers: tuple[bytes, bytes]) -> int:
@@ -191,7 +191,7 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
 
 
 async def test_what_operators_ask_for_needs_no_key() -> None:
-    operations = Operations(__version__, everything_is_fine, KnowsOnePlatformKey())
+    operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
     operations.describe(operations.table())
     assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:

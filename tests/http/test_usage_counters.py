@@ -5,34 +5,34 @@ from typing import Any
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import ClientGone, Reply, Request, Scope
+from postroad.http.messages import ClientGone, Request, Response, Scope
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
-from postroad.kernel.usage_counters import NOBODY, Tally, Traffic
+from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 from tests.http.small import NOTES, NobodyIsKnown, client_of, route
 
 
-async def fine(_request: Request) -> Reply:
-    return Reply(b"12345")
+async def fine(_request: Request) -> Response:
+    return Response(b"12345")
 
 
-async def wrong(_request: Request) -> Reply:
+async def wrong(_request: Request) -> Response:
     raise InvalidParameter("wrong")
 
 
-async def broken(_request: Request) -> Reply:
+async def broken(_request: Request) -> Response:
     raise ZeroDivisionError
 
 
-async def answer(method: str, path: str, body: object = None) -> Tally:
+async def answer(method: str, path: str, body: object = None) -> TenantCounters:
     """What is counted after this one request."""
     routes = [route("/fine", fine), route("/fine", fine, "HEAD"), route("/wrong", wrong), route("/broken", broken), NOTES]
-    traffic = Traffic()
+    traffic = UsageCounters()
     app = App(Router(routes), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
     async with client_of(app) as client:
         answered = await client.call(method, path, body)
     assert app.open_requests == 0
-    tally = traffic.of(NOBODY)
+    tally = traffic.of(ANONYMOUS)
     assert tally.requests == 1
     assert tally.bytes_out == len(answered.body)
     return tally
@@ -56,10 +56,10 @@ async def test_bodies_are_counted_that_are_read_also_if_they_are_no_good(body: d
 
 
 async def test_a_request_whose_client_has_gone_is_counted() -> None:
-    async def gone(_request: Request) -> Reply:
+    async def gone(_request: Request) -> Response:
         raise ClientGone
 
-    traffic = Traffic()
+    traffic = UsageCounters()
     app = App(Router([route("/gone", gone)]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
     scope: Scope = {"headers": [], "method": "GET", "path": "/gone", "query_string": b"", "client": None}
 
@@ -67,4 +67,4 @@ async def test_a_request_whose_client_has_gone_is_counted() -> None:
         raise AssertionError("there is nobody to talk to")
 
     await app(scope, nothing, nothing)
-    assert (traffic.of(NOBODY).requests, traffic.of(NOBODY).client_errors) == (1, 1)
+    assert (traffic.of(ANONYMOUS).requests, traffic.of(ANONYMOUS).client_errors) == (1, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from tests.gateway import Gateway
 from tests.gateway_fixtures import clock, gateway, second_gateway, tenant
 
@@ -10,5 +10,5 @@ __all__ = ["clock", "gateway", "second_gateway", "tenant"]
 
 
 @pytest.fixture
-def engine(gateway: Gateway) -> Link:
-    return gateway.node.engine.link
+def engine(gateway: Gateway) -> Connection:
+    return gateway.node.engine.connection

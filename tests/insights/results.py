@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.jetstream.commit import CommitPolicy, Committers, Draft
-from postroad.jetstream.connection import Link
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 
@@ -50,16 +50,16 @@ def health(queue: str = "orders", status: str = "healthy", **some: Any) -> dict[
     return {"queue": queue, "status": status, "problems": [], **numbers, "growthPerMinute": 0.0, "sampledAt": at, **some}
 
 
-async def put(link: Link, subject: str, body: object, message_id: str = "") -> None:
+async def put(connection: Connection, subject: str, body: object, message_id: str = "") -> None:
     """Stored when this returns. Bytes go as they are."""
-    committers = Committers(link, CommitPolicy(), Backlog(64 * 1024 * 1024))
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(64 * 1024 * 1024))
     payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
     stream = "INSIGHTS" if subject.startswith("insight.") else "HISTORY"
-    await committers.of(stream).append(Draft(subject, payload, message_id or new_id()))
+    await committers.of(stream).append(PendingMessage(subject, payload, message_id or new_id()))
 
 
 async def publish(
-    link: Link,
+    connection: Connection,
     tenant: str,
     report: str,
     day: str,
@@ -83,13 +83,13 @@ async def publish(
         **more,
         **(body or {}),
     }
-    await put(link, f"insight.{tenant}.{report}.{day}.{part}", sent, f"{report}:{batch}:{tenant}:{day}:{part}")
+    await put(connection, f"insight.{tenant}.{report}.{day}.{part}", sent, f"{report}:{batch}:{tenant}:{day}:{part}")
 
 
 async def tell_of_pipeline(
-    link: Link, computed_at: int, rows: Sequence[dict[str, Any]] = (), *, batch: Any = 4181, **more: Any
+    connection: Connection, computed_at: int, rows: Sequence[dict[str, Any]] = (), *, batch: Any = 4181, **more: Any
 ) -> None:
     about = {"v": 1, "report": "pipeline", "tenant": "_platform", "day": "now", "part": "all", "batch": batch}
     numbers = {"events": 10, "seconds": 1.5, "quarantined": {"no-json": 2}, "late": 1, "duplicates": 3, "dropped": 0}
     body = {**about, **numbers, "computedAt": rfc3339(computed_at), "rows": list(rows), **more}
-    await put(link, "insight._platform.pipeline.now.all", body)
+    await put(connection, "insight._platform.pipeline.now.all", body)

@@ -12,13 +12,13 @@ from postroad.insights import metrics
 from postroad.insights.pipeline_status import PipelineState, PipelineWatch, measure
 from postroad.insights.store import insights_stream
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
 from postroad.kernel.clock import rfc3339
 from postroad.telemetry.frames import frame_streams
 from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.insights.results import put, tell_of_pipeline
-from tests.servers import OpenLink, Server
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 NOON = 1_794_830_400_000
@@ -30,11 +30,11 @@ def row(stream: str, sequence: int, last: int = 0) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def own_link(own_server: Server, open_link: OpenLink) -> Link:
-    link = await open_link(own_server.url)
+async def own_connection(own_server: Server, open_connection: OpenConnection) -> Connection:
+    connection = await open_connection(own_server.url)
     for spec in (insights_stream(1), *frame_streams(1)):
-        await ensure_stream(link, spec)
-    return link
+        await ensure_stream(connection, spec)
+    return connection
 
 
 class Hand:
@@ -53,13 +53,13 @@ def hand() -> Hand:
 
 
 @pytest.fixture
-def watch(own_link: Link, hand: Hand) -> PipelineWatch:
-    return PipelineWatch(own_link, hand, look_every=3600)
+def watch(own_connection: Connection, hand: Hand) -> PipelineWatch:
+    return PipelineWatch(own_connection, hand, look_every=3600)
 
 
-async def append(link: Link, stream: str, count: int) -> None:
+async def append(connection: Connection, stream: str, count: int) -> None:
     for _ in range(count):
-        await link.request(f"{'job' if stream == 'JOBS' else 'telemetry'}.t", b"x")
+        await connection.request(f"{'job' if stream == 'JOBS' else 'telemetry'}.t", b"x")
 
 
 async def test_a_pipeline_that_was_never_heard_of_is_off(watch: PipelineWatch) -> None:
@@ -68,8 +68,8 @@ async def test_a_pipeline_that_was_never_heard_of_is_off(watch: PipelineWatch) -
     assert await watch.detail() == "off"
 
 
-async def test_it_is_running_until_three_periods_are_over(watch: PipelineWatch, own_link: Link, hand: Hand) -> None:
-    await tell_of_pipeline(own_link, NOON, period=10)
+async def test_it_is_running_until_three_periods_are_over(watch: PipelineWatch, own_connection: Connection, hand: Hand) -> None:
+    await tell_of_pipeline(own_connection, NOON, period=10)
     for seconds, state in ((0, "running"), (29.9, "running"), (30, "behind"), (10**6, "behind")):
         hand.at = NOON + int(seconds * 1000)
         found = await watch.now()
@@ -78,24 +78,24 @@ async def test_it_is_running_until_three_periods_are_over(watch: PipelineWatch, 
 
 @pytest.mark.parametrize("given", [{}, {"period": None}])
 async def test_a_period_that_is_not_given_is_a_minute(
-    watch: PipelineWatch, own_link: Link, hand: Hand, given: dict[str, Any]
+    watch: PipelineWatch, own_connection: Connection, hand: Hand, given: dict[str, Any]
 ) -> None:
-    await tell_of_pipeline(own_link, NOON, **given)
+    await tell_of_pipeline(own_connection, NOON, **given)
     hand.at = NOON + 179_999
     assert (await watch.now()).state is PipelineState.RUNNING
     hand.at = NOON + 180_000
     assert (await watch.now()).state is PipelineState.BEHIND
 
 
-async def test_a_clock_that_is_ahead_makes_no_age_below_nothing(watch: PipelineWatch, own_link: Link) -> None:
-    await tell_of_pipeline(own_link, NOON + 5000)
+async def test_a_clock_that_is_ahead_makes_no_age_below_nothing(watch: PipelineWatch, own_connection: Connection) -> None:
+    await tell_of_pipeline(own_connection, NOON + 5000)
     assert (await watch.now()).age == 0
 
 
-async def test_lag_is_as_of_now_and_not_as_it_was_told(watch: PipelineWatch, own_link: Link) -> None:
-    await append(own_link, "JOBS", 5)
-    await append(own_link, "TELEMETRY", 3)
-    await tell_of_pipeline(own_link, NOON, [row("JOBS", 4, 4), row("TELEMETRY", 3, 3), row("GONE", 7, 9)])
+async def test_lag_is_as_of_now_and_not_as_it_was_told(watch: PipelineWatch, own_connection: Connection) -> None:
+    await append(own_connection, "JOBS", 5)
+    await append(own_connection, "TELEMETRY", 3)
+    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 4, 4), row("TELEMETRY", 3, 3), row("GONE", 7, 9)])
     found = await watch.now()
     assert [(one.stream, one.sequence, one.last_sequence, one.lag) for one in found.streams] == [
         ("JOBS", 4, 5, 1),
@@ -103,12 +103,12 @@ async def test_lag_is_as_of_now_and_not_as_it_was_told(watch: PipelineWatch, own
         ("GONE", 7, 9, 2),
     ]
     assert found.lag == 3
-    await append(own_link, "JOBS", 10)
+    await append(own_connection, "JOBS", 10)
     assert (await watch.now()).lag == 13
 
 
-async def test_a_stream_that_began_anew_has_no_lag_below_nothing(watch: PipelineWatch, own_link: Link) -> None:
-    await tell_of_pipeline(own_link, NOON, [row("JOBS", 100, 100)])
+async def test_a_stream_that_began_anew_has_no_lag_below_nothing(watch: PipelineWatch, own_connection: Connection) -> None:
+    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 100, 100)])
     assert (await watch.now()).lag == 0
 
 
@@ -117,50 +117,52 @@ async def test_a_stream_that_began_anew_has_no_lag_below_nothing(watch: Pipeline
     [b"", b"no json", b"{}", b"[]", b'{"v":1}', b"\xff", {"v": 2, "batch": 1, "computedAt": rfc3339(NOON)}],
     ids=range(7),
 )
-async def test_what_cannot_be_read_is_as_if_nothing_was_heard(watch: PipelineWatch, own_link: Link, body: object) -> None:
-    await put(own_link, SUBJECT, body)
+async def test_what_cannot_be_read_is_as_if_nothing_was_heard(
+    watch: PipelineWatch, own_connection: Connection, body: object
+) -> None:
+    await put(own_connection, SUBJECT, body)
     assert (await watch.now()).state is PipelineState.OFF
     assert await watch.detail() == "off"
 
 
-async def test_names_that_no_stream_can_have_are_not_asked_for(watch: PipelineWatch, own_link: Link) -> None:
-    await tell_of_pipeline(own_link, NOON, [row("a.b", 1), row("a *", 1), row("", 1), row("JOBS", 0)])
+async def test_names_that_no_stream_can_have_are_not_asked_for(watch: PipelineWatch, own_connection: Connection) -> None:
+    await tell_of_pipeline(own_connection, NOON, [row("a.b", 1), row("a *", 1), row("", 1), row("JOBS", 0)])
     assert [one.stream for one in (await watch.now()).streams] == ["JOBS"]
 
 
-async def test_readiness_says_it_in_a_few_words(watch: PipelineWatch, own_link: Link, hand: Hand) -> None:
-    await append(own_link, "JOBS", 5)
-    await tell_of_pipeline(own_link, NOON, [row("JOBS", 2, 2)])
+async def test_readiness_says_it_in_a_few_words(watch: PipelineWatch, own_connection: Connection, hand: Hand) -> None:
+    await append(own_connection, "JOBS", 5)
+    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 2, 2)])
     hand.at = NOON + 12_345
     assert await watch.detail() == "batch 4181, 12 s ago, lag 3 messages"
 
 
 async def test_being_asked_often_costs_one_look(
-    own_link: Link, hand: Hand, monkeypatch: pytest.MonkeyPatch, watch: PipelineWatch
+    own_connection: Connection, hand: Hand, monkeypatch: pytest.MonkeyPatch, watch: PipelineWatch
 ) -> None:
     looks: list[str] = []
     last = stream_reader.last
 
-    async def counted(link: Link, stream: str, subject: str) -> Any:
+    async def counted(connection: Connection, stream: str, subject: str) -> Any:
         looks.append(subject)
-        return await last(link, stream, subject)
+        return await last(connection, stream, subject)
 
     monkeypatch.setattr(stream_reader, "last", counted)
-    await tell_of_pipeline(own_link, NOON)
+    await tell_of_pipeline(own_connection, NOON)
     assert len(set(await asyncio.gather(*(watch.detail() for _ in range(50))))) == 1
     hand.at = NOON + 7000
     assert await watch.detail() == "batch 4181, 7 s ago, lag 0 messages"
     assert len(looks) == 1
-    hasty = PipelineWatch(own_link, hand, look_every=0)
+    hasty = PipelineWatch(own_connection, hand, look_every=0)
     for _ in range(3):
         await hasty.detail()
     assert len(looks) == 4
 
 
 async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
-    watch: PipelineWatch, own_link: Link, own_server: Server
+    watch: PipelineWatch, own_connection: Connection, own_server: Server
 ) -> None:
-    await tell_of_pipeline(own_link, NOON)
+    await tell_of_pipeline(own_connection, NOON)
     own_server.stop()
     assert await watch.detail() == "unknown: the engine did not answer"
     own_server.start()
@@ -171,17 +173,17 @@ async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
     await eventually(is_known, 15)
 
 
-async def test_metrics_follow(own_link: Link, hand: Hand) -> None:
-    await append(own_link, "JOBS", 5)
-    watch = PipelineWatch(own_link, hand, look_every=0.01)
+async def test_metrics_follow(own_connection: Connection, hand: Hand) -> None:
+    await append(own_connection, "JOBS", 5)
+    watch = PipelineWatch(own_connection, hand, look_every=0.01)
     following = asyncio.create_task(watch.follow(measure))
     try:
         await eventually(lambda: metrics.last_batch._value.get() == 0)
-        await tell_of_pipeline(own_link, NOON, [row("JOBS", 1, 1)], quarantined={"no-json": 2, "unknown-event": 5})
+        await tell_of_pipeline(own_connection, NOON, [row("JOBS", 1, 1)], quarantined={"no-json": 2, "unknown-event": 5})
         await eventually(lambda: metrics.last_batch._value.get() == NOON / 1000)
         assert metrics.lag.labels("JOBS")._value.get() == 4
         assert metrics.quarantined._value.get() == 7
-        await append(own_link, "JOBS", 2)
+        await append(own_connection, "JOBS", 2)
         await eventually(lambda: metrics.lag.labels("JOBS")._value.get() == 6)
     finally:
         following.cancel()
@@ -202,8 +204,8 @@ async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gatewa
     ready = (await own_gateway.nobody.get("/readyz")).ok()
     assert ready["status"] == "ready" and ready["checks"]["pipeline"] == {"ok": True, "detail": "off"}
     assert (await own_gateway.admin.get("/api/control/pipeline")).ok()["state"] == "off"
-    link = own_gateway.node.engine.link
-    await tell_of_pipeline(link, own_gateway.clock() - 3_600_000, [row("AUDIT", 0)])
+    connection = own_gateway.node.engine.connection
+    await tell_of_pipeline(connection, own_gateway.clock() - 3_600_000, [row("AUDIT", 0)])
     found = (await own_gateway.admin.get("/api/control/pipeline")).ok()
     assert (found["state"], found["batch"], found["events"], found["seconds"]) == ("behind", 4181, 10, 1.5)
     assert (found["quarantined"], found["late"], found["duplicates"], found["period"]) == ({"no-json": 2}, 1, 3, 60)

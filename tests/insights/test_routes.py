@@ -8,7 +8,7 @@ import pytest
 from postroad.insights import metrics, service, store
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.store import ResultsStore
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.identity import Scope
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -73,7 +73,7 @@ def whole(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("report", OVER_TIME)
-async def test_a_report_has_the_rows_that_were_computed(tenant: Tenant, engine: Link, report: str) -> None:
+async def test_a_report_has_the_rows_that_were_computed(tenant: Tenant, engine: Connection, report: str) -> None:
     row = ROW[report](NOON)
     await publish(engine, tenant.id, report, TODAY, "hour", [row], batch=4181, dropped=3)
     assert await read(tenant, report) == {
@@ -89,7 +89,7 @@ async def test_a_report_has_the_rows_that_were_computed(tenant: Tenant, engine: 
     }
 
 
-async def test_health_has_the_rows_that_were_computed(tenant: Tenant, engine: Link) -> None:
+async def test_health_has_the_rows_that_were_computed(tenant: Tenant, engine: Connection) -> None:
     rows = [
         health("a"),
         health("z", "unhealthy", problems=["old", "growing"], expectedDrainSeconds=60, oldestAgeMs=130_000),
@@ -121,7 +121,7 @@ async def test_what_was_not_computed_yet_is_empty_and_says_so(tenant: Tenant, re
     assert (found["items"], found["computedAt"], found["batch"], found["nextCursor"]) == ([], None, None, None)
 
 
-async def test_numbers_of_spark_and_fields_that_it_leaves_out(tenant: Tenant, engine: Link) -> None:
+async def test_numbers_of_spark_and_fields_that_it_leaves_out(tenant: Tenant, engine: Connection) -> None:
     """A sum may come as 12.0; what is null is not written at all; what is not known here is not shown."""
     await publish(engine, tenant.id, "usage", TODAY, "hour", [usage(NOON, published=12.0, carbon=7)])
     [row] = (await read(tenant, "usage"))["items"]
@@ -140,7 +140,9 @@ async def test_numbers_of_spark_and_fields_that_it_leaves_out(tenant: Tenant, en
     }
 
 
-async def test_a_newer_batch_takes_the_place_of_the_older_one_at_once(tenant: Tenant, engine: Link, gateway: Gateway) -> None:
+async def test_a_newer_batch_takes_the_place_of_the_older_one_at_once(
+    tenant: Tenant, engine: Connection, gateway: Gateway
+) -> None:
     for batch, count in ((1, 3), (2, 5), (3, 4)):
         at = f"2026-11-16T12:00:0{batch}.500Z"
         await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON, count=count)], batch=batch, computedAt=at)
@@ -150,13 +152,13 @@ async def test_a_newer_batch_takes_the_place_of_the_older_one_at_once(tenant: Te
             assert found["computedAt"].startswith(f"2026-11-16T12:00:0{batch}.5")
 
 
-async def test_a_batch_that_is_sent_again_changes_nothing(tenant: Tenant, engine: Link) -> None:
+async def test_a_batch_that_is_sent_again_changes_nothing(tenant: Tenant, engine: Connection) -> None:
     for count in (1, 2):
         await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON, count=count)], batch=9)
     assert [row["count"] for row in (await read(tenant, "latency"))["items"]] == [1]
 
 
-async def test_computed_at_is_that_of_the_newest_results_in_the_range(tenant: Tenant, engine: Link) -> None:
+async def test_computed_at_is_that_of_the_newest_results_in_the_range(tenant: Tenant, engine: Connection) -> None:
     for day, at in (
         ("20261115", "2026-11-16T00:00:10Z"),
         ("20261116", "2026-11-16T09:00:00Z"),
@@ -170,13 +172,13 @@ async def test_computed_at_is_that_of_the_newest_results_in_the_range(tenant: Te
 # Which rows
 
 
-async def test_rows_come_by_time_and_then_by_name_whatever_their_order_was(tenant: Tenant, engine: Link) -> None:
+async def test_rows_come_by_time_and_then_by_name_whatever_their_order_was(tenant: Tenant, engine: Connection) -> None:
     rows = [latency(NOON + hour * HOUR, queue, phase) for hour in (0, 1) for queue in "ab" for phase in ("processing", "wait")]
     await publish(engine, tenant.id, "latency", TODAY, "hour", rows[::-1])
     assert (await read(tenant, "latency"))["items"] == [whole(row) for row in rows]
 
 
-async def test_rows_are_of_the_range_and_nothing_else(tenant: Tenant, engine: Link) -> None:
+async def test_rows_are_of_the_range_and_nothing_else(tenant: Tenant, engine: Connection) -> None:
     await publish(engine, tenant.id, "sessions", TODAY, "hour", [sessions(MIDNIGHT + hour * HOUR) for hour in range(24)])
     await publish(engine, tenant.id, "sessions", "20261115", "hour", [sessions(MIDNIGHT - HOUR), sessions(NOON)])
     found = await read(tenant, "sessions", since=MIDNIGHT - 90 * MINUTE, until=MIDNIGHT + 90 * MINUTE)
@@ -187,14 +189,14 @@ async def test_rows_are_of_the_range_and_nothing_else(tenant: Tenant, engine: Li
 @pytest.mark.parametrize(
     ("grain", "part", "unit"), [("day", "day", DAY), ("hour", "hour", HOUR), ("minute", "minute-12", MINUTE)]
 )
-async def test_each_grain_has_rows_of_its_own(tenant: Tenant, engine: Link, grain: str, part: str, unit: int) -> None:
+async def test_each_grain_has_rows_of_its_own(tenant: Tenant, engine: Connection, grain: str, part: str, unit: int) -> None:
     for name, at in (("day", MIDNIGHT), ("hour", NOON), ("minute-12", NOON + MINUTE)):
         await publish(engine, tenant.id, "sessions", TODAY, name, [sessions(at, touched=len(name))])
     [row] = (await read(tenant, "sessions", since=NOON, until=NOON + 2 * MINUTE, grain=grain))["items"]
     assert row["touched"] == len(part)
 
 
-async def test_the_last_day_by_the_hour_if_nothing_is_said(tenant: Tenant, engine: Link, clock: ShiftedClock) -> None:
+async def test_the_last_day_by_the_hour_if_nothing_is_said(tenant: Tenant, engine: Connection, clock: ShiftedClock) -> None:
     clock.ahead_ms = NOON + 30 * MINUTE - now_ms()
     await publish(engine, tenant.id, "usage", TODAY, "hour", [usage(NOON), usage(NOON + HOUR)])
     await publish(engine, tenant.id, "usage", "20261115", "hour", [usage(NOON - DAY - HOUR), usage(NOON - DAY)])
@@ -203,7 +205,7 @@ async def test_the_last_day_by_the_hour_if_nothing_is_said(tenant: Tenant, engin
     assert (found["grain"], found["from"], found["to"]) == ("hour", "2026-11-15T12:00:00.000Z", "2026-11-16T13:00:00.000Z")
 
 
-async def test_one_queue_is_asked_for(tenant: Tenant, engine: Link) -> None:
+async def test_one_queue_is_asked_for(tenant: Tenant, engine: Connection) -> None:
     for report in ("latency", "dead-letters", "backlog"):
         await publish(engine, tenant.id, report, TODAY, "hour", [ROW[report](NOON, queue) for queue in ("a", "b", "a.b")])
         found = await read(tenant, report, queue="a")
@@ -216,7 +218,7 @@ async def test_one_queue_is_asked_for(tenant: Tenant, engine: Link) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 1000])
-async def test_pages_have_every_row_once(tenant: Tenant, engine: Link, limit: int) -> None:
+async def test_pages_have_every_row_once(tenant: Tenant, engine: Connection, limit: int) -> None:
     rows = [
         dead_letters(MIDNIGHT + hour * HOUR, queue, reason)
         for hour in range(-3, 3)
@@ -237,7 +239,7 @@ async def test_pages_have_every_row_once(tenant: Tenant, engine: Link, limit: in
     assert dropped == 7
 
 
-async def test_a_list_goes_on_in_the_range_that_it_began_with(tenant: Tenant, engine: Link, clock: ShiftedClock) -> None:
+async def test_a_list_goes_on_in_the_range_that_it_began_with(tenant: Tenant, engine: Connection, clock: ShiftedClock) -> None:
     clock.ahead_ms = NOON + 30 * MINUTE - now_ms()
     await publish(engine, tenant.id, "usage", TODAY, "hour", [usage(NOON), usage(NOON + HOUR)])
     await publish(engine, tenant.id, "usage", "20261115", "hour", [usage(NOON - DAY)])
@@ -248,7 +250,9 @@ async def test_a_list_goes_on_in_the_range_that_it_began_with(tenant: Tenant, en
     assert (second["from"], second["to"], second["grain"]) == (first["from"], first["to"], first["grain"])
 
 
-async def test_a_page_that_would_cost_too_much_ends_early(tenant: Tenant, engine: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_would_cost_too_much_ends_early(
+    tenant: Tenant, engine: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "_BYTES_MAX", 500)
     monkeypatch.setattr(service, "_AT_ONCE", 2)
     for day in range(8):
@@ -264,7 +268,7 @@ async def test_a_page_that_would_cost_too_much_ends_early(tenant: Tenant, engine
 
 
 async def test_rows_are_read_anew_only_when_there_are_new_ones(
-    engine: Link, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    engine: Connection, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_times: list[bytes] = []
 
@@ -318,7 +322,7 @@ async def test_what_is_asked_wrongly_is_400(tenant: Tenant, report: str, query: 
     (await tenant.client.get(f"/v1/insights/{report}?{query}")).problem(400, "invalid-parameter")
 
 
-async def test_a_cursor_is_for_the_kind_of_report_that_gave_it_out(tenant: Tenant, engine: Link) -> None:
+async def test_a_cursor_is_for_the_kind_of_report_that_gave_it_out(tenant: Tenant, engine: Connection) -> None:
     await publish(engine, tenant.id, "health", "now", "all", [health("a"), health("b")])
     cursor = (await tenant.client.get("/v1/insights/health?limit=1")).ok()["nextCursor"]
     (await tenant.client.get(f"/v1/insights/latency?cursor={cursor}")).problem(400, "invalid-parameter")
@@ -337,7 +341,7 @@ async def test_times_at_the_edges_of_what_can_be_written_are_fine(tenant: Tenant
 # Who sees what
 
 
-async def test_a_tenants_results_are_its_own(tenant: Tenant, gateway: Gateway, engine: Link) -> None:
+async def test_a_tenants_results_are_its_own(tenant: Tenant, gateway: Gateway, engine: Connection) -> None:
     other = await gateway.tenant()
     for report in OVER_TIME:
         await publish(engine, tenant.id, report, TODAY, "hour", [ROW[report](NOON)])
@@ -349,7 +353,7 @@ async def test_a_tenants_results_are_its_own(tenant: Tenant, gateway: Gateway, e
     assert (await other.client.get("/v1/insights/health")).ok()["items"] == []
 
 
-async def test_results_that_say_they_are_anothers_are_not_shown(tenant: Tenant, engine: Link) -> None:
+async def test_results_that_say_they_are_anothers_are_not_shown(tenant: Tenant, engine: Connection) -> None:
     """Whose subject it is and who the body names must be the same."""
     await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON)], body={"tenant": "another"})
     await publish(engine, tenant.id, "backlog", TODAY, "hour", [backlog(NOON)], body={"report": "latency"})
@@ -357,7 +361,7 @@ async def test_results_that_say_they_are_anothers_are_not_shown(tenant: Tenant, 
         assert (await read(tenant, report))["items"] == []
 
 
-async def test_a_key_kept_to_some_queues_sees_their_rows_alone(tenant: Tenant, engine: Link) -> None:
+async def test_a_key_kept_to_some_queues_sees_their_rows_alone(tenant: Tenant, engine: Connection) -> None:
     narrow = await tenant.another_key(allowed_queues=("orders.*",))
     for report in ("latency", "dead-letters", "backlog"):
         rows = [ROW[report](NOON, queue) for queue in ("invoices", "orders.eu", "orders.us", "reorders.x")]
@@ -380,7 +384,7 @@ async def test_reports_need_the_scope_read(tenant: Tenant) -> None:
     (await publisher.client.get("/v1/insights/usage")).problem(403, "forbidden")
 
 
-async def test_results_go_with_their_tenant(tenant: Tenant, gateway: Gateway, engine: Link) -> None:
+async def test_results_go_with_their_tenant(tenant: Tenant, gateway: Gateway, engine: Connection) -> None:
     other = await gateway.tenant()
     for one in (tenant, other):
         await publish(engine, one.id, "latency", TODAY, "hour", [latency(NOON)])
@@ -407,7 +411,7 @@ async def test_results_go_with_their_tenant(tenant: Tenant, gateway: Gateway, en
     ],
     ids=range(9),
 )
-async def test_what_cannot_be_read_breaks_no_answer(tenant: Tenant, engine: Link, body: bytes) -> None:
+async def test_what_cannot_be_read_breaks_no_answer(tenant: Tenant, engine: Connection, body: bytes) -> None:
     before = metrics.unreadable._value.get()
     await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON)])
     await put(engine, f"insight.{tenant.id}.latency.20261115.hour", body)
@@ -418,14 +422,14 @@ async def test_what_cannot_be_read_breaks_no_answer(tenant: Tenant, engine: Link
     assert metrics.unreadable._value.get() == before + 2
 
 
-async def test_other_versions_and_times_that_are_none_are_left_out(tenant: Tenant, engine: Link) -> None:
+async def test_other_versions_and_times_that_are_none_are_left_out(tenant: Tenant, engine: Connection) -> None:
     await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON)], v=2)
     await publish(engine, tenant.id, "backlog", TODAY, "hour", [backlog(NOON)], computedAt="noon")
     for report in ("latency", "backlog"):
         assert (await read(tenant, report))["items"] == []
 
 
-async def test_good_rows_beside_bad_ones_are_shown_and_the_bad_ones_counted(tenant: Tenant, engine: Link) -> None:
+async def test_good_rows_beside_bad_ones_are_shown_and_the_bad_ones_counted(tenant: Tenant, engine: Connection) -> None:
     bad: list[Any] = [{**latency(NOON), "count": "many"}, {**latency(NOON), "time": "noon"}, {"queue": "q"}, 7, None]
     await publish(
         engine,

@@ -7,14 +7,14 @@ from tests.waiting import eventually
 
 from postroad.jetstream.bucket import Bucket, Follower, Value
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.kernel.errors import Conflict
 
 
 @pytest.fixture
-async def bucket(link: Link, committers: Committers, name: str) -> Bucket:
-    made = Bucket(link, name, committers)
+async def bucket(connection: Connection, committers: Committers, name: str) -> Bucket:
+    made = Bucket(connection, name, committers)
     await made.ensure()
     return made
 
@@ -135,13 +135,13 @@ async def test_a_deleted_key_cannot_be_updated_by_its_old_revision(bucket: Bucke
         await bucket.update("a", b"two", revision)
 
 
-async def test_a_bucket_keeps_as_many_revisions_as_asked(link: Link, committers: Committers, name: str) -> None:
+async def test_a_bucket_keeps_as_many_revisions_as_asked(connection: Connection, committers: Committers, name: str) -> None:
     for history, kept in ((1, 1), (3, 3)):
-        bucket = Bucket(link, f"{name}-{history}", committers)
+        bucket = Bucket(connection, f"{name}-{history}", committers)
         await bucket.ensure(history=history)
         for number in range(5):
             await bucket.put("a", b"%d" % number)
-        info = await stream_info(link, bucket.stream)
+        info = await stream_info(connection, bucket.stream)
         assert info is not None and info.state.messages == kept
 
 
@@ -213,8 +213,10 @@ async def test_a_follower_in_touch_says_so(bucket: Bucket) -> None:
         await eventually(lambda: asyncio.get_running_loop().time() - follower.out_of_touch_seconds > seen + 0.1)
 
 
-async def test_two_buckets_do_not_hear_each_other(link: Link, committers: Committers, bucket: Bucket, name: str) -> None:
-    other = Bucket(link, name + "-other", committers)
+async def test_two_buckets_do_not_hear_each_other(
+    connection: Connection, committers: Committers, bucket: Bucket, name: str
+) -> None:
+    other = Bucket(connection, name + "-other", committers)
     await other.ensure()
     async with _followed(bucket) as (changes, _):
         await other.put("a", b"elsewhere")

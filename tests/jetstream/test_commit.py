@@ -5,16 +5,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from tests.engine.streams import committer_of, draft, entries_of, make_stream
-from tests.servers import Cable, OpenLink, Server
+from tests.jetstream.streams import committer_of, draft, entries_of, make_stream
+from tests.servers import Cable, OpenConnection, Server
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import CommitPolicy, Committer, Committers, Draft, Stored
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import CommitPolicy, Committer, Committers, PendingMessage, PublishAck
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.protocol import header_lines
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUnavailable, Overloaded, PostroadError, TooLarge
 from postroad.kernel.ids import new_id
 
@@ -27,19 +27,21 @@ policies = pytest.mark.parametrize(
 )
 
 
-async def _outcomes(committer: Committer, drafts: Sequence[Draft]) -> list[Stored | BaseException]:
+async def _outcomes(committer: Committer, drafts: Sequence[PendingMessage]) -> list[PublishAck | BaseException]:
     async with asyncio.timeout(30):
         return await asyncio.gather(*[committer.append(one) for one in drafts], return_exceptions=True)
 
 
-async def _all_stored(committer: Committer, drafts: Sequence[Draft]) -> list[Stored]:
+async def _all_stored(committer: Committer, drafts: Sequence[PendingMessage]) -> list[PublishAck]:
     async with asyncio.timeout(30):
         return await asyncio.gather(*[committer.append(one) for one in drafts])
 
 
-async def _assert_stored_once(link: Link, stream: str, drafts: Sequence[Draft], stored: Sequence[Stored]) -> None:
+async def _assert_stored_once(
+    connection: Connection, stream: str, drafts: Sequence[PendingMessage], stored: Sequence[PublishAck]
+) -> None:
     """Each where its answer says, and nothing else."""
-    entries = {entry.sequence: entry for entry in await entries_of(link, stream)}
+    entries = {entry.sequence: entry for entry in await entries_of(connection, stream)}
     assert len(entries) == len(drafts) == len(stored)
     for one, place in zip(drafts, stored, strict=True):
         entry = entries.pop(place.sequence)
@@ -50,45 +52,47 @@ async def _assert_stored_once(link: Link, stream: str, drafts: Sequence[Draft], 
 # Storing
 
 
-async def test_a_message_is_stored_with_its_headers(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_a_message_is_stored_with_its_headers(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
     headers = header_lines([("X-Kind", "größe"), ("X-Other", "a\r\nb")])
-    stored = await committers.of(name).append(Draft(f"{name}.a", b"body", "id-1", headers))
-    assert stored == Stored(1, is_duplicate=False)
-    entry = await stream_reader.at(link, name, 1)
+    stored = await committers.of(name).append(PendingMessage(f"{name}.a", b"body", "id-1", headers))
+    assert stored == PublishAck(1, is_duplicate=False)
+    entry = await stream_reader.at(connection, name, 1)
     assert entry is not None and (entry.subject, entry.payload) == (f"{name}.a", b"body")
     assert entry.headers == {"Nats-Msg-Id": "id-1", "X-Kind": "größe", "X-Other": "a  b"}
 
 
 @policies
-async def test_many_at_once_are_each_stored_once_where_their_answers_say(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
+async def test_many_at_once_are_each_stored_once_where_their_answers_say(
+    connection: Connection, name: str, policy: CommitPolicy
+) -> None:
+    await make_stream(connection, name)
     drafts = [draft(f"{name}.{number % 7}", b"payload %d" % number) for number in range(200)]
-    stored = await _all_stored(committer_of(link, name, policy), drafts)
+    stored = await _all_stored(committer_of(connection, name, policy), drafts)
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(link, name, drafts, stored)
+    await _assert_stored_once(connection, name, drafts, stored)
 
 
 async def test_two_committers_of_one_stream_do_not_mix_up_their_answers(
-    link: Link, engine_url: str, open_link: OpenLink, name: str
+    connection: Connection, engine_url: str, open_connection: OpenConnection, name: str
 ) -> None:
-    await make_stream(link, name)
-    committers = [committer_of(link, name), committer_of(await open_link(engine_url), name)]
+    await make_stream(connection, name)
+    committers = [committer_of(connection, name), committer_of(await open_connection(engine_url), name)]
     drafts = [draft(f"{name}.a", b"payload %d" % number) for number in range(400)]
     stored = await asyncio.gather(*[committers[number % 2].append(one) for number, one in enumerate(drafts)])
-    await _assert_stored_once(link, name, drafts, stored)
+    await _assert_stored_once(connection, name, drafts, stored)
 
 
-async def test_one_caller_after_another_are_stored_in_order(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_one_caller_after_another_are_stored_in_order(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
     assert [(await committers.of(name).append(draft(f"{name}.a"))).sequence for _ in range(20)] == list(range(1, 21))
 
 
-async def test_more_bytes_than_one_batch_takes_are_all_stored(link: Link, name: str) -> None:
-    await make_stream(link, name)
+async def test_more_bytes_than_one_batch_takes_are_all_stored(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
     drafts = [draft(f"{name}.a", bytes([number]) * 300_000) for number in range(40)]
-    stored = await _all_stored(committer_of(link, name), drafts)
-    await _assert_stored_once(link, name, drafts, stored)
+    stored = await _all_stored(committer_of(connection, name), drafts)
+    await _assert_stored_once(connection, name, drafts, stored)
 
 
 async def test_a_process_has_one_committer_for_a_stream(committers: Committers, name: str) -> None:
@@ -103,9 +107,9 @@ async def test_a_process_has_one_committer_for_a_stream(committers: Committers, 
 
 
 @policies
-async def test_a_condition_that_fails_in_the_middle_fails_alone(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name, policy)
+async def test_a_condition_that_fails_in_the_middle_fails_alone(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, policy)
     taken = await committer.append(draft(f"{name}.taken"))
     drafts = [draft(f"{name}.plain.{number % 3}", b"%d" % number) for number in range(60)]
     drafts[20:20] = [draft(f"{name}.new", b"holds", after=0)]
@@ -115,37 +119,37 @@ async def test_a_condition_that_fails_in_the_middle_fails_alone(link: Link, name
     failed = [one.payload for one, outcome in zip(drafts, outcomes, strict=True) if isinstance(outcome, BaseException)]
     assert failed == [b"does not hold"]
     assert [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)] == [Conflict]
-    payloads = [entry.payload for entry in await entries_of(link, name)]
+    payloads = [entry.payload for entry in await entries_of(connection, name)]
     assert sorted(payloads) == sorted([b"x", *(one.payload for one in drafts if one.payload != b"does not hold")])
     for one, outcome in zip(drafts, outcomes, strict=True):
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, PublishAck):
             assert payloads[outcome.sequence - 1] == one.payload
 
 
 @policies
-async def test_of_many_who_want_to_be_the_first_one_is(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
+async def test_of_many_who_want_to_be_the_first_one_is(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
     outcomes = await _outcomes(
-        committer_of(link, name, policy), [draft(f"{name}.a", b"%d" % number, after=0) for number in range(30)]
+        committer_of(connection, name, policy), [draft(f"{name}.a", b"%d" % number, after=0) for number in range(30)]
     )
-    assert Counter(type(outcome) for outcome in outcomes) == {Stored: 1, Conflict: 29}
-    winner = next(number for number, outcome in enumerate(outcomes) if isinstance(outcome, Stored))
-    assert [entry.payload for entry in await entries_of(link, name)] == [b"%d" % winner]
+    assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 1, Conflict: 29}
+    winner = next(number for number, outcome in enumerate(outcomes) if isinstance(outcome, PublishAck))
+    assert [entry.payload for entry in await entries_of(connection, name)] == [b"%d" % winner]
 
 
-async def test_a_condition_may_look_at_another_subject(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name)
+async def test_a_condition_may_look_at_another_subject(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
     meta = (await committer.append(draft(f"{name}.meta"))).sequence
 
-    def fenced(number: int) -> Draft:
+    def fenced(number: int) -> PendingMessage:
         fence = [
             ("Nats-Expected-Last-Subject-Sequence", str(meta)),
             ("Nats-Expected-Last-Subject-Sequence-Subject", f"{name}.meta"),
         ]
-        return Draft(f"{name}.data", b"%d" % number, new_id(), header_lines(fence), is_conditional=True)
+        return PendingMessage(f"{name}.data", b"%d" % number, new_id(), header_lines(fence), is_conditional=True)
 
-    assert {type(outcome) for outcome in await _outcomes(committer, [fenced(number) for number in range(30)])} == {Stored}
+    assert {type(outcome) for outcome in await _outcomes(committer, [fenced(number) for number in range(30)])} == {PublishAck}
     await committer.append(draft(f"{name}.meta"))
     assert {type(outcome) for outcome in await _outcomes(committer, [fenced(number) for number in range(30)])} == {Conflict}
 
@@ -153,171 +157,177 @@ async def test_a_condition_may_look_at_another_subject(link: Link, name: str) ->
 # Ids
 
 
-async def test_an_id_that_is_known_is_a_duplicate_with_the_first_ones_sequence(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name)
+async def test_an_id_that_is_known_is_a_duplicate_with_the_first_ones_sequence(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
     await committer.append(draft(f"{name}.a"))
     first = await committer.append(draft(f"{name}.a", b"first", message_id="same"))
     again = await committer.append(draft(f"{name}.a", b"again", message_id="same"))
-    assert (first, again) == (Stored(2), Stored(2, is_duplicate=True))
-    assert [entry.payload for entry in await entries_of(link, name)] == [b"x", b"first"]
+    assert (first, again) == (PublishAck(2), PublishAck(2, is_duplicate=True))
+    assert [entry.payload for entry in await entries_of(connection, name)] == [b"x", b"first"]
 
 
 @policies
-async def test_an_id_that_is_known_is_found_among_many_new_ones(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name, policy)
+async def test_an_id_that_is_known_is_found_among_many_new_ones(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, policy)
     first = await committer.append(draft(f"{name}.a", b"first", message_id="same"))
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(60)]
     drafts[30:30] = [draft(f"{name}.a", b"again", message_id="same")]
     outcomes = await _outcomes(committer, drafts)
-    assert outcomes.pop(30) == Stored(first.sequence, is_duplicate=True)
+    assert outcomes.pop(30) == PublishAck(first.sequence, is_duplicate=True)
     del drafts[30]
-    stored = [outcome for outcome in outcomes if isinstance(outcome, Stored)]
+    stored = [outcome for outcome in outcomes if isinstance(outcome, PublishAck)]
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(link, name, [draft(f"{name}.a", b"first", message_id="same"), *drafts], [first, *stored])
+    await _assert_stored_once(connection, name, [draft(f"{name}.a", b"first", message_id="same"), *drafts], [first, *stored])
 
 
 @policies
-async def test_an_id_that_comes_twice_at_once_is_stored_once(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
+async def test_an_id_that_comes_twice_at_once_is_stored_once(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(40)]
     drafts += [draft(f"{name}.a", b"twin", message_id="twin"), draft(f"{name}.a", b"twin", message_id="twin")]
-    outcomes = [outcome for outcome in await _outcomes(committer_of(link, name, policy), drafts) if isinstance(outcome, Stored)]
+    outcomes = [
+        outcome for outcome in await _outcomes(committer_of(connection, name, policy), drafts) if isinstance(outcome, PublishAck)
+    ]
     assert len(outcomes) == 42
     twins = outcomes[-2:]
     assert twins[0].sequence == twins[1].sequence
     assert sorted(twin.is_duplicate for twin in twins) == [False, True]
-    assert len(await entries_of(link, name)) == 41
+    assert len(await entries_of(connection, name)) == 41
 
 
 @pytest.mark.parametrize("after", [None, 0], ids=["plain", "conditional"])
 @pytest.mark.parametrize("others", [0, 30])
 async def test_a_lost_answer_is_asked_for_again_and_is_no_duplicate_to_the_caller(
-    link: Link, cable: Cable, open_link: OpenLink, name: str, others: int, after: int | None
+    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, others: int, after: int | None
 ) -> None:
     """The message was stored by the try whose answer was lost. If it had a condition, that no longer holds for this reason."""
-    await make_stream(link, name)
-    committer = committer_of(await open_link(cable.url), name)
+    await make_stream(connection, name)
+    committer = committer_of(await open_connection(cable.url), name)
     cable.is_deaf = True
     drafts = [draft(f"{name}.{number}", b"%d" % number, after=after) for number in range(1 + others)]
     appending = asyncio.ensure_future(_outcomes(committer, drafts))
     await asyncio.wait_for(cable.swallowed.wait(), 5)
-    await eventually(lambda: _count(link, name))
+    await eventually(lambda: _count(connection, name))
     cable.cut()
-    outcomes = [outcome for outcome in await appending if isinstance(outcome, Stored)]
+    outcomes = [outcome for outcome in await appending if isinstance(outcome, PublishAck)]
     assert not any(outcome.is_duplicate for outcome in outcomes)
-    await _assert_stored_once(link, name, drafts, outcomes)
+    await _assert_stored_once(connection, name, drafts, outcomes)
 
 
-async def _count(link: Link, stream: str) -> int:
-    info = await stream_info(link, stream)
+async def _count(connection: Connection, stream: str) -> int:
+    info = await stream_info(connection, stream)
     return info.state.messages if info else 0
 
 
 # Together or not at all
 
 
-async def test_what_belongs_together_is_stored_together(link: Link, name: str) -> None:
-    await make_stream(link, name)
+async def test_what_belongs_together_is_stored_together(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
     drafts = [draft(f"{name}.marker", b"marker", after=0), draft(f"{name}.ready", b"message")]
-    stored = await committer_of(link, name).append_together(drafts)
-    await _assert_stored_once(link, name, drafts, stored)
+    stored = await committer_of(connection, name).append_together(drafts)
+    await _assert_stored_once(connection, name, drafts, stored)
 
 
 @policies
-async def test_what_belongs_together_is_refused_together(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name, policy)
+async def test_what_belongs_together_is_refused_together(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, policy)
     await committer.append(draft(f"{name}.marker", b"first"))
     refused = [draft(f"{name}.ready", b"never"), draft(f"{name}.marker", b"never", after=0)]
     others = [draft(f"{name}.ready", b"other") for _ in range(30)]
-    together = asyncio.ensure_future(committer.append_together(refused))
+    run_together = asyncio.ensure_future(committer.append_together(refused))
     outcomes = await _outcomes(committer, others)
     with pytest.raises(Conflict):
-        await together
-    assert {type(outcome) for outcome in outcomes} == {Stored}
-    assert Counter(entry.payload for entry in await entries_of(link, name)) == {b"first": 1, b"other": 30}
+        await run_together
+    assert {type(outcome) for outcome in outcomes} == {PublishAck}
+    assert Counter(entry.payload for entry in await entries_of(connection, name)) == {b"first": 1, b"other": 30}
 
 
 @policies
-async def test_many_who_belong_together_are_each_where_their_answers_say(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name, policy)
+async def test_many_who_belong_together_are_each_where_their_answers_say(
+    connection: Connection, name: str, policy: CommitPolicy
+) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, policy)
     units = [[draft(f"{name}.a", b"%d of %d" % (part, number)) for part in range(1 + number % 3)] for number in range(60)]
     stored = await asyncio.gather(*[committer.append_together(unit) for unit in units])
     assert [len(places) for places in stored] == [len(unit) for unit in units]
     for places in stored:
         assert [place.sequence for place in places] == list(range(places[0].sequence, places[0].sequence + len(places)))
     flat = [place for places in stored for place in places]
-    await _assert_stored_once(link, name, [one for unit in units for one in unit], flat)
+    await _assert_stored_once(connection, name, [one for unit in units for one in unit], flat)
 
 
-async def test_many_pairs_at_once_are_each_whole_or_absent(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name)
+async def test_many_pairs_at_once_are_each_whole_or_absent(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
     pairs = [[draft(f"{name}.marker.{number % 20}", after=0), draft(f"{name}.ready", b"%d" % number)] for number in range(60)]
     outcomes = await asyncio.gather(*[committer.append_together(pair) for pair in pairs], return_exceptions=True)
     assert Counter(type(outcome) for outcome in outcomes) == {tuple: 20, Conflict: 40}
     won = {b"%d" % number for number, outcome in enumerate(outcomes) if isinstance(outcome, tuple)}
-    assert {entry.payload for entry in await entries_of(link, name, f"{name}.ready")} == won
-    assert len(await entries_of(link, name, f"{name}.marker.*")) == 20
+    assert {entry.payload for entry in await entries_of(connection, name, f"{name}.ready")} == won
+    assert len(await entries_of(connection, name, f"{name}.marker.*")) == 20
 
 
 @pytest.mark.parametrize("after", [None, 0], ids=["plain", "conditional"])
 @pytest.mark.parametrize("others", [0, 30])
 async def test_a_lost_answer_to_what_belongs_together_is_asked_for_again(
-    link: Link, cable: Cable, open_link: OpenLink, name: str, after: int | None, others: int
+    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, after: int | None, others: int
 ) -> None:
-    await make_stream(link, name)
-    committer = committer_of(await open_link(cable.url), name)
+    await make_stream(connection, name)
+    committer = committer_of(await open_connection(cable.url), name)
     cable.is_deaf = True
     drafts = [draft(f"{name}.a", b"one", after=after), draft(f"{name}.b", b"two")]
     more = [draft(f"{name}.c", b"%d" % number) for number in range(others)]
-    together = asyncio.ensure_future(committer.append_together(drafts))
+    run_together = asyncio.ensure_future(committer.append_together(drafts))
     appending = asyncio.ensure_future(_all_stored(committer, more))
     await asyncio.wait_for(cable.swallowed.wait(), 5)
-    await eventually(lambda: _count(link, name))
+    await eventually(lambda: _count(connection, name))
     cable.cut()
-    stored = [*await asyncio.wait_for(together, 5), *await asyncio.wait_for(appending, 5)]
+    stored = [*await asyncio.wait_for(run_together, 5), *await asyncio.wait_for(appending, 5)]
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(link, name, drafts + more, stored)
+    await _assert_stored_once(connection, name, drafts + more, stored)
 
 
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
-async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(link: Link, name: str, allow_rollup_hdrs: bool) -> None:
-    await make_stream(link, name, allow_rollup_hdrs=allow_rollup_hdrs)
-    committer = committer_of(link, name)
+async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(
+    connection: Connection, name: str, allow_rollup_hdrs: bool
+) -> None:
+    await make_stream(connection, name, allow_rollup_hdrs=allow_rollup_hdrs)
+    committer = committer_of(connection, name)
     drafts = [draft(f"{name}.a", b"one"), draft(f"{name}.b", b"two")]
-    assert list(await committer.append_together(drafts)) == [Stored(1), Stored(2)]
-    assert list(await committer.append_together(drafts)) == [Stored(1, is_duplicate=True), Stored(2, is_duplicate=True)]
-    assert await _count(link, name) == 2
+    assert list(await committer.append_together(drafts)) == [PublishAck(1), PublishAck(2)]
+    assert list(await committer.append_together(drafts)) == [PublishAck(1, is_duplicate=True), PublishAck(2, is_duplicate=True)]
+    assert await _count(connection, name) == 2
 
 
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
 @pytest.mark.parametrize("known_first", [False, True])
 async def test_one_known_id_among_what_belongs_together_stores_nothing_of_it(
-    link: Link, name: str, known_first: bool, allow_rollup_hdrs: bool
+    connection: Connection, name: str, known_first: bool, allow_rollup_hdrs: bool
 ) -> None:
-    await make_stream(link, name, allow_rollup_hdrs=allow_rollup_hdrs)
-    committer = committer_of(link, name)
+    await make_stream(connection, name, allow_rollup_hdrs=allow_rollup_hdrs)
+    committer = committer_of(connection, name)
     known = draft(f"{name}.a", b"known")
     await committer.append(known)
     with pytest.raises(EngineRefused):
         await committer.append_together([known, draft(f"{name}.b")] if known_first else [draft(f"{name}.b"), known])
-    assert await _count(link, name) == 1
+    assert await _count(connection, name) == 1
 
 
-async def test_each_of_many_gets_its_own_outcome(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name)
+async def test_each_of_many_gets_its_own_outcome(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
     await committer.append(draft(f"{name}.taken"))
     units = [[draft(f"{name}.a", b"%d" % number)] for number in range(30)]
     units[10:10] = [[draft(f"{name}.b", b"never"), draft(f"{name}.taken", b"never", after=0)]]
-    units[20:20] = [[draft(f"{name}.a", b"x" * link.max_payload)]]
+    units[20:20] = [[draft(f"{name}.a", b"x" * connection.max_payload)]]
     outcomes = await committer.append_each(units)
     assert [type(outcome) for outcome in outcomes] == [tuple] * 10 + [Conflict] + [tuple] * 9 + [TooLarge] + [tuple] * 11
-    payloads = {entry.sequence: entry.payload for entry in await entries_of(link, name)}
+    payloads = {entry.sequence: entry.payload for entry in await entries_of(connection, name)}
     for unit, outcome in zip(units, outcomes, strict=True):
         if not isinstance(outcome, PostroadError):
             assert [payloads[place.sequence] for place in outcome] == [one.payload for one in unit]
@@ -328,83 +338,83 @@ async def test_each_of_many_gets_its_own_outcome(link: Link, name: str) -> None:
 
 
 @policies
-async def test_a_full_stream_takes_exactly_what_it_has_room_for(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name, max_msgs=25, discard="new")
+async def test_a_full_stream_takes_exactly_what_it_has_room_for(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name, max_msgs=25, discard="new")
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(60)]
-    outcomes = await _outcomes(committer_of(link, name, policy), drafts)
-    assert Counter(type(outcome) for outcome in outcomes) == {Stored: 25, EngineFull: 35}
-    kept = [(one, outcome) for one, outcome in zip(drafts, outcomes, strict=True) if isinstance(outcome, Stored)]
-    await _assert_stored_once(link, name, [one for one, _ in kept], [place for _, place in kept])
+    outcomes = await _outcomes(committer_of(connection, name, policy), drafts)
+    assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 25, EngineFull: 35}
+    kept = [(one, outcome) for one, outcome in zip(drafts, outcomes, strict=True) if isinstance(outcome, PublishAck)]
+    await _assert_stored_once(connection, name, [one for one, _ in kept], [place for _, place in kept])
     problem = next(outcome for outcome in outcomes if isinstance(outcome, EngineFull))
     assert problem.retry_after
 
 
-async def test_a_full_stream_has_room_again_for_as_much_as_was_removed(link: Link, name: str) -> None:
-    await make_stream(link, name, max_bytes=5000, discard="new")
-    committer = committer_of(link, name)
+async def test_a_full_stream_has_room_again_for_as_much_as_was_removed(connection: Connection, name: str) -> None:
+    await make_stream(connection, name, max_bytes=5000, discard="new")
+    committer = committer_of(connection, name)
     outcomes = await _outcomes(committer, [draft(f"{name}.a", b"x" * 1000) for _ in range(20)])
-    assert Counter(type(outcome) for outcome in outcomes) == {Stored: 4, EngineFull: 16}
+    assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 4, EngineFull: 16}
 
 
-async def test_what_the_engine_would_not_take_is_not_sent(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    backlog = Backlog(100 * 1024 * 1024)
-    committer = Committer(link, name, CommitPolicy(), backlog)
+async def test_what_the_engine_would_not_take_is_not_sent(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(100 * 1024 * 1024)
+    committer = Committer(connection, name, CommitPolicy(), backlog)
     with pytest.raises(TooLarge):
-        await committer.append(draft(f"{name}.a", b"x" * link.max_payload))
+        await committer.append(draft(f"{name}.a", b"x" * connection.max_payload))
     with pytest.raises(TooLarge):
-        await committer.append_together([draft(f"{name}.a"), draft(f"{name}.a", b"x" * link.max_payload)])
-    assert link.is_up
+        await committer.append_together([draft(f"{name}.a"), draft(f"{name}.a", b"x" * connection.max_payload)])
+    assert connection.is_up
     assert (await committer.append(draft(f"{name}.a"))).sequence == 1
     assert backlog.bytes == 0
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "€", "😀"])
 async def test_the_largest_message_that_is_taken_is_not_too_large_for_the_engine(
-    own_server: Server, open_link: OpenLink, name: str, letter: str
+    own_server: Server, open_connection: OpenConnection, name: str, letter: str
 ) -> None:
     """The engine counts bytes, headers included, and hangs up on who sends more."""
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
     hang_ups: list[None] = []
-    link.on_reconnect(lambda: hang_ups.append(None))
+    connection.on_reconnect(lambda: hang_ups.append(None))
     headers = header_lines([("X-Note", letter * 5000)])
-    empty = Draft(f"{name}.a", b"", new_id(), headers)
-    largest = Draft(f"{name}.a", b"x" * (link.max_payload - empty.size), new_id(), headers)
-    assert largest.size == link.max_payload
-    committer = committer_of(link, name, CommitPolicy(try_seconds=0.5, deadline_seconds=2))
+    empty = PendingMessage(f"{name}.a", b"", new_id(), headers)
+    largest = PendingMessage(f"{name}.a", b"x" * (connection.max_payload - empty.size), new_id(), headers)
+    assert largest.size == connection.max_payload
+    committer = committer_of(connection, name, CommitPolicy(try_seconds=0.5, deadline_seconds=2))
     outcomes = await _outcomes(committer, [largest, *[draft(f"{name}.a") for _ in range(20)]])
-    assert {type(outcome) for outcome in outcomes} == {Stored}
+    assert {type(outcome) for outcome in outcomes} == {PublishAck}
     assert not hang_ups
 
 
-async def test_a_stream_may_set_a_smaller_limit(link: Link, name: str) -> None:
-    await make_stream(link, name, max_msg_size=1000)
+async def test_a_stream_may_set_a_smaller_limit(connection: Connection, name: str) -> None:
+    await make_stream(connection, name, max_msg_size=1000)
     outcomes = await _outcomes(
-        committer_of(link, name), [draft(f"{name}.a", b"x" * size) for size in [10] * 20 + [2000] + [10] * 20]
+        committer_of(connection, name), [draft(f"{name}.a", b"x" * size) for size in [10] * 20 + [2000] + [10] * 20]
     )
-    assert Counter(type(outcome) for outcome in outcomes) == {Stored: 40, TooLarge: 1}
+    assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 40, TooLarge: 1}
     assert isinstance(outcomes[20], TooLarge)
 
 
-async def test_who_comes_when_too_much_is_waiting_is_turned_away_and_may_come_back(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    backlog = Backlog(20_000)
-    committer = Committer(link, name, CommitPolicy(), backlog)
+async def test_who_comes_when_too_much_is_waiting_is_turned_away_and_may_come_back(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(20_000)
+    committer = Committer(connection, name, CommitPolicy(), backlog)
     outcomes = await _outcomes(committer, [draft(f"{name}.a", b"x" * 1000) for _ in range(50)])
     counted = Counter(type(outcome) for outcome in outcomes)
-    assert counted[Stored] + counted[Overloaded] == 50 and 5 <= counted[Stored] <= 20
+    assert counted[PublishAck] + counted[Overloaded] == 50 and 5 <= counted[PublishAck] <= 20
     assert all(outcome.retry_after for outcome in outcomes if isinstance(outcome, Overloaded))
-    assert len(await entries_of(link, name)) == counted[Stored], "who is turned away has stored nothing"
+    assert len(await entries_of(connection, name)) == counted[PublishAck], "who is turned away has stored nothing"
     assert backlog.bytes == 0
-    assert isinstance(await committer.append(draft(f"{name}.a", b"x" * 1000)), Stored)
+    assert isinstance(await committer.append(draft(f"{name}.a", b"x" * 1000)), PublishAck)
     with pytest.raises(Overloaded):
         await committer.append(draft(f"{name}.a", b"x" * 20_000))
 
 
-async def test_what_one_stream_has_waiting_counts_for_all(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committers = Committers(link, CommitPolicy(), Backlog(10_000))
+async def test_what_one_stream_has_waiting_counts_for_all(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(10_000))
     first = asyncio.ensure_future(committers.of(name).append(draft(f"{name}.a", b"x" * 8000)))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
@@ -416,10 +426,10 @@ async def test_what_one_stream_has_waiting_counts_for_all(link: Link, name: str)
 
 
 @policies
-async def test_callers_who_leave_do_not_disturb_the_others(link: Link, name: str, policy: CommitPolicy) -> None:
-    await make_stream(link, name)
-    backlog = Backlog(64 * 1024 * 1024)
-    committer = Committer(link, name, policy, backlog)
+async def test_callers_who_leave_do_not_disturb_the_others(connection: Connection, name: str, policy: CommitPolicy) -> None:
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(64 * 1024 * 1024)
+    committer = Committer(connection, name, policy, backlog)
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(200)]
     tasks = [asyncio.create_task(committer.append(one)) for one in drafts]
     await asyncio.sleep(0)  # they have started, and nothing is answered
@@ -427,31 +437,31 @@ async def test_callers_who_leave_do_not_disturb_the_others(link: Link, name: str
         tasks[number].cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
-    by_payload = {entry.payload: entry.sequence for entry in await entries_of(link, name)}
+    by_payload = {entry.payload: entry.sequence for entry in await entries_of(connection, name)}
     for one, outcome in zip(drafts[1::2], outcomes[1::2], strict=True):
-        assert isinstance(outcome, Stored) and by_payload[one.payload] == outcome.sequence
+        assert isinstance(outcome, PublishAck) and by_payload[one.payload] == outcome.sequence
     await eventually(lambda: backlog.bytes == 0)
 
 
-async def test_when_all_callers_leave_the_next_one_is_served(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    backlog = Backlog(64 * 1024 * 1024)
-    committer = Committer(link, name, CommitPolicy(), backlog)
+async def test_when_all_callers_leave_the_next_one_is_served(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(64 * 1024 * 1024)
+    committer = Committer(connection, name, CommitPolicy(), backlog)
     tasks = [asyncio.create_task(committer.append(draft(f"{name}.a"))) for _ in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     async with asyncio.timeout(5):
-        assert isinstance(await committer.append(draft(f"{name}.a", b"last")), Stored)
+        assert isinstance(await committer.append(draft(f"{name}.a", b"last")), PublishAck)
     await eventually(lambda: backlog.bytes == 0)
-    assert b"last" in [entry.payload for entry in await entries_of(link, name)]
+    assert b"last" in [entry.payload for entry in await entries_of(connection, name)]
 
 
-async def test_every_way_to_fail_gives_the_room_back(link: Link, name: str) -> None:
-    await make_stream(link, name, max_msgs=3, discard="new")
-    backlog = Backlog(64 * 1024 * 1024)
-    committer = Committer(link, name, CommitPolicy(), backlog)
+async def test_every_way_to_fail_gives_the_room_back(connection: Connection, name: str) -> None:
+    await make_stream(connection, name, max_msgs=3, discard="new")
+    backlog = WriteBufferLimit(64 * 1024 * 1024)
+    committer = Committer(connection, name, CommitPolicy(), backlog)
     for drafts in (
         [draft(f"{name}.a")],
         [draft(f"{name}.a", after=0), draft(f"{name}.a", after=0)],
@@ -464,26 +474,26 @@ async def test_every_way_to_fail_gives_the_room_back(link: Link, name: str) -> N
     assert backlog.bytes == 0
 
 
-async def test_a_message_that_cannot_be_encoded_fails_alone(link: Link, name: str) -> None:
+async def test_a_message_that_cannot_be_encoded_fails_alone(connection: Connection, name: str) -> None:
     """Nobody may send such a thing, but a mistake must not leave its caller, or others, waiting for ever."""
-    await make_stream(link, name)
-    backlog = Backlog(64 * 1024 * 1024)
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(64 * 1024 * 1024)
     drafts = [draft(f"{name}.a") for _ in range(30)]
     drafts[10] = draft(f"{name}.a", message_id="lone \ud800 surrogate")
-    outcomes = await _outcomes(Committer(link, name, CommitPolicy(), backlog), drafts)
-    assert Counter(type(outcome) for outcome in outcomes) == {Stored: 29, UnicodeEncodeError: 1}
+    outcomes = await _outcomes(Committer(connection, name, CommitPolicy(), backlog), drafts)
+    assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 29, UnicodeEncodeError: 1}
     assert isinstance(outcomes[10], UnicodeEncodeError)
     assert backlog.bytes == 0
 
 
 @pytest.mark.parametrize("waiting", [1, 50])
 async def test_while_the_engine_is_away_the_answer_is_unavailable_at_the_deadline(
-    own_server: Server, open_link: OpenLink, name: str, waiting: int
+    own_server: Server, open_connection: OpenConnection, name: str, waiting: int
 ) -> None:
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
-    backlog = Backlog(64 * 1024 * 1024)
-    committer = Committer(link, name, CommitPolicy(deadline_seconds=0.5), backlog)
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
+    backlog = WriteBufferLimit(64 * 1024 * 1024)
+    committer = Committer(connection, name, CommitPolicy(deadline_seconds=0.5), backlog)
     own_server.kill()
     started = time.monotonic()
     outcomes = await _outcomes(committer, [draft(f"{name}.a") for _ in range(waiting)])
@@ -493,17 +503,17 @@ async def test_while_the_engine_is_away_the_answer_is_unavailable_at_the_deadlin
     assert backlog.bytes == 0
     own_server.start()
     async with asyncio.timeout(5):
-        await link.wait_up()
-        assert isinstance(await committer.append(draft(f"{name}.a")), Stored)
+        await connection.wait_up()
+        assert isinstance(await committer.append(draft(f"{name}.a")), PublishAck)
 
 
 async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     """The connection stands, but nothing comes: the deadline holds, however long one try may take."""
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
-    committer = committer_of(link, name, CommitPolicy(try_seconds=5, deadline_seconds=0.5))
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, CommitPolicy(try_seconds=5, deadline_seconds=0.5))
     assert own_server.process is not None
     own_server.process.send_signal(signal.SIGSTOP)
     try:
@@ -517,32 +527,34 @@ async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
 
 @pytest.mark.parametrize("waiting", [1, 50])
 async def test_a_try_that_nobody_answers_is_made_again_before_the_deadline(
-    link: Link, cable: Cable, open_link: OpenLink, name: str, waiting: int
+    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, waiting: int
 ) -> None:
     """The connection stands, but the first answers do not come: each is asked for again, and is there once."""
-    await make_stream(link, name)
+    await make_stream(connection, name)
     policy = CommitPolicy(batch_from=10_000, try_seconds=0.3, deadline_seconds=20)
-    committer = committer_of(await open_link(cable.url), name, policy)
+    committer = committer_of(await open_connection(cable.url), name, policy)
     cable.is_deaf = True
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(waiting)]
     appending = asyncio.ensure_future(_all_stored(committer, drafts))
     await asyncio.wait_for(cable.swallowed.wait(), 5)
-    await eventually(lambda: _has(link, name, waiting))
+    await eventually(lambda: _has(connection, name, waiting))
     cable.is_deaf = False
     stored = await appending
     assert not any(one.is_duplicate for one in stored)
-    await _assert_stored_once(link, name, drafts, stored)
+    await _assert_stored_once(connection, name, drafts, stored)
     assert (committer._alone, committer._alone_in_flight) == ({}, 0)
 
 
-async def _has(link: Link, stream: str, count: int) -> bool:
-    return await _count(link, stream) == count
+async def _has(connection: Connection, stream: str, count: int) -> bool:
+    return await _count(connection, stream) == count
 
 
-async def test_who_waits_for_a_stream_that_is_gone_is_told_so(own_server: Server, open_link: OpenLink, name: str) -> None:
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
-    committer = committer_of(link, name, CommitPolicy(try_seconds=0.3, deadline_seconds=20))
+async def test_who_waits_for_a_stream_that_is_gone_is_told_so(
+    own_server: Server, open_connection: OpenConnection, name: str
+) -> None:
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, CommitPolicy(try_seconds=0.3, deadline_seconds=20))
     assert own_server.process is not None
     own_server.process.send_signal(signal.SIGSTOP)
     try:
@@ -556,18 +568,18 @@ async def test_who_waits_for_a_stream_that_is_gone_is_told_so(own_server: Server
         own_server.process.send_signal(signal.SIGCONT)
 
 
-async def test_a_stream_that_is_not_there_is_unavailable(link: Link, name: str) -> None:
+async def test_a_stream_that_is_not_there_is_unavailable(connection: Connection, name: str) -> None:
     with pytest.raises(EngineUnavailable):
-        await committer_of(link, name, CommitPolicy(deadline_seconds=0.3)).append(draft(f"{name}.a"))
+        await committer_of(connection, name, CommitPolicy(deadline_seconds=0.3)).append(draft(f"{name}.a"))
 
 
 async def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
-    committer = committer_of(link, name, CommitPolicy(deadline_seconds=30))
-    acknowledged: dict[int, Draft] = {}
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
+    committer = committer_of(connection, name, CommitPolicy(deadline_seconds=30))
+    acknowledged: dict[int, PendingMessage] = {}
     drafts = iter([draft(f"{name}.{number % 5}", b"message %d" % number) for number in range(2000)])
 
     async def write_on() -> None:
@@ -580,7 +592,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed
         for at in (400, 1200):
             await eventually(lambda at=at: len(acknowledged) >= at, seconds=20)  # type: ignore[misc]
             own_server.kill()
-            await eventually(lambda: not link.is_up)
+            await eventually(lambda: not connection.is_up)
             own_server.start()
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -588,7 +600,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed
         for _ in range(64):
             group.create_task(write_on())
     assert len(acknowledged) == 2000
-    stored = {entry.sequence: entry for entry in await entries_of(link, name)}
+    stored = {entry.sequence: entry for entry in await entries_of(connection, name)}
     assert len(stored) == 2000
     for sequence, one in acknowledged.items():
         assert (stored[sequence].payload, stored[sequence].headers["Nats-Msg-Id"]) == (one.payload, one.id)

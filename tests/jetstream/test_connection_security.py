@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.kernel.errors import EngineUnavailable
 from postroad.runtime.embedded_server import find_server, free_port
@@ -72,14 +72,14 @@ def certificate(
     return made, key
 
 
-async def works(settings: LinkSettings) -> bool:
-    link = Link(settings)
-    await link.open(deadline=1)
+async def works(settings: ConnectionSettings) -> bool:
+    connection = Connection(settings)
+    await connection.open(deadline=1)
     try:
-        await ensure_stream(link, StreamSpec("CHECK", ("check.>",)))
-        return link.is_up
+        await ensure_stream(connection, StreamSpec("CHECK", ("check.>",)))
+        return connection.is_up
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def test_a_server_with_tls_takes_our_certificate_and_nobody_without_one(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ async def test_a_server_with_tls_takes_our_certificate_and_nobody_without_one(tm
     files = f'cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key", ca_file: "{tmp_path}/authority.pem"'
     configuration = f'listen: "127.0.0.1:{port}"\ntls {{ {files}, verify: true }}\njetstream {{ store_dir: "{tmp_path}/js" }}\n'
     url = f"tls://127.0.0.1:{port}"
-    ours = LinkSettings(
+    ours = ConnectionSettings(
         (url,), tls_ca=tmp_path / "authority.pem", tls_cert=tmp_path / "client.pem", tls_key=tmp_path / "client.key"
     )
 
     with server(tmp_path, configuration):
         assert await works(ours)
         with pytest.raises(EngineUnavailable):  # no client certificate
-            await works(LinkSettings((url,), tls_ca=tmp_path / "authority.pem"))
+            await works(ConnectionSettings((url,), tls_ca=tmp_path / "authority.pem"))
         with pytest.raises(EngineUnavailable):  # a server that our authority does not vouch for
             await works(replace(ours, tls_ca=tmp_path / "other.pem"))
 
@@ -166,8 +166,8 @@ async def test_a_server_in_operator_mode_takes_our_credentials_file_and_nobody_w
 
     with server(tmp_path, configuration):
         url = f"nats://127.0.0.1:{port}"
-        assert await works(LinkSettings((url,), credentials_file=tmp_path / "user.creds"))
+        assert await works(ConnectionSettings((url,), credentials_file=tmp_path / "user.creds"))
         with pytest.raises(EngineUnavailable):
-            await works(LinkSettings((url,)))
+            await works(ConnectionSettings((url,)))
         with pytest.raises(EngineUnavailable):  # somebody's token with another's seed
-            await works(LinkSettings((url,), credentials_file=tmp_path / "stranger.creds"))
+            await works(ConnectionSettings((url,), credentials_file=tmp_path / "stranger.creds"))

@@ -2,14 +2,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.servers import OpenLink, Server
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.leader import Leadership
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 
 
 class _Candidates:
@@ -46,8 +46,8 @@ class _Candidates:
 
 
 @pytest.fixture
-async def bucket(link: Link, committers: Committers, name: str) -> Bucket:
-    made = Bucket(link, name, committers)
+async def bucket(connection: Connection, committers: Committers, name: str) -> Bucket:
+    made = Bucket(connection, name, committers)
     await made.ensure()
     return made
 
@@ -115,9 +115,9 @@ async def test_who_finds_its_lease_deleted_stops_leading_until_it_has_won_again(
     assert candidates.most_at_once == 1
 
 
-async def test_who_is_cut_off_stops_before_its_lease_ends(own_server: Server, open_link: OpenLink, name: str) -> None:
-    link = await open_link(own_server.url)
-    bucket = Bucket(link, name, Committers(link, CommitPolicy(), Backlog(1 << 20)))
+async def test_who_is_cut_off_stops_before_its_lease_ends(own_server: Server, open_connection: OpenConnection, name: str) -> None:
+    connection = await open_connection(own_server.url)
+    bucket = Bucket(connection, name, Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
     await bucket.ensure()
     candidates = _Candidates(bucket, ttl_seconds=2)
     candidates.enter("ada")

@@ -1,10 +1,10 @@
 import asyncio
 
 import pytest
-from tests.engine.streams import draft, entries_of, make_stream
+from tests.jetstream.streams import draft, entries_of, make_stream
 
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import (
     StreamSpec,
     consumer_state,
@@ -19,10 +19,10 @@ from postroad.jetstream.management import (
 from postroad.kernel.errors import EngineRefused
 
 
-async def test_a_stream_is_made_as_asked(link: Link, name: str) -> None:
+async def test_a_stream_is_made_as_asked(connection: Connection, name: str) -> None:
     options = {"retention": "workqueue", "discard": "new", "max_msgs": 10, "allow_msg_ttl": True}
-    info = await ensure_stream(link, StreamSpec(name, (f"{name}.a", f"{name}.b.>"), options))
-    for seen in (info, await stream_info(link, name)):
+    info = await ensure_stream(connection, StreamSpec(name, (f"{name}.a", f"{name}.b.>"), options))
+    for seen in (info, await stream_info(connection, name)):
         assert seen is not None
         assert {option: seen.config[option] for option in options} == options
         assert seen.config["subjects"] == [f"{name}.a", f"{name}.b.>"]
@@ -30,117 +30,117 @@ async def test_a_stream_is_made_as_asked(link: Link, name: str) -> None:
         assert (seen.state.messages, seen.state.last_seq) == (0, 0)
 
 
-async def test_a_stream_is_changed_and_keeps_what_it_has(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name, max_msgs=10)
+async def test_a_stream_is_changed_and_keeps_what_it_has(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name, max_msgs=10)
     await committers.of(name).append(draft(f"{name}.a"))
-    info = await make_stream(link, name, max_msgs=20, duplicate_window=1_000_000_000)
+    info = await make_stream(connection, name, max_msgs=20, duplicate_window=1_000_000_000)
     assert (info.config["max_msgs"], info.config["duplicate_window"], info.state.messages) == (20, 1_000_000_000, 1)
 
 
-async def test_asking_again_changes_nothing(link: Link, name: str) -> None:
-    first = await make_stream(link, name, max_msgs=10, metadata={"owner": "tests"})
-    again = await make_stream(link, name, max_msgs=10, metadata={"owner": "tests"})
+async def test_asking_again_changes_nothing(connection: Connection, name: str) -> None:
+    first = await make_stream(connection, name, max_msgs=10, metadata={"owner": "tests"})
+    again = await make_stream(connection, name, max_msgs=10, metadata={"owner": "tests"})
     assert again.config == first.config
 
 
-async def test_many_may_ask_for_the_same_stream_at_once(link: Link, name: str) -> None:
-    infos = await asyncio.gather(*[make_stream(link, name) for _ in range(20)])
+async def test_many_may_ask_for_the_same_stream_at_once(connection: Connection, name: str) -> None:
+    infos = await asyncio.gather(*[make_stream(connection, name) for _ in range(20)])
     assert {info.config["name"] for info in infos} == {name}
 
 
-async def test_metadata_is_kept_beside_the_servers_own(link: Link, name: str) -> None:
-    await make_stream(link, name, metadata={"tenant": "acme"})
-    info = await stream_info(link, name)
+async def test_metadata_is_kept_beside_the_servers_own(connection: Connection, name: str) -> None:
+    await make_stream(connection, name, metadata={"tenant": "acme"})
+    info = await stream_info(connection, name)
     assert info is not None and info.metadata["tenant"] == "acme"
-    await make_stream(link, name, metadata={"tenant": "other"})
-    changed = await stream_info(link, name)
+    await make_stream(connection, name, metadata={"tenant": "other"})
+    changed = await stream_info(connection, name)
     assert changed is not None and changed.metadata["tenant"] == "other"
 
 
-async def test_an_option_that_the_server_does_not_know_is_refused(link: Link, name: str) -> None:
+async def test_an_option_that_the_server_does_not_know_is_refused(connection: Connection, name: str) -> None:
     with pytest.raises(EngineRefused):
-        await make_stream(link, name, no_such_option=True)
+        await make_stream(connection, name, no_such_option=True)
 
 
-async def test_an_option_that_the_server_took_otherwise_is_refused(link: Link, name: str) -> None:
+async def test_an_option_that_the_server_took_otherwise_is_refused(connection: Connection, name: str) -> None:
     """Zero consumers is what an old server makes of an unknown option: something else, without a word."""
     with pytest.raises(EngineRefused, match=r"max_msgs=-1 where 0 was asked"):
-        await make_stream(link, name, max_msgs=0)
+        await make_stream(connection, name, max_msgs=0)
     with pytest.raises(EngineRefused, match="max_ack_pending"):
-        await make_stream(link, name)
-        await ensure_consumer(link, name, "work", {"max_ack_pending": 0})
+        await make_stream(connection, name)
+        await ensure_consumer(connection, name, "work", {"max_ack_pending": 0})
 
 
-async def test_a_stream_with_schedules_cannot_refuse_what_is_over_its_limit(link: Link, name: str) -> None:
+async def test_a_stream_with_schedules_cannot_refuse_what_is_over_its_limit(connection: Connection, name: str) -> None:
     """A fact of the engine that the queues' limits must live with."""
     with pytest.raises(EngineRefused, match="message scheduling cannot use discard new"):
-        await make_stream(link, name, allow_msg_schedules=True, discard="new", max_msgs=10)
+        await make_stream(connection, name, allow_msg_schedules=True, discard="new", max_msgs=10)
 
 
-async def test_metadata_that_was_not_taken_is_refused(link: Link, name: str) -> None:
+async def test_metadata_that_was_not_taken_is_refused(connection: Connection, name: str) -> None:
     with pytest.raises(EngineRefused):
-        await make_stream(link, name, metadata={"_nats.level": "nonsense"})
+        await make_stream(connection, name, metadata={"_nats.level": "nonsense"})
 
 
-async def test_what_cannot_be_changed_is_refused(link: Link, name: str) -> None:
-    await make_stream(link, name)
+async def test_what_cannot_be_changed_is_refused(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
     with pytest.raises(EngineRefused, match="storage"):
-        await make_stream(link, name, storage="memory")
+        await make_stream(connection, name, storage="memory")
 
 
-async def test_subjects_of_another_stream_are_refused(link: Link, name: str) -> None:
-    await make_stream(link, name)
+async def test_subjects_of_another_stream_are_refused(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
     with pytest.raises(EngineRefused, match="overlap"):
-        await ensure_stream(link, StreamSpec(name + "-other", (f"{name}.a",)))
+        await ensure_stream(connection, StreamSpec(name + "-other", (f"{name}.a",)))
 
 
-async def test_a_deleted_stream_is_not_there(link: Link, name: str) -> None:
-    assert await stream_info(link, name) is None
-    assert not await delete_stream(link, name)
-    await make_stream(link, name)
-    assert await delete_stream(link, name)
-    assert await stream_info(link, name) is None
+async def test_a_deleted_stream_is_not_there(connection: Connection, name: str) -> None:
+    assert await stream_info(connection, name) is None
+    assert not await delete_stream(connection, name)
+    await make_stream(connection, name)
+    assert await delete_stream(connection, name)
+    assert await stream_info(connection, name) is None
 
 
-async def test_a_purge_counts_what_it_removed(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_a_purge_counts_what_it_removed(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
     await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{letter}")) for letter in "aabbbc"])
-    assert await purge_stream(link, name, f"{name}.b") == 3
-    assert sorted(entry.subject for entry in await entries_of(link, name)) == [f"{name}.a", f"{name}.a", f"{name}.c"]
-    assert await purge_stream(link, name) == 3
-    assert await entries_of(link, name) == []
+    assert await purge_stream(connection, name, f"{name}.b") == 3
+    assert sorted(entry.subject for entry in await entries_of(connection, name)) == [f"{name}.a", f"{name}.a", f"{name}.c"]
+    assert await purge_stream(connection, name) == 3
+    assert await entries_of(connection, name) == []
 
 
-async def test_a_consumer_is_made_changed_and_counted(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
-    assert await consumer_state(link, name, "work") is None
-    await ensure_consumer(link, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 5})
-    await ensure_consumer(link, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 7})
+async def test_a_consumer_is_made_changed_and_counted(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
+    assert await consumer_state(connection, name, "work") is None
+    await ensure_consumer(connection, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 5})
+    await ensure_consumer(connection, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 7})
     await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{letter}")) for letter in "aab"])
-    state = await consumer_state(link, name, "work")
+    state = await consumer_state(connection, name, "work")
     assert state is not None and (state.num_pending, state.num_ack_pending) == (2, 0)
-    assert await consumer_state(link, name + "-none", "work") is None
+    assert await consumer_state(connection, name + "-none", "work") is None
 
 
-async def test_all_streams_are_listed_with_what_is_in_them(link: Link, committers: Committers, name: str) -> None:
+async def test_all_streams_are_listed_with_what_is_in_them(connection: Connection, committers: Committers, name: str) -> None:
     """More than the engine lists in one answer."""
     names = [f"{name}-{number}" for number in range(270)]
-    await asyncio.gather(*(make_stream(link, one, storage="memory") for one in names))
+    await asyncio.gather(*(make_stream(connection, one, storage="memory") for one in names))
     try:
         stored = await committers.of(names[7]).append(draft(f"{names[7]}.a", b"x" * 100))
-        found = await stream_states(link)
+        found = await stream_states(connection)
         assert set(names) <= found.keys()
         assert (found[names[7]].messages, found[names[7]].last_seq) == (1, stored.sequence)
         assert found[names[7]].bytes > 100
         assert (found[names[8]].messages, found[names[8]].bytes) == (0, 0)
     finally:
-        await asyncio.gather(*(delete_stream(link, one) for one in names))
+        await asyncio.gather(*(delete_stream(connection, one) for one in names))
 
 
-async def test_subjects_are_counted_without_their_names(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_subjects_are_counted_without_their_names(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
     for subject in ("a.m", "b.m", "b.m", "b.d"):
         await committers.of(name).append(draft(f"{name}.{subject}"))
-    assert await count_subjects(link, name, f"{name}.*.m") == 2
-    assert await count_subjects(link, name, f"{name}.*.x") == 0
-    assert await count_subjects(link, f"{name}-none", f"{name}.*.m") == 0
+    assert await count_subjects(connection, name, f"{name}.*.m") == 2
+    assert await count_subjects(connection, name, f"{name}.*.x") == 0
+    assert await count_subjects(connection, f"{name}-none", f"{name}.*.m") == 0

@@ -4,15 +4,15 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from tests.engine.streams import committer_of, draft, entries_of, make_stream
-from tests.servers import Cable, OpenLink, Server, restart
+from tests.jetstream.streams import committer_of, draft, entries_of, make_stream
+from tests.servers import Cable, OpenConnection, Server, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
-from postroad.jetstream.pull_consumer import ACK, Delivered, Delivery, WorkQueue, ensure_work_consumer, nak
+from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullConsumer, ensure_work_consumer, nak
 from postroad.kernel.errors import Draining, EngineUnavailable
 
 LONG_MS = 60_000
@@ -21,49 +21,49 @@ LONG_MS = 60_000
 class _Queue:
     """A queue as one process sees it."""
 
-    def __init__(self, link: Link, name: str) -> None:
-        self.link, self.name = link, name
-        self.work = WorkQueue(link, name, "work")
-        self._committer: Committer = committer_of(link, name)
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection, self.name = connection, name
+        self.work = PullConsumer(connection, name, "work")
+        self._committer: Committer = committer_of(connection, name)
 
     async def publish(self, *payloads: bytes) -> None:
         await asyncio.gather(*[self._committer.append(draft(f"{self.name}.ready", payload)) for payload in payloads])
 
-    async def pull(self, want: int = 10, wait_seconds: float = 0, lease_ms: int = LONG_MS) -> list[Delivered]:
+    async def pull(self, want: int = 10, wait_seconds: float = 0, lease_ms: int = LONG_MS) -> list[Delivery]:
         """Pull, and lease what came."""
         async with asyncio.timeout(wait_seconds + 10):
             found = await self.work.pull(want, wait_seconds)
         await self.work.settle([(one.delivery, nak(lease_ms)) for one in found])
         return found
 
-    async def take(self, count: int, lease_ms: int = LONG_MS) -> list[Delivered]:
+    async def take(self, count: int, lease_ms: int = LONG_MS) -> list[Delivery]:
         """Pull until there are so many. (A message just stored may reach the consumer a moment after the writer's answer.)"""
-        found: list[Delivered] = []
+        found: list[Delivery] = []
         while len(found) < count:
             more = await self.pull(count - len(found), 5, lease_ms)
             assert more, f"only {len(found)} of {count} came"
             found += more
         return found
 
-    async def ack(self, *found: Delivered) -> None:
+    async def ack(self, *found: Delivery) -> None:
         await self.work.settle([(one.delivery, ACK) for one in found])
 
     async def left(self) -> list[bytes]:
-        return [entry.payload for entry in await entries_of(self.link, self.name)]
+        return [entry.payload for entry in await entries_of(self.connection, self.name)]
 
 
-async def _make_queue(link: Link, name: str) -> _Queue:
-    await make_stream(link, name, retention="workqueue")
-    await ensure_work_consumer(link, name, "work", f"{name}.ready")
-    return _Queue(link, name)
+async def _make_queue(connection: Connection, name: str) -> _Queue:
+    await make_stream(connection, name, retention="workqueue")
+    await ensure_work_consumer(connection, name, "work", f"{name}.ready")
+    return _Queue(connection, name)
 
 
 @pytest.fixture
-async def queue(link: Link, name: str) -> _Queue:
-    return await _make_queue(link, name)
+async def queue(connection: Connection, name: str) -> _Queue:
+    return await _make_queue(connection, name)
 
 
-def _payloads(found: list[Delivered]) -> list[bytes]:
+def _payloads(found: list[Delivery]) -> list[bytes]:
     return [one.payload for one in found]
 
 
@@ -123,9 +123,11 @@ async def test_a_message_published_after_an_empty_pull_comes_as_its_first_attemp
     assert found.delivery.attempt == 1
 
 
-async def test_who_comes_while_others_wait_does_not_use_up_attempts(queue: _Queue, engine_url: str, open_link: OpenLink) -> None:
+async def test_who_comes_while_others_wait_does_not_use_up_attempts(
+    queue: _Queue, engine_url: str, open_connection: OpenConnection
+) -> None:
     """Two ask, three messages come: the third must not be sent here, given back and counted."""
-    publisher = _Queue(await open_link(engine_url), queue.name)
+    publisher = _Queue(await open_connection(engine_url), queue.name)
     for round_number in range(60):
         first = asyncio.create_task(queue.pull(1, 5))
         await asyncio.wait({first}, timeout=0.003)
@@ -159,8 +161,8 @@ async def test_many_at_once_share_what_there_is(queue: _Queue) -> None:
     assert await queue.pull() == []
 
 
-async def test_two_processes_share_what_there_is(queue: _Queue, engine_url: str, open_link: OpenLink) -> None:
-    other = _Queue(await open_link(engine_url), queue.name)
+async def test_two_processes_share_what_there_is(queue: _Queue, engine_url: str, open_connection: OpenConnection) -> None:
+    other = _Queue(await open_connection(engine_url), queue.name)
     got: Counter[bytes] = Counter()
     attempts: Counter[int] = Counter()
 
@@ -210,7 +212,7 @@ async def test_an_acknowledged_message_is_gone(queue: _Queue) -> None:
     await queue.ack(found[0])
     assert await queue.left() == [found[1].payload]
     assert _payloads(await queue.pull(wait_seconds=5)) == [found[1].payload]
-    state = await consumer_state(queue.link, queue.name, "work")
+    state = await consumer_state(queue.connection, queue.name, "work")
     assert state is not None and (state.num_pending, state.num_ack_pending) == (0, 1)
 
 
@@ -245,13 +247,15 @@ async def test_a_lease_sent_without_waiting_for_an_answer_holds(queue: _Queue) -
     found = await queue.work.pull(1, 5)
     await queue.work.settle_without_answer([(one.delivery, nak(LONG_MS)) for one in found])
     await queue.work.settle_without_answer([])
-    state = await consumer_state(queue.link, queue.name, "work")
+    state = await consumer_state(queue.connection, queue.name, "work")
     assert state is not None and state.num_ack_pending == 1
     assert await queue.pull(wait_seconds=0.1) == []
 
 
-async def test_a_message_can_be_settled_by_another_process(queue: _Queue, engine_url: str, open_link: OpenLink) -> None:
-    other = _Queue(await open_link(engine_url), queue.name)
+async def test_a_message_can_be_settled_by_another_process(
+    queue: _Queue, engine_url: str, open_connection: OpenConnection
+) -> None:
+    other = _Queue(await open_connection(engine_url), queue.name)
     await queue.publish(b"1", b"2")
     one, two = await queue.take(2)
     await other.ack(one)
@@ -331,11 +335,11 @@ class _LateLine(Cable):
 
 
 async def test_a_message_that_is_late_for_a_puller_who_left_comes_back_at_once(
-    link: Link, engine_url: str, open_link: OpenLink, name: str
+    connection: Connection, engine_url: str, open_connection: OpenConnection, name: str
 ) -> None:
     """The engine sends it although it has confirmed that nobody listens any more, if it had chosen whom to send it to before."""
     line = _LateLine(engine_url)
-    near, far = await _make_queue(link, name), _Queue(await open_link((await line.lay()).url), name)
+    near, far = await _make_queue(connection, name), _Queue(await open_connection((await line.lay()).url), name)
     try:
         waiting = asyncio.create_task(far.work.pull(1, 20))
         await eventually(lambda: _is_asked(near))
@@ -369,7 +373,7 @@ async def test_closing_tells_whoever_waits(queue: _Queue) -> None:
 
 async def _is_asked(queue: _Queue) -> bool:
     """Somebody waits at the engine."""
-    state = await consumer_state(queue.link, queue.name, "work")
+    state = await consumer_state(queue.connection, queue.name, "work")
     return state is not None and state.num_waiting == 1
 
 
@@ -389,12 +393,14 @@ async def _is_on_disk(server: Server) -> None:
     await eventually(has_settled)
 
 
-async def test_a_long_poll_outlasts_a_restart_of_the_server(own_server: Server, open_link: OpenLink, name: str) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+async def test_a_long_poll_outlasts_a_restart_of_the_server(
+    own_server: Server, open_connection: OpenConnection, name: str
+) -> None:
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     waiting = asyncio.create_task(queue.pull(10, 20))
     await asyncio.wait({waiting}, timeout=0.05)
-    await restart(own_server, link)
+    await restart(own_server, connection)
     done, _ = await asyncio.wait({waiting}, timeout=0.1)
     assert not done
     started = time.monotonic()
@@ -403,9 +409,11 @@ async def test_a_long_poll_outlasts_a_restart_of_the_server(own_server: Server, 
     assert time.monotonic() - started < 2
 
 
-async def test_a_long_poll_whose_request_is_lost_is_asked_again(link: Link, cable: Cable, open_link: OpenLink, name: str) -> None:
-    near = await _make_queue(link, name)
-    far = _Queue(await open_link(cable.url), name)
+async def test_a_long_poll_whose_request_is_lost_is_asked_again(
+    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str
+) -> None:
+    near = await _make_queue(connection, name)
+    far = _Queue(await open_connection(cable.url), name)
     cable.is_deaf = True
     waiting = asyncio.create_task(far.pull(10, 20))
     await asyncio.wait_for(cable.swallowed.wait(), 5)
@@ -416,14 +424,16 @@ async def test_a_long_poll_whose_request_is_lost_is_asked_again(link: Link, cabl
     assert time.monotonic() - started < 2
 
 
-async def test_leases_and_attempts_outlast_a_restart_of_the_server(own_server: Server, open_link: OpenLink, name: str) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+async def test_leases_and_attempts_outlast_a_restart_of_the_server(
+    own_server: Server, open_connection: OpenConnection, name: str
+) -> None:
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     await queue.publish(b"1", b"2")
     acked, held = await queue.take(2, lease_ms=2500)
     leased_at = time.monotonic()
     await _is_on_disk(own_server)
-    await restart(own_server, link)
+    await restart(own_server, connection)
     assert await queue.pull(wait_seconds=0.1) == []
     await queue.ack(acked)
     [back] = await queue.pull(wait_seconds=5)
@@ -433,15 +443,15 @@ async def test_leases_and_attempts_outlast_a_restart_of_the_server(own_server: S
 
 
 async def test_while_the_server_is_away_a_pull_and_a_settle_are_unavailable(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     await queue.publish(b"1")
     [found] = await queue.take(1)
     await _is_on_disk(own_server)
     own_server.kill()
-    await eventually(lambda: not link.is_up)
+    await eventually(lambda: not connection.is_up)
     started = time.monotonic()
     with pytest.raises(EngineUnavailable):
         await queue.work.pull(1, 0)
@@ -449,14 +459,16 @@ async def test_while_the_server_is_away_a_pull_and_a_settle_are_unavailable(
         await queue.work.settle([(found.delivery, ACK)], deadline_seconds=0.3)
     assert time.monotonic() - started < 4
     own_server.start()
-    await asyncio.wait_for(link.wait_up(), 5)
+    await asyncio.wait_for(connection.wait_up(), 5)
     await queue.ack(found)
     assert await queue.left() == []
 
 
-async def test_an_ack_outlasts_a_lost_answer(link: Link, cable: Cable, open_link: OpenLink, name: str) -> None:
-    near = await _make_queue(link, name)
-    far = _Queue(await open_link(cable.url), name)
+async def test_an_ack_outlasts_a_lost_answer(
+    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str
+) -> None:
+    near = await _make_queue(connection, name)
+    far = _Queue(await open_connection(cable.url), name)
     await near.publish(b"1")
     found = await near.take(1)
     cable.is_deaf = True
@@ -467,16 +479,16 @@ async def test_an_ack_outlasts_a_lost_answer(link: Link, cable: Cable, open_link
     assert await near.left() == []
 
 
-async def test_a_queue_that_does_not_exist_cannot_be_pulled(link: Link, name: str) -> None:
+async def test_a_queue_that_does_not_exist_cannot_be_pulled(connection: Connection, name: str) -> None:
     with pytest.raises(EngineUnavailable):
-        await asyncio.wait_for(WorkQueue(link, name, "work").pull(1, 0), 5)
+        await asyncio.wait_for(PullConsumer(connection, name, "work").pull(1, 0), 5)
 
 
 async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_again(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     await queue.publish(*[b"%d" % number for number in range(300)])
     handed_out: set[bytes] = set()
     is_empty = asyncio.Event()
@@ -494,7 +506,7 @@ async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_
     async def disturb() -> None:
         for at in (50, 150):
             await eventually(lambda at=at: len(handed_out) >= at, seconds=20)  # type: ignore[misc]
-            await restart(own_server, link)
+            await restart(own_server, connection)
         await eventually(lambda: _is_empty(queue), seconds=30)
         is_empty.set()
 
@@ -503,15 +515,15 @@ async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_
         for _ in range(8):
             group.create_task(consume())
     assert handed_out == {b"%d" % number for number in range(300)}
-    await restart(own_server, link)
+    await restart(own_server, connection)
     assert await queue.left() == []
 
 
 async def test_what_was_acknowledged_stays_gone_though_the_server_is_killed_that_moment(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     await queue.publish(*[b"%d" % number for number in range(300)])
     found = await queue.take(300)
     acknowledged: set[bytes] = set()
@@ -528,7 +540,7 @@ async def test_what_was_acknowledged_stays_gone_though_the_server_is_killed_that
     outcomes = await asyncio.gather(*working, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {EngineUnavailable}
     own_server.start()
-    await asyncio.wait_for(link.wait_up(), 5)
+    await asyncio.wait_for(connection.wait_up(), 5)
     left = await queue.left()
     assert acknowledged.isdisjoint(left)
     assert 300 - 8 <= len(acknowledged) + len(left) <= 300
@@ -547,20 +559,20 @@ async def test_an_ack_of_a_delivery_that_the_engine_forgot_removes_the_message(q
     """A crash right after a lease may cost the engine its memory of the delivery; its consumer is done all the same."""
     await queue.publish(b"done", b"not done")
     [done] = await queue.take(1)
-    stored = await stream_reader.at(queue.link, queue.name, 2)
+    stored = await stream_reader.at(queue.connection, queue.name, 2)
     assert stored is not None
     numbers = replace(done.delivery, stream_sequence=2, consumer_sequence=99, stored_at_ns=stored.at_ms * 1_000_000)
 
-    await queue.ack(Delivered(numbers, b""))
-    await queue.ack(Delivered(numbers, b""))
+    await queue.ack(Delivery(numbers, b""))
+    await queue.ack(Delivery(numbers, b""))
 
     assert await queue.left() == [b"done"]
 
 
 async def test_an_ack_of_an_earlier_streams_message_does_not_remove_its_successor(queue: _Queue) -> None:
     await queue.publish(b"of the new stream")
-    earlier = Delivery(stream_sequence=1, consumer_sequence=99, attempt=1, stored_at_ns=1_700_000_000_000_000_000)
+    earlier = DeliveryRef(stream_sequence=1, consumer_sequence=99, attempt=1, stored_at_ns=1_700_000_000_000_000_000)
 
-    await queue.ack(Delivered(earlier, b""))
+    await queue.ack(Delivery(earlier, b""))
 
     assert await queue.left() == [b"of the new stream"]

@@ -3,14 +3,14 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
-from tests.servers import OpenLink, Server, restart
+from tests.servers import OpenConnection, Server, restart
 from tests.waiting import eventually
 
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link
-from postroad.jetstream.replicated_table import Table
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import Conflict, EngineRefused
 
 
@@ -19,12 +19,12 @@ class Person(msgspec.Struct, frozen=True):
     age: int = 0
 
 
-People = Table[Person]
+People = ReplicatedTable[Person]
 OpenTable = Callable[[Bucket], "asyncio.Future[None]"]
 
 
-async def _bucket(link: Link, name: str) -> Bucket:
-    bucket = Bucket(link, name, Committers(link, CommitPolicy(), Backlog(1 << 20)))
+async def _bucket(connection: Connection, name: str) -> Bucket:
+    bucket = Bucket(connection, name, Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
     await bucket.ensure()
     return bucket
 
@@ -46,11 +46,15 @@ async def run() -> AsyncIterator[Callable[[People], "asyncio.Future[None]"]]:
 
 @pytest.fixture
 async def tables(
-    link: Link, engine_url: str, open_link: OpenLink, name: str, run: Callable[[People], "asyncio.Future[None]"]
+    connection: Connection,
+    engine_url: str,
+    open_connection: OpenConnection,
+    name: str,
+    run: Callable[[People], "asyncio.Future[None]"],
 ) -> tuple[People, People]:
     """Two processes' views of one bucket."""
-    one = Table(await _bucket(link, name), Person)
-    other = Table(await _bucket(await open_link(engine_url), name), Person)
+    one = ReplicatedTable(await _bucket(connection, name), Person)
+    other = ReplicatedTable(await _bucket(await open_connection(engine_url), name), Person)
     for table in (one, other):
         assert table.out_of_touch_seconds == float("inf")
         run(table)
@@ -71,13 +75,13 @@ async def test_who_writes_sees_it_at_once_and_the_other_soon(tables: tuple[Peopl
     assert (len(one), list(one.keys_under())) == (1, ["ada"])
 
 
-async def test_what_was_there_before_is_loaded(link: Link, name: str, run: Callable[[People], object]) -> None:
-    bucket = await _bucket(link, name)
-    writer = Table(bucket, Person)
+async def test_what_was_there_before_is_loaded(connection: Connection, name: str, run: Callable[[People], object]) -> None:
+    bucket = await _bucket(connection, name)
+    writer = ReplicatedTable(bucket, Person)
     for number in range(300):
         await writer.create(f"p{number}", Person("P", number))
     await writer.delete("p7")
-    table = Table(bucket, Person)
+    table = ReplicatedTable(bucket, Person)
     run(table)
     await asyncio.wait_for(table.wait_loaded(), 5)
     assert len(table) == 299
@@ -91,7 +95,7 @@ async def test_a_stale_change_is_refused_and_changes_nothing(tables: tuple[Peopl
     await other.fetch("ada")
     await other.update("ada", Person("Augusta"), stale)
     with pytest.raises(Conflict):
-        await one.update("ada", Person("Lost"), stale)
+        await one.update("ada", Person("ConnectionLost"), stale)
     with pytest.raises(Conflict):
         await other.create("ada", Person("Second"))
     await eventually(lambda: one.get("ada") == other.get("ada") == Person("Augusta"))
@@ -109,9 +113,9 @@ async def test_a_deleted_record_is_gone_everywhere_and_can_come_back(tables: tup
     await eventually(lambda: other.get("ada") == Person("Ada again"))
 
 
-async def test_a_fetch_finds_what_has_not_been_heard_of(link: Link, name: str) -> None:
-    bucket = await _bucket(link, name)
-    writer, reader = Table(bucket, Person), Table(bucket, Person)  # neither follows
+async def test_a_fetch_finds_what_has_not_been_heard_of(connection: Connection, name: str) -> None:
+    bucket = await _bucket(connection, name)
+    writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither follows
     await writer.create("ada", Person("Ada"))
     assert reader.get("ada") is None
     assert await reader.fetch("ada") == Person("Ada")
@@ -141,11 +145,11 @@ async def test_listeners_hear_each_change_once_in_order(tables: tuple[People, Pe
 
 
 async def test_an_old_change_that_arrives_late_does_not_undo_a_newer_one(
-    link: Link, name: str, run: Callable[[People], object]
+    connection: Connection, name: str, run: Callable[[People], object]
 ) -> None:
     """A table that fetched or wrote is ahead of what it follows."""
-    bucket = await _bucket(link, name)
-    writer, reader = Table(bucket, Person), Table(bucket, Person)
+    bucket = await _bucket(connection, name)
+    writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)
     heard: list[Person | None] = []
     reader.on_change(lambda _key, record: heard.append(record))
     await writer.create("ada", Person("Ada", 1))
@@ -157,8 +161,8 @@ async def test_an_old_change_that_arrives_late_does_not_undo_a_newer_one(
     assert heard == [Person("Ada", 2), Person("Bob")]
 
 
-async def test_keys_are_listed_by_prefix_in_order(link: Link, name: str) -> None:
-    table = Table(await _bucket(link, name), Person)
+async def test_keys_are_listed_by_prefix_in_order(connection: Connection, name: str) -> None:
+    table = ReplicatedTable(await _bucket(connection, name), Person)
     for key in ("b.2", "a.2", "b.1", "c"):
         await table.create(key, Person(key))
     assert list(table.keys_under()) == ["a.2", "b.1", "b.2", "c"]
@@ -167,10 +171,10 @@ async def test_keys_are_listed_by_prefix_in_order(link: Link, name: str) -> None
 
 
 async def test_a_table_goes_on_after_a_restart_of_the_server(
-    own_server: Server, open_link: OpenLink, name: str, run: Callable[[People], object]
+    own_server: Server, open_connection: OpenConnection, name: str, run: Callable[[People], object]
 ) -> None:
-    writing, reading = await open_link(own_server.url), await open_link(own_server.url)
-    writer, reader = Table(await _bucket(writing, name), Person), Table(await _bucket(reading, name), Person)
+    writing, reading = await open_connection(own_server.url), await open_connection(own_server.url)
+    writer, reader = ReplicatedTable(await _bucket(writing, name), Person), ReplicatedTable(await _bucket(reading, name), Person)
     run(reader)
     await writer.create("before", Person("Before"))
     await eventually(lambda: reader.get("before"))
@@ -186,9 +190,9 @@ async def test_a_table_goes_on_after_a_restart_of_the_server(
 
 
 async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_followed(
-    link: Link, name: str, run: Callable[[People], "asyncio.Future[None]"]
+    connection: Connection, name: str, run: Callable[[People], "asyncio.Future[None]"]
 ) -> None:
-    bucket = await _bucket(link, name)
+    bucket = await _bucket(connection, name)
     table = People(bucket, Person)
     following = run(table)
     await bucket.put("bad", b"{not json")
@@ -201,9 +205,9 @@ async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_
 
 
 async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
-    link: Link, name: str, run: Callable[[People], "asyncio.Future[None]"]
+    connection: Connection, name: str, run: Callable[[People], "asyncio.Future[None]"]
 ) -> None:
-    bucket = await _bucket(link, name)
+    bucket = await _bucket(connection, name)
     table = People(bucket, Person)
     run(table)
     await table.create("ada", Person("Ada"))
@@ -232,8 +236,8 @@ async def test_a_change_is_made_of_what_is_there_and_stored(tables: tuple[People
     await eventually(lambda: other.get("ada") == Person("Ada", 37))
 
 
-async def test_what_is_not_there_is_not_changed(link: Link, name: str) -> None:
-    table = Table(await _bucket(link, name), Person)
+async def test_what_is_not_there_is_not_changed(connection: Connection, name: str) -> None:
+    table = ReplicatedTable(await _bucket(connection, name), Person)
     assert await table.change("nobody", _older) is None
     await table.create("ada", Person("Ada"))
     await table.delete("ada")
@@ -241,16 +245,19 @@ async def test_what_is_not_there_is_not_changed(link: Link, name: str) -> None:
     assert await table.fetch("ada") is None
 
 
-async def test_a_change_of_what_another_process_just_made_finds_it(link: Link, name: str) -> None:
-    bucket = await _bucket(link, name)
-    writer, changer = Table(bucket, Person), Table(bucket, Person)  # neither follows
+async def test_a_change_of_what_another_process_just_made_finds_it(connection: Connection, name: str) -> None:
+    bucket = await _bucket(connection, name)
+    writer, changer = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither follows
     await writer.create("ada", Person("Ada", 1))
     assert await changer.change("ada", _older) == (Person("Ada", 1), Person("Ada", 2))
 
 
-async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(link: Link, name: str) -> None:
-    bucket = await _bucket(link, name)
-    quick, slow = Table(bucket, Person), Table(bucket, Person)  # neither follows, so the slow one knows the old record alone
+async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(connection: Connection, name: str) -> None:
+    bucket = await _bucket(connection, name)
+    quick, slow = (
+        ReplicatedTable(bucket, Person),
+        ReplicatedTable(bucket, Person),
+    )  # neither follows, so the slow one knows the old record alone
     await quick.create("ada", Person("Ada", 1))
     await slow.fetch("ada")
     await quick.update("ada", Person("Augusta", 10), quick.revision("ada"))
@@ -266,9 +273,9 @@ async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(link
     assert await quick.fetch("ada") == Person("Augusta", 11)
 
 
-async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(link: Link, name: str) -> None:
-    bucket = await _bucket(link, name)
-    quick, slow = Table(bucket, Person), Table(bucket, Person)
+async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(connection: Connection, name: str) -> None:
+    bucket = await _bucket(connection, name)
+    quick, slow = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)
     await quick.create("ada", Person("Ada", 1))
     await slow.fetch("ada")
     await quick.delete("ada")
@@ -283,16 +290,16 @@ async def test_of_many_changes_at_once_none_is_lost(tables: tuple[People, People
     await eventually(lambda: one.get("ada") == other.get("ada") == Person("Ada", 20))
 
 
-async def test_a_change_that_changes_nothing_is_not_stored(link: Link, name: str) -> None:
-    table = Table(await _bucket(link, name), Person)
+async def test_a_change_that_changes_nothing_is_not_stored(connection: Connection, name: str) -> None:
+    table = ReplicatedTable(await _bucket(connection, name), Person)
     await table.create("ada", Person("Ada", 1))
     revision = table.revision("ada")
     assert await table.change("ada", lambda person: Person(person.name, person.age)) == (Person("Ada", 1), Person("Ada", 1))
     assert table.revision("ada") == revision
 
 
-async def test_what_the_change_raises_is_raised_and_nothing_is_stored(link: Link, name: str) -> None:
-    table = Table(await _bucket(link, name), Person)
+async def test_what_the_change_raises_is_raised_and_nothing_is_stored(connection: Connection, name: str) -> None:
+    table = ReplicatedTable(await _bucket(connection, name), Person)
     await table.create("ada", Person("Ada", 1))
 
     def refuse(_person: Person) -> Person:

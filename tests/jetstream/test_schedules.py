@@ -3,32 +3,32 @@
 import asyncio
 
 import pytest
-from tests.engine.streams import committer_of, draft, make_stream
-from tests.servers import OpenLink, Server
+from tests.jetstream.streams import committer_of, draft, make_stream
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft, Stored
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import PendingMessage, PublishAck
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.protocol import header_lines
-from postroad.jetstream.pull_consumer import ACK, Delivered, WorkQueue, ensure_work_consumer
+from postroad.jetstream.pull_consumer import ACK, Delivery, PullConsumer, ensure_work_consumer
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
 
 
-async def _make_queue(link: Link, name: str) -> WorkQueue:
-    await make_stream(link, name, retention="workqueue", allow_msg_schedules=True, allow_msg_ttl=True)
-    await ensure_work_consumer(link, name, "work", f"{name}.ready")
-    return WorkQueue(link, name, "work")
+async def _make_queue(connection: Connection, name: str) -> PullConsumer:
+    await make_stream(connection, name, retention="workqueue", allow_msg_schedules=True, allow_msg_ttl=True)
+    await ensure_work_consumer(connection, name, "work", f"{name}.ready")
+    return PullConsumer(connection, name, "work")
 
 
-def _later(name: str, due_ms: int, *headers: tuple[str, str], message_id: str | None = None) -> Draft:
+def _later(name: str, due_ms: int, *headers: tuple[str, str], message_id: str | None = None) -> PendingMessage:
     schedule = [("Nats-Schedule", f"@at {rfc3339(due_ms)}"), ("Nats-Schedule-Target", f"{name}.ready"), ("X-Own", "kept")]
-    return Draft(f"{name}.later.1", b"delayed", message_id or new_id(), header_lines([*schedule, *headers]))
+    return PendingMessage(f"{name}.later.1", b"delayed", message_id or new_id(), header_lines([*schedule, *headers]))
 
 
-async def _arrives(queue: WorkQueue, seconds: float = 5) -> list[Delivered]:
+async def _arrives(queue: PullConsumer, seconds: float = 5) -> list[Delivery]:
     async with asyncio.timeout(seconds + 5):
         return await queue.pull(10, seconds)
 
@@ -45,81 +45,83 @@ async def _arrives(queue: WorkQueue, seconds: float = 5) -> list[Delivered]:
     ids=["plain", "its own TTL", "a TTL for what it delivers", "both", "conditional"],
 )
 async def test_a_delayed_message_arrives_once_on_time_with_its_own_headers(
-    link: Link, name: str, given: dict[str, str], delivered: dict[str, str]
+    connection: Connection, name: str, given: dict[str, str], delivered: dict[str, str]
 ) -> None:
-    queue = await _make_queue(link, name)
+    queue = await _make_queue(connection, name)
     due_ms = now_ms() + 200
     later = _later(name, due_ms, *given.items())
-    assert await committer_of(link, name).append(later) == Stored(1)
+    assert await committer_of(connection, name).append(later) == PublishAck(1)
     assert await queue.pull(1, 0) == []
     [found] = await _arrives(queue)
     assert 0 <= now_ms() - due_ms < 500
     assert (found.payload, found.delivery.attempt) == (b"delayed", 1)
     assert found.delivery.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its arrival"
-    ready = await stream_reader.last(link, name, f"{name}.ready")
+    ready = await stream_reader.last(connection, name, f"{name}.ready")
     assert ready is not None
     assert ready.headers == {"X-Own": "kept", "Nats-Scheduler": f"{name}.later.1", "Nats-Schedule-Next": "purge", **delivered}
-    assert await stream_reader.last(link, name, f"{name}.later.1") is None
+    assert await stream_reader.last(connection, name, f"{name}.later.1") is None
     await queue.settle([(found.delivery, ACK)])
     assert await _arrives(queue, 0.2) == []
 
 
-async def test_a_delayed_message_that_is_sent_again_is_a_duplicate_before_and_after_it_arrived(link: Link, name: str) -> None:
-    queue = await _make_queue(link, name)
-    committer = committer_of(link, name)
+async def test_a_delayed_message_that_is_sent_again_is_a_duplicate_before_and_after_it_arrived(
+    connection: Connection, name: str
+) -> None:
+    queue = await _make_queue(connection, name)
+    committer = committer_of(connection, name)
     later = _later(name, now_ms() + 200, message_id="same")
     await committer.append(later)
-    assert await committer.append(later) == Stored(1, is_duplicate=True)
+    assert await committer.append(later) == PublishAck(1, is_duplicate=True)
     [found] = await _arrives(queue)
-    assert await committer.append(later) == Stored(1, is_duplicate=True)
+    assert await committer.append(later) == PublishAck(1, is_duplicate=True)
     await queue.settle([(found.delivery, ACK)])
     assert await _arrives(queue, 0.2) == []
 
 
-async def test_a_delayed_message_may_be_part_of_a_batch(link: Link, name: str) -> None:
-    queue = await _make_queue(link, name)
+async def test_a_delayed_message_may_be_part_of_a_batch(connection: Connection, name: str) -> None:
+    queue = await _make_queue(connection, name)
     due_ms = now_ms() + 200
-    await committer_of(link, name).append_together([_later(name, due_ms), draft(f"{name}.ready", b"now")])
+    await committer_of(connection, name).append_together([_later(name, due_ms), draft(f"{name}.ready", b"now")])
     [now] = await _arrives(queue)
     assert now.payload == b"now" and now_ms() < due_ms
     [found] = await _arrives(queue)
     assert found.payload == b"delayed" and 0 <= now_ms() - due_ms < 500
 
 
-async def test_what_was_due_already_arrives_soon(link: Link, name: str) -> None:
-    queue = await _make_queue(link, name)
-    await committer_of(link, name).append(_later(name, now_ms() - 60_000))
+async def test_what_was_due_already_arrives_soon(connection: Connection, name: str) -> None:
+    queue = await _make_queue(connection, name)
+    await committer_of(connection, name).append(_later(name, now_ms() - 60_000))
     [found] = await _arrives(queue, 2)
     assert found.payload == b"delayed"
 
 
-async def test_a_delayed_message_that_is_removed_does_not_arrive(link: Link, name: str) -> None:
-    queue = await _make_queue(link, name)
-    await committer_of(link, name).append(_later(name, now_ms() + 200))
-    assert await purge_stream(link, name, f"{name}.later.1") == 1
+async def test_a_delayed_message_that_is_removed_does_not_arrive(connection: Connection, name: str) -> None:
+    queue = await _make_queue(connection, name)
+    await committer_of(connection, name).append(_later(name, now_ms() + 200))
+    assert await purge_stream(connection, name, f"{name}.later.1") == 1
     assert await _arrives(queue, 0.4) == []
 
 
-async def test_a_delayed_message_whose_own_ttl_ends_first_never_arrives(link: Link, name: str) -> None:
+async def test_a_delayed_message_whose_own_ttl_ends_first_never_arrives(connection: Connection, name: str) -> None:
     """`Nats-TTL` is the life of the schedule, `Nats-Schedule-TTL` that of what it delivers: do not mix them up."""
-    queue = await _make_queue(link, name)
-    await committer_of(link, name).append(_later(name, now_ms() + 1500, ("Nats-TTL", "1s")))
+    queue = await _make_queue(connection, name)
+    await committer_of(connection, name).append(_later(name, now_ms() + 1500, ("Nats-TTL", "1s")))
     assert await _arrives(queue, 1.8) == []
 
 
 @pytest.mark.parametrize("is_due_meanwhile", [False, True])
 async def test_a_delayed_message_outlasts_a_kill_of_the_server(
-    own_server: Server, open_link: OpenLink, name: str, is_due_meanwhile: bool
+    own_server: Server, open_connection: OpenConnection, name: str, is_due_meanwhile: bool
 ) -> None:
-    link = await open_link(own_server.url)
-    queue = await _make_queue(link, name)
+    connection = await open_connection(own_server.url)
+    queue = await _make_queue(connection, name)
     due_ms = now_ms() + (100 if is_due_meanwhile else 500)
-    await committer_of(link, name).append(_later(name, due_ms))
+    await committer_of(connection, name).append(_later(name, due_ms))
     own_server.kill()
-    await eventually(lambda: not link.is_up and (now_ms() > due_ms or not is_due_meanwhile))
+    await eventually(lambda: not connection.is_up and (now_ms() > due_ms or not is_due_meanwhile))
     own_server.start()
     async with asyncio.timeout(5):
-        await link.wait_up()
+        await connection.wait_up()
     [found] = await _arrives(queue)
     assert found.payload == b"delayed"
     assert now_ms() >= due_ms

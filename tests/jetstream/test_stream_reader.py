@@ -4,21 +4,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engine.streams import committer_of, draft, make_stream
-from tests.servers import Cable, OpenLink, Server
+from tests.jetstream.streams import committer_of, draft, make_stream
+from tests.servers import Cable, OpenConnection, Server
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 
 
-async def _fill(link: Link, committers: Committers, name: str, letters: str) -> None:
+async def _fill(connection: Connection, committers: Committers, name: str, letters: str) -> None:
     """One message after another: the sequence of each is its place in `letters`, from 1."""
-    await make_stream(link, name)
+    await make_stream(connection, name)
     for number, letter in enumerate(letters, 1):
         await committers.of(name).append(draft(f"{name}.{letter}.x", b"%d" % number))
 
@@ -32,23 +32,23 @@ def _sequences(page: stream_reader.Page) -> list[int]:
     [("a.x", [1, 3, 6]), ("*.x", [1, 2, 3, 4, 5, 6]), (">", [1, 2, 3, 4, 5, 6]), ("b.>", [2, 5]), ("d.x", [])],
 )
 async def test_a_subject_or_a_pattern_is_read_in_order(
-    link: Link, committers: Committers, name: str, pattern: str, expected: list[int]
+    connection: Connection, committers: Committers, name: str, pattern: str, expected: list[int]
 ) -> None:
-    await _fill(link, committers, name, "abacba")
-    page = await stream_reader.read(link, name, f"{name}.{pattern}")
+    await _fill(connection, committers, name, "abacba")
+    page = await stream_reader.read(connection, name, f"{name}.{pattern}")
     assert _sequences(page) == expected
     assert page.is_end
 
 
-async def test_an_entry_says_what_was_stored_and_when(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_an_entry_says_what_was_stored_and_when(connection: Connection, committers: Committers, name: str) -> None:
+    await make_stream(connection, name)
     before = now_ms()
     await committers.of(name).append(draft(f"{name}.a", "grüße".encode(), message_id="id-1"))
     after = now_ms()
     for entry in (
-        (await stream_reader.read(link, name, f"{name}.a")).entries[0],
-        await stream_reader.at(link, name, 1),
-        await stream_reader.last(link, name, f"{name}.a"),
+        (await stream_reader.read(connection, name, f"{name}.a")).entries[0],
+        await stream_reader.at(connection, name, 1),
+        await stream_reader.last(connection, name, f"{name}.a"),
     ):
         assert entry is not None
         assert (entry.subject, entry.sequence, entry.payload) == (f"{name}.a", 1, "grüße".encode())
@@ -56,16 +56,18 @@ async def test_an_entry_says_what_was_stored_and_when(link: Link, committers: Co
         assert before <= entry.at_ms <= after
 
 
-async def test_pages_follow_on_each_other_without_gap_or_overlap(link: Link, committers: Committers, name: str) -> None:
-    await make_stream(link, name)
+async def test_pages_follow_on_each_other_without_gap_or_overlap(
+    connection: Connection, committers: Committers, name: str
+) -> None:
+    await make_stream(connection, name)
     await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{number % 3}")) for number in range(100)])
-    wanted = _sequences(await stream_reader.read(link, name, f"{name}.1", limit=1000))
+    wanted = _sequences(await stream_reader.read(connection, name, f"{name}.1", limit=1000))
     assert len(wanted) == 33
     for limit in (1, 2, 10, 33, 34):
         read: list[int] = []
         following, is_end = 1, False
         while not is_end:
-            page = await stream_reader.read(link, name, f"{name}.1", following, limit)
+            page = await stream_reader.read(connection, name, f"{name}.1", following, limit)
             assert len(page.entries) <= limit
             read += _sequences(page)
             following, is_end = page.next_sequence, page.is_end
@@ -73,94 +75,98 @@ async def test_pages_follow_on_each_other_without_gap_or_overlap(link: Link, com
         assert following == wanted[-1] + 1
 
 
-async def test_reading_starts_at_the_sequence_or_after_it(link: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "abab")
-    assert _sequences(await stream_reader.read(link, name, f"{name}.a.x", 1)) == [1, 3]
-    assert _sequences(await stream_reader.read(link, name, f"{name}.a.x", 2)) == [3]
-    assert _sequences(await stream_reader.read(link, name, f"{name}.a.x", 3)) == [3]
-    assert _sequences(await stream_reader.read(link, name, f"{name}.a.x", 0)) == [1, 3]
+async def test_reading_starts_at_the_sequence_or_after_it(connection: Connection, committers: Committers, name: str) -> None:
+    await _fill(connection, committers, name, "abab")
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 1)) == [1, 3]
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 2)) == [3]
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 3)) == [3]
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 0)) == [1, 3]
 
 
 async def test_there_is_nothing_beyond_the_end_and_what_comes_later_is_read_from_there(
-    link: Link, committers: Committers, name: str
+    connection: Connection, committers: Committers, name: str
 ) -> None:
-    await _fill(link, committers, name, "aa")
+    await _fill(connection, committers, name, "aa")
     for beyond in (3, 1_000_000):
-        page = await stream_reader.read(link, name, f"{name}.>", beyond)
+        page = await stream_reader.read(connection, name, f"{name}.>", beyond)
         assert (page.entries, page.next_sequence, page.is_end) == ([], beyond, True)
     await committers.of(name).append(draft(f"{name}.a.x"))
-    assert _sequences(await stream_reader.read(link, name, f"{name}.>", 3)) == [3]
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.>", 3)) == [3]
 
 
-async def test_an_empty_stream_is_at_its_end(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    page = await stream_reader.read(link, name, f"{name}.>")
+async def test_an_empty_stream_is_at_its_end(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    page = await stream_reader.read(connection, name, f"{name}.>")
     assert (page.entries, page.next_sequence, page.is_end) == ([], 1, True)
-    assert await stream_reader.last(link, name, f"{name}.a") is None
-    assert await stream_reader.at(link, name, 1) is None
+    assert await stream_reader.last(connection, name, f"{name}.a") is None
+    assert await stream_reader.at(connection, name, 1) is None
 
 
-async def test_what_was_removed_is_passed_over(link: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "abcabc")
-    await purge_stream(link, name, f"{name}.b.x")
-    assert _sequences(await stream_reader.read(link, name, f"{name}.>")) == [1, 3, 4, 6]
-    assert await stream_reader.at(link, name, 2) is None
+async def test_what_was_removed_is_passed_over(connection: Connection, committers: Committers, name: str) -> None:
+    await _fill(connection, committers, name, "abcabc")
+    await purge_stream(connection, name, f"{name}.b.x")
+    assert _sequences(await stream_reader.read(connection, name, f"{name}.>")) == [1, 3, 4, 6]
+    assert await stream_reader.at(connection, name, 2) is None
 
 
-async def test_a_page_of_large_messages_ends_early_and_says_so(link: Link, name: str) -> None:
-    await make_stream(link, name)
-    committer = committer_of(link, name)
+async def test_a_page_of_large_messages_ends_early_and_says_so(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
     for number in range(8):
         await committer.append(draft(f"{name}.a", b"%d" % number + b"x" * 1_000_000))
-    page = await stream_reader.read(link, name, f"{name}.a")
+    page = await stream_reader.read(connection, name, f"{name}.a")
     assert 1 <= len(page.entries) < 8 and not page.is_end
-    rest = await stream_reader.read(link, name, f"{name}.a", page.next_sequence)
-    more = await stream_reader.read(link, name, f"{name}.a", rest.next_sequence)
+    rest = await stream_reader.read(connection, name, f"{name}.a", page.next_sequence)
+    more = await stream_reader.read(connection, name, f"{name}.a", rest.next_sequence)
     assert _sequences(page) + _sequences(rest) + _sequences(more) == list(range(1, 9))
 
 
-async def test_the_last_of_a_subject_is_its_newest(link: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "abab")
+async def test_the_last_of_a_subject_is_its_newest(connection: Connection, committers: Committers, name: str) -> None:
+    await _fill(connection, committers, name, "abab")
     for letter, sequence in (("a", 3), ("b", 4)):
-        entry = await stream_reader.last(link, name, f"{name}.{letter}.x")
+        entry = await stream_reader.last(connection, name, f"{name}.{letter}.x")
         assert entry is not None and entry.sequence == sequence
-    assert await stream_reader.last(link, name, f"{name}.c.x") is None
+    assert await stream_reader.last(connection, name, f"{name}.c.x") is None
 
 
-async def test_the_entry_at_a_sequence_is_that_one(link: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "ab")
-    entry = await stream_reader.at(link, name, 2)
+async def test_the_entry_at_a_sequence_is_that_one(connection: Connection, committers: Committers, name: str) -> None:
+    await _fill(connection, committers, name, "ab")
+    entry = await stream_reader.at(connection, name, 2)
     assert entry is not None and (entry.subject, entry.payload) == (f"{name}.b.x", b"2")
-    assert await stream_reader.at(link, name, 3) is None
+    assert await stream_reader.at(connection, name, 3) is None
 
 
-async def test_reads_side_by_side_get_their_own_answers(link: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "abcd")
-    pages = await asyncio.gather(*[stream_reader.read(link, name, f"{name}.{'abcd'[number % 4]}.x") for number in range(100)])
+async def test_reads_side_by_side_get_their_own_answers(connection: Connection, committers: Committers, name: str) -> None:
+    await _fill(connection, committers, name, "abcd")
+    pages = await asyncio.gather(
+        *[stream_reader.read(connection, name, f"{name}.{'abcd'[number % 4]}.x") for number in range(100)]
+    )
     assert [_sequences(page) for page in pages] == [[number % 4 + 1] for number in range(100)]
 
 
-async def test_a_stream_that_is_not_there_cannot_be_read(link: Link, name: str) -> None:
+async def test_a_stream_that_is_not_there_cannot_be_read(connection: Connection, name: str) -> None:
     with pytest.raises(EngineUnavailable):
-        await stream_reader.read(link, name, f"{name}.>")
+        await stream_reader.read(connection, name, f"{name}.>")
 
 
-async def test_a_read_is_unavailable_while_the_server_is_away(own_server: Server, open_link: OpenLink, name: str) -> None:
-    link = await open_link(own_server.url)
-    await make_stream(link, name)
+async def test_a_read_is_unavailable_while_the_server_is_away(
+    own_server: Server, open_connection: OpenConnection, name: str
+) -> None:
+    connection = await open_connection(own_server.url)
+    await make_stream(connection, name)
     own_server.kill()
     for _ in range(2):  # as it goes, and when it is known to be gone
         with pytest.raises(EngineUnavailable):
-            await asyncio.wait_for(stream_reader.read(link, name, f"{name}.>"), 2)
-        await eventually(lambda: not link.is_up)
+            await asyncio.wait_for(stream_reader.read(connection, name, f"{name}.>"), 2)
+        await eventually(lambda: not connection.is_up)
 
 
 @pytest.mark.parametrize("way", ["last", "at"])
 async def test_a_look_at_one_entry_outlasts_a_lost_answer(
-    link: Link, committers: Committers, cable: Cable, open_link: OpenLink, name: str, way: str
+    connection: Connection, committers: Committers, cable: Cable, open_connection: OpenConnection, name: str, way: str
 ) -> None:
-    await _fill(link, committers, name, "a")
-    far = await open_link(cable.url)
+    await _fill(connection, committers, name, "a")
+    far = await open_connection(cable.url)
     cable.is_deaf = True
     looking = asyncio.ensure_future(
         stream_reader.last(far, name, f"{name}.a.x") if way == "last" else stream_reader.at(far, name, 1)
@@ -175,64 +181,66 @@ async def test_a_look_at_one_entry_outlasts_a_lost_answer(
 
 
 @pytest.fixture
-async def careful(link: Link) -> AsyncIterator[Link]:
+async def careful(connection: Connection) -> AsyncIterator[Connection]:
     """A link that asks the leader for what decisions rest on. Here there is one server, which is always that."""
-    opened = Link(replace(link.settings, has_replicas=True))
+    opened = Connection(replace(connection.settings, has_replicas=True))
     await opened.open()
     yield opened
     await opened.close()
 
 
-async def test_the_leader_says_the_same_as_a_direct_get(link: Link, careful: Link, committers: Committers, name: str) -> None:
-    await _fill(link, committers, name, "abac")
-    await purge_stream(link, name, f"{name}.c.x")
+async def test_the_leader_says_the_same_as_a_direct_get(
+    connection: Connection, careful: Connection, committers: Committers, name: str
+) -> None:
+    await _fill(connection, committers, name, "abac")
+    await purge_stream(connection, name, f"{name}.c.x")
     await committers.of(name).append(draft(f"{name}.a.x", "grüße".encode(), message_id="id: 1", after=3))
     for subject in (f"{name}.a.x", f"{name}.b.x", f"{name}.c.x", f"{name}.none"):
-        assert await stream_reader.last(careful, name, subject) == await stream_reader.last(link, name, subject)
+        assert await stream_reader.last(careful, name, subject) == await stream_reader.last(connection, name, subject)
     for sequence in range(1, 7):
-        assert await stream_reader.at(careful, name, sequence) == await stream_reader.at(link, name, sequence)
+        assert await stream_reader.at(careful, name, sequence) == await stream_reader.at(connection, name, sequence)
     for patterns in ([f"{name}.*.x"], [f"{name}.a.*", f"{name}.b.x"], [f"{name}.none"]):
-        assert await stream_reader.newest(careful, name, patterns) == await stream_reader.newest(link, name, patterns)
+        assert await stream_reader.newest(careful, name, patterns) == await stream_reader.newest(connection, name, patterns)
     newest = await stream_reader.last(careful, name, f"{name}.>")
     assert newest is not None and newest.sequence == 5
     with pytest.raises(EngineUnavailable):
         await stream_reader.last(careful, f"{name}-not", "x")
 
 
-def _behind(monkeypatch: pytest.MonkeyPatch, asker: Link, function: str, times: int, nothing: object) -> list[int]:
+def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, times: int, nothing: object) -> list[int]:
     """The function finds nothing for the asker the first times, as with a replica that has not got it yet. Its calls."""
     real, calls = getattr(stream_reader, function), list[int]()
 
-    async def found(link: Link, *more: Any) -> Any:
-        calls.extend([1] if link is asker else [])
-        return nothing if link is asker and len(calls) <= times else await real(link, *more)
+    async def found(connection: Connection, *more: Any) -> Any:
+        calls.extend([1] if connection is asker else [])
+        return nothing if connection is asker and len(calls) <= times else await real(connection, *more)
 
     monkeypatch.setattr(stream_reader, function, found)
     return calls
 
 
 async def test_a_replica_that_lacks_what_the_leader_has_is_asked_again(
-    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _fill(link, committers, name, "ab")
+    await _fill(connection, committers, name, "ab")
     calls = _behind(monkeypatch, careful, "_newest", 3, [])
     assert [entry.sequence for entry in await stream_reader.newest(careful, name, [f"{name}.*.x"])] == [1, 2]
     assert len(calls) == 4
 
 
 async def test_what_is_known_to_be_there_is_read_to_its_end(
-    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _fill(link, committers, name, "aba")
+    await _fill(connection, committers, name, "aba")
     calls = _behind(monkeypatch, careful, "read", 2, stream_reader.Page((), 1, 0))
     assert _sequences(await stream_reader.read_to(careful, name, f"{name}.a.x", 1, 3)) == [1, 3]
     assert len(calls) == 3
 
 
 async def test_a_replica_that_stays_behind_is_no_answer(
-    link: Link, careful: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _fill(link, committers, name, "ab")
+    await _fill(connection, committers, name, "ab")
     careful.settings = replace(careful.settings, request_timeout=0.2)
     with pytest.raises(EngineUnavailable):
         await stream_reader.read_to(careful, name, f"{name}.a.x", 1, 7)

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 from nats.aio.msg import Msg
-from tests.engine.streams import committer_of, draft, make_live_stream
-from tests.servers import Cable, OpenLink, Server, restart
+from tests.jetstream.streams import committer_of, draft, make_live_stream
+from tests.servers import Cable, OpenConnection, Server, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail, follow
@@ -66,12 +66,12 @@ async def _store(committers: Committers, stream: str, letters: str) -> None:
 
 @pytest.mark.parametrize(("after", "expected"), [(0, [1, 2, 3, 4, 5, 6]), (2, [3, 4, 5, 6]), (4, [5, 6])])
 async def test_a_stream_is_followed_from_a_position(
-    link: Link, committers: Committers, name: str, after: int, expected: list[int]
+    connection: Connection, committers: Committers, name: str, after: int, expected: list[int]
 ) -> None:
-    await make_live_stream(link, name)
+    await make_live_stream(connection, name)
     await _store(committers, name, "abab")
     reader = _Reader()
-    tail = Tail(link, Source(name, f"{name}.>"), after, reader.take)
+    tail = Tail(connection, Source(name, f"{name}.>"), after, reader.take)
     assert tail.seen_at is None
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
@@ -81,46 +81,46 @@ async def test_a_stream_is_followed_from_a_position(
     assert [entry.payload for entry in reader.entries] == [b"ab"[(sequence - 1) % 2 :][:1] for sequence in expected]
 
 
-async def test_one_subject_is_followed_among_others(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_one_subject_is_followed_among_others(connection: Connection, committers: Committers, name: str) -> None:
+    await make_live_stream(connection, name)
     await _store(committers, name, "abba")
     reader = _Reader()
-    tail = Tail(link, Source(name, f"{name}.a"), 1, reader.take)
+    tail = Tail(connection, Source(name, f"{name}.a"), 1, reader.take)
     async with _running(tail.run):
         await reader.has(4)
         await _store(committers, name, "bbabba")
         await reader.has(4, 7, 10)
 
 
-async def test_a_live_entry_is_the_stored_one(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_a_live_entry_is_the_stored_one(connection: Connection, committers: Committers, name: str) -> None:
+    await make_live_stream(connection, name)
     live, stored = _Reader(), _Reader()
-    tail = Tail(link, Source(name, f"{name}.>"), 0, live.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, live.take, look_every=60)
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
         await _store(committers, name, "ab")
         await live.has(1, 2)
-    async with _running(Tail(link, Source(name, f"{name}.>"), 0, stored.take).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, stored.take).run):
         await stored.has(1, 2)
     assert live.entries == stored.entries
 
 
-async def test_a_message_is_delivered_as_soon_as_it_is_stored(link: Link, committers: Committers, name: str) -> None:
+async def test_a_message_is_delivered_as_soon_as_it_is_stored(connection: Connection, committers: Committers, name: str) -> None:
     """By its republication, and not by the next look at the log."""
-    await make_live_stream(link, name)
+    await make_live_stream(connection, name)
     reader = _Reader()
-    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
         await _store(committers, name, "a")
         await reader.has(1, seconds=1)
 
 
-async def test_writes_while_the_tail_starts_are_neither_lost_nor_doubled(link: Link, name: str) -> None:
-    await make_live_stream(link, name)
-    committer = committer_of(link, name)
+async def test_writes_while_the_tail_starts_are_neither_lost_nor_doubled(connection: Connection, name: str) -> None:
+    await make_live_stream(connection, name)
+    committer = committer_of(connection, name)
     reader = _Reader()
-    async with _running(Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
         await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(1000)])
         await reader.has(*range(1, 1001))
 
@@ -139,12 +139,12 @@ class _Patient(_Reader):
         await super().take(entry)
 
 
-async def test_what_was_heard_while_it_was_also_read_is_delivered_once(link: Link, name: str) -> None:
-    await make_live_stream(link, name)
-    committer = committer_of(link, name)
+async def test_what_was_heard_while_it_was_also_read_is_delivered_once(connection: Connection, name: str) -> None:
+    await make_live_stream(connection, name)
+    committer = committer_of(connection, name)
     await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(600)])  # more than one page
     reader = _Patient()
-    async with _running(Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
         await asyncio.wait_for(reader.is_waiting.wait(), 5)
         for _ in range(10):
             await committer.append(draft(f"{name}.a"))
@@ -154,11 +154,11 @@ async def test_what_was_heard_while_it_was_also_read_is_delivered_once(link: Lin
         await reader.has(*range(1, 612))
 
 
-async def test_more_than_the_tail_can_hold_is_read_from_the_log_afterwards(link: Link, name: str) -> None:
-    await make_live_stream(link, name)
-    committer = committer_of(link, name)
+async def test_more_than_the_tail_can_hold_is_read_from_the_log_afterwards(connection: Connection, name: str) -> None:
+    await make_live_stream(connection, name)
+    committer = committer_of(connection, name)
     reader = _Patient()
-    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
         await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(5000)])
@@ -169,11 +169,11 @@ async def test_more_than_the_tail_can_hold_is_read_from_the_log_afterwards(link:
 
 @pytest.mark.parametrize("subject", ["a", ">"])
 async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_shows_it(
-    link: Link, committers: Committers, name: str, subject: str
+    connection: Connection, committers: Committers, name: str, subject: str
 ) -> None:
-    await make_live_stream(link, name)
+    await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(link, Source(name, f"{name}.{subject}"), 0, reader.take, look_every=60)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.{subject}"), 0, reader.take, look_every=60)
     tail.missed = frozenset({1, 3, 4, 5, 8})
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
@@ -182,22 +182,22 @@ async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_sho
 
 
 async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
-    link: Link, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked again until it has what the leader had when the look began."""
-    await make_live_stream(link, name)
+    await make_live_stream(connection, name)
     await _store(committers, name, "aa")
-    monkeypatch.setattr(link, "settings", replace(link.settings, has_replicas=True))
+    monkeypatch.setattr(connection, "settings", replace(connection.settings, has_replicas=True))
     reader, read, looks, may_see = _Reader(), stream_reader.read, list[int](), asyncio.Event()
 
-    async def behind(link: Link, stream: str, subject: str, position: int, *more: int) -> stream_reader.Page:
+    async def behind(connection: Connection, stream: str, subject: str, position: int, *more: int) -> stream_reader.Page:
         if stream != name or may_see.is_set():
-            return await read(link, stream, subject, position, *more)
+            return await read(connection, stream, subject, position, *more)
         looks.append(position)
         return stream_reader.Page((), position, 0)
 
     monkeypatch.setattr(stream_reader, "read", behind)
-    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
     async with _running(tail.run):
         await eventually(lambda: len(looks) > 2)
         assert tail.seen_at is None and not tail.caught_up.is_set()
@@ -206,10 +206,12 @@ async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
         await eventually(lambda: tail.seen_at is not None)
 
 
-async def test_the_last_message_that_was_not_heard_is_found_by_looking(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_the_last_message_that_was_not_heard_is_found_by_looking(
+    connection: Connection, committers: Committers, name: str
+) -> None:
+    await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(link, Source(name, f"{name}.>"), 0, reader.take, look_every=0.1)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=0.1)
     tail.missed = None
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
@@ -223,11 +225,13 @@ def _has_looked_since(tail: Tail, seen: float | None) -> bool:
     return tail.seen_at != seen
 
 
-async def test_a_stream_that_never_rests_is_looked_at_all_the_same(link: Link, committers: Committers, name: str) -> None:
+async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
+    connection: Connection, committers: Committers, name: str
+) -> None:
     """By the clock and not by silence: else whoever follows a busy stream would seem to be out of touch."""
-    await make_live_stream(link, name)
+    await make_live_stream(connection, name)
     reader = _Reader()
-    tail = Tail(link, Source(name, f"{name}.>"), 0, reader.take, look_every=0.2)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=0.2)
 
     async def write_on() -> None:
         while True:
@@ -241,22 +245,24 @@ async def test_a_stream_that_never_rests_is_looked_at_all_the_same(link: Link, c
             assert len(reader.entries) > before, "messages keep arriving"
 
 
-async def test_removed_messages_are_no_gap_to_wait_for(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_removed_messages_are_no_gap_to_wait_for(connection: Connection, committers: Committers, name: str) -> None:
+    await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(link, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
     tail.missed = frozenset({2, 3})
     async with _running(tail.run):
         await eventually(lambda: tail.seen_at is not None)
         await _store(committers, name, "abb")
-        await purge_stream(link, name, f"{name}.b")
+        await purge_stream(connection, name, f"{name}.b")
         await _store(committers, name, "a")
         await reader.has(1, 4)
 
 
 @pytest.mark.parametrize("subject", ["a", ">"])
-async def test_a_tail_outlasts_restarts_of_the_server(own_server: Server, open_link: OpenLink, name: str, subject: str) -> None:
-    writing, reading = await open_link(own_server.url), await open_link(own_server.url)
+async def test_a_tail_outlasts_restarts_of_the_server(
+    own_server: Server, open_connection: OpenConnection, name: str, subject: str
+) -> None:
+    writing, reading = await open_connection(own_server.url), await open_connection(own_server.url)
     await make_live_stream(writing, name)
     committer = committer_of(writing, name)
     reader = _Reader()
@@ -271,10 +277,10 @@ async def test_a_tail_outlasts_restarts_of_the_server(own_server: Server, open_l
 
 
 async def test_what_was_stored_while_the_line_was_cut_is_delivered_when_it_is_back(
-    link: Link, committers: Committers, cable: Cable, open_link: OpenLink, name: str
+    connection: Connection, committers: Committers, cable: Cable, open_connection: OpenConnection, name: str
 ) -> None:
-    await make_live_stream(link, name)
-    far = await open_link(cable.url)
+    await make_live_stream(connection, name)
+    far = await open_connection(cable.url)
     reader = _Reader()
     tail = Tail(far, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
     async with _running(tail.run):
@@ -287,16 +293,16 @@ async def test_what_was_stored_while_the_line_was_cut_is_delivered_when_it_is_ba
 
 
 async def test_a_tail_that_starts_while_the_server_is_away_begins_when_it_is_back(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    link = await open_link(own_server.url)
-    await make_live_stream(link, name)
-    committer = committer_of(link, name)
+    connection = await open_connection(own_server.url)
+    await make_live_stream(connection, name)
+    committer = committer_of(connection, name)
     await committer.append(draft(f"{name}.a"))
     own_server.kill()
-    await eventually(lambda: not link.is_up)
+    await eventually(lambda: not connection.is_up)
     reader = _Reader()
-    async with _running(Tail(link, Source(name, f"{name}.>"), 0, reader.take).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take).run):
         own_server.start()
         await reader.has(1)
         await committer.append(draft(f"{name}.a"))
@@ -307,18 +313,18 @@ async def test_a_tail_that_starts_while_the_server_is_away_begins_when_it_is_bac
 
 
 def _following(
-    link: Link, source: Source, after: int, ahead_max: int = 256
+    connection: Connection, source: Source, after: int, ahead_max: int = 256
 ) -> "AbstractAsyncContextManager[AsyncIterator[Entry]]":
-    return aclosing(cast(AsyncGenerator[Entry, None], follow(link, source, after, ahead_max=ahead_max)))
+    return aclosing(cast(AsyncGenerator[Entry, None], follow(connection, source, after, ahead_max=ahead_max)))
 
 
-async def test_a_slow_reader_gets_everything_in_order(link: Link, name: str) -> None:
+async def test_a_slow_reader_gets_everything_in_order(connection: Connection, name: str) -> None:
     """At most `ahead_max` wait for it: the rest waits in the log."""
     count = 1000
-    await make_live_stream(link, name)
-    committer = committer_of(link, name)
+    await make_live_stream(connection, name)
+    committer = committer_of(connection, name)
     read: list[int] = []
-    async with asyncio.timeout(30), _following(link, Source(name, f"{name}.>"), 0, ahead_max=16) as entries:
+    async with asyncio.timeout(30), _following(connection, Source(name, f"{name}.>"), 0, ahead_max=16) as entries:
         await committer.append(draft(f"{name}.a"))
         async for entry in entries:
             read.append(entry.sequence)
@@ -329,12 +335,14 @@ async def test_a_slow_reader_gets_everything_in_order(link: Link, name: str) -> 
     assert read == list(range(1, count + 1))
 
 
-async def test_followers_at_different_places_get_what_is_theirs(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_followers_at_different_places_get_what_is_theirs(
+    connection: Connection, committers: Committers, name: str
+) -> None:
+    await make_live_stream(connection, name)
     await _store(committers, name, "abcabc")
 
     async def read(subject: str, after: int, count: int) -> list[int]:
-        async with _following(link, Source(name, f"{name}.{subject}"), after) as entries:
+        async with _following(connection, Source(name, f"{name}.{subject}"), after) as entries:
             return [(await anext(entries)).sequence for _ in range(count)]
 
     async with asyncio.timeout(10):
@@ -342,18 +350,20 @@ async def test_followers_at_different_places_get_what_is_theirs(link: Link, comm
     assert list(got) == [[1, 2, 3, 4, 5, 6], [5, 6], [2, 5], [6]]
 
 
-async def test_who_stops_reading_stops_the_tail(link: Link, committers: Committers, name: str) -> None:
-    await make_live_stream(link, name)
+async def test_who_stops_reading_stops_the_tail(connection: Connection, committers: Committers, name: str) -> None:
+    await make_live_stream(connection, name)
     await _store(committers, name, "a")
     before = asyncio.all_tasks()
-    async with _following(link, Source(name, f"{name}.>"), 0) as entries:
+    async with _following(connection, Source(name, f"{name}.>"), 0) as entries:
         assert (await anext(entries)).sequence == 1
         started = asyncio.all_tasks() - before
         assert started
     await eventually(lambda: all(task.done() for task in started))
 
 
-async def test_a_reader_is_told_when_its_tail_cannot_go_on(link: Link, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_is_told_when_its_tail_cannot_go_on(
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Tail.run
 
     async def broken(tail: Tail) -> None:
@@ -365,4 +375,4 @@ async def test_a_reader_is_told_when_its_tail_cannot_go_on(link: Link, name: str
 
     with pytest.raises(RuntimeError, match="the tail broke"):
         async with asyncio.timeout(5):
-            await anext(follow(link, Source(name, f"{name}.>"), 0))
+            await anext(follow(connection, Source(name, f"{name}.>"), 0))

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.jetstream.commit import CommitPolicy, Committers, Draft
-from postroad.jetstream.connection import Link
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.ids import new_id
 
@@ -40,16 +40,18 @@ def day_text(at: int) -> str:
     return rfc3339(at)[:10].replace("-", "")
 
 
-async def store(link: Link, subject: str, body: object) -> None:
+async def store(connection: Connection, subject: str, body: object) -> None:
     payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    committers = Committers(link, CommitPolicy(), Backlog(64 * 1024 * 1024))
-    await committers.of("HISTORY").append(Draft(subject, payload, new_id()))
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(64 * 1024 * 1024))
+    await committers.of("HISTORY").append(PendingMessage(subject, payload, new_id()))
 
 
-async def archive(link: Link, tenant: str, jobs: Sequence[dict[str, Any]], part: str = "0", ended_on: str = "") -> None:
+async def archive(
+    connection: Connection, tenant: str, jobs: Sequence[dict[str, Any]], part: str = "0", ended_on: str = ""
+) -> None:
     """In one chunk for each day that they were created on."""
     by_day: dict[str, list[dict[str, Any]]] = {}
     for job in sorted(jobs, key=lambda one: (one["createdAt"], one["jobId"]), reverse=True):
         by_day.setdefault(job["createdAt"][:10].replace("-", ""), []).append(job)
     for day, some in by_day.items():
-        await store(link, f"history.{tenant}.{day}.{ended_on or day}.{part}", {"v": 1, "batch": 7, "jobs": some})
+        await store(connection, f"history.{tenant}.{day}.{ended_on or day}.{part}", {"v": 1, "batch": 7, "jobs": some})

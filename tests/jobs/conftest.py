@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.jobs.projection import Projection
 from postroad.kernel.clock import now_ms
 from postroad.telemetry.event_types import Event
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
-from tests.jobs.lives import Life
+from tests.jobs.lifecycles import Life
 
 
-async def make_streams(link: Link) -> None:
+async def make_streams(connection: Connection) -> None:
     for spec in frame_streams(1):
-        await ensure_stream(link, spec)
+        await ensure_stream(connection, spec)
 
 
-def outbox_on(link: Link) -> Outbox:
-    return Outbox(Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024)))
+def outbox_on(connection: Connection) -> Outbox:
+    return Outbox(Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024)))
 
 
 async def send(outbox: Outbox, *events: Event) -> None:
@@ -35,9 +35,9 @@ async def send(outbox: Outbox, *events: Event) -> None:
 
 
 @pytest.fixture
-async def outbox(link: Link) -> Outbox:
-    await make_streams(link)
-    return outbox_on(link)
+async def outbox(connection: Connection) -> Outbox:
+    await make_streams(connection)
+    return outbox_on(connection)
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ Background = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
 @pytest.fixture
-def following(link: Link, tmp_path: Path, background: Background) -> Callable[..., Projection]:
+def following(connection: Connection, tmp_path: Path, background: Background) -> Callable[..., Projection]:
     """A projection that runs."""
 
-    def start(folder: str = "jobs", on: Link | None = None) -> Projection:
-        projection = Projection(on or link, now_ms, tmp_path / folder, 30, look_every=0.1, sweep_every=0.05)
+    def start(folder: str = "jobs", on: Connection | None = None) -> Projection:
+        projection = Projection(on or connection, now_ms, tmp_path / folder, 30, look_every=0.1, sweep_every=0.05)
         background(projection.run())
         return projection
 

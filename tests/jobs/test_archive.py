@@ -8,21 +8,21 @@ import pytest
 
 from postroad.http.app import App, AppSettings
 from postroad.http.routing import Router
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
 from postroad.jobs import metrics
 from postroad.jobs.archive import Budget, History, history_stream
 from postroad.jobs.capability import Jobs
-from postroad.jobs.page_merge import LOWEST, Window
+from postroad.jobs.page_merge import LOWEST, KeyRange
 from postroad.jobs.views import JobView
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
-from tests.jobs.archive import DAY, archive, day_text, ended, id_at, store
+from tests.jobs.archive_samples import DAY, archive, day_text, ended, id_at, store
 from tests.jobs.conftest import Background, make_streams, outbox_on, send
-from tests.jobs.lives import Life
+from tests.jobs.lifecycles import Life
 from tests.jobs.test_routes import Everyone
-from tests.servers import OpenLink, Server
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 NewLife = Callable[..., Life]
@@ -31,15 +31,15 @@ LONG_AGO = now_ms() // DAY * DAY - 100 * DAY + DAY // 2  # noon of a day that no
 
 
 @pytest.fixture
-async def engine(own_server: Server, open_link: OpenLink) -> Link:
-    link = await open_link(own_server.url)
-    await make_streams(link)
-    await ensure_stream(link, history_stream(1))
-    return link
+async def engine(own_server: Server, open_connection: OpenConnection) -> Connection:
+    connection = await open_connection(own_server.url)
+    await make_streams(connection)
+    await ensure_stream(connection, history_stream(1))
+    return connection
 
 
 @pytest.fixture
-def outbox(engine: Link) -> Outbox:
+def outbox(engine: Connection) -> Outbox:
     return outbox_on(engine)
 
 
@@ -49,7 +49,7 @@ def budget() -> Budget:
 
 
 @pytest.fixture
-async def jobs(engine: Link, tmp_path: Path, background: Background, budget: Budget) -> Jobs:
+async def jobs(engine: Connection, tmp_path: Path, background: Background, budget: Budget) -> Jobs:
     made = Jobs(engine, now_ms, tmp_path / "jobs", KEEP_DAYS, budget)
     background(made.lead())
     return made
@@ -86,14 +86,14 @@ def ids(jobs: list[dict[str, Any]]) -> list[str]:
 # One job
 
 
-async def test_a_job_that_is_forgotten_here_is_found_in_the_archive(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_a_job_that_is_forgotten_here_is_found_in_the_archive(client: Client, engine: Connection, tenant_id: str) -> None:
     job = ended(LONG_AGO, status="dead", lastError="no route", correlationId="c")
     await archive(engine, tenant_id, [ended(LONG_AGO + 1), job, ended(LONG_AGO - 1)])
     assert (await client.get(f"/v1/jobs/{job['jobId']}")).ok() == {**job, "archived": True}
 
 
 async def test_what_is_known_does_not_say_that_it_is_archived(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     one = life()
     await send(outbox, one.queued())
@@ -101,14 +101,14 @@ async def test_what_is_known_does_not_say_that_it_is_archived(
     assert "archived" not in (await client.get("/v1/jobs")).ok()["jobs"][0]
 
 
-async def test_a_job_whose_first_event_is_of_the_next_day_is_found(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_a_job_whose_first_event_is_of_the_next_day_is_found(client: Client, engine: Connection, tenant_id: str) -> None:
     midnight = LONG_AGO // DAY * DAY
     job = ended(midnight + 5, jobId=id_at(midnight - 3))
     await archive(engine, tenant_id, [job])
     assert (await client.get(f"/v1/jobs/{job['jobId']}")).ok()["archived"]
 
 
-async def test_an_archive_is_its_tenants_own(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_an_archive_is_its_tenants_own(client: Client, engine: Connection, tenant_id: str) -> None:
     job = ended(LONG_AGO)
     await archive(engine, tenant_id, [job])
     stranger = client.with_headers(tenant="another")
@@ -122,19 +122,21 @@ async def test_an_archive_is_its_tenants_own(client: Client, engine: Link, tenan
     ["unknown", id_at(LONG_AGO), id_at(1), "ffffffff-ffff-7000-8000-000000000000", "x" * 36],
     ids=["no id", "of that moment", "of 1970", "of the far future", "as long as one"],
 )
-async def test_what_the_archive_does_not_have_is_404(client: Client, engine: Link, tenant_id: str, job: str) -> None:
+async def test_what_the_archive_does_not_have_is_404(client: Client, engine: Connection, tenant_id: str, job: str) -> None:
     await archive(engine, tenant_id, [ended(LONG_AGO)])
     (await client.get(f"/v1/jobs/{job}")).problem(404, "job-not-found")
 
 
-async def test_an_archived_job_has_no_events(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_an_archived_job_has_no_events(client: Client, engine: Connection, tenant_id: str) -> None:
     job = ended(LONG_AGO)
     await archive(engine, tenant_id, [job])
     assert (await client.get(f"/v1/jobs/{job['jobId']}/events")).ok() == {"events": [], "nextCursor": None}
     (await client.get(f"/v1/jobs/{id_at(LONG_AGO)}/events")).problem(404, "job-not-found")
 
 
-async def test_a_key_kept_to_some_queues_sees_the_archived_jobs_of_these(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_a_key_kept_to_some_queues_sees_the_archived_jobs_of_these(
+    client: Client, engine: Connection, tenant_id: str
+) -> None:
     mine, theirs = ended(LONG_AGO, "mine.1"), ended(LONG_AGO + 1, "theirs")
     await archive(engine, tenant_id, [mine, theirs])
     kept = client.with_headers(globs="mine.*")
@@ -145,7 +147,7 @@ async def test_a_key_kept_to_some_queues_sees_the_archived_jobs_of_these(client:
 
 
 async def test_a_job_that_moved_to_another_queue_is_not_shown_to_those_of_the_first(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox
 ) -> None:
     """It died in `mine`, was archived so, and goes on in `theirs`."""
     moved = old_life(tenant_id, LONG_AGO, "theirs")
@@ -156,7 +158,7 @@ async def test_a_job_that_moved_to_another_queue_is_not_shown_to_those_of_the_fi
     assert ids(await all_pages(kept)) == []
 
 
-async def test_of_a_job_that_ended_twice_the_later_end_counts(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_of_a_job_that_ended_twice_the_later_end_counts(client: Client, engine: Connection, tenant_id: str) -> None:
     first = ended(LONG_AGO, status="dead")
     second = {**first, "status": "done", "updatedAt": rfc3339(LONG_AGO + 3 * DAY)}
     await archive(engine, tenant_id, [second], ended_on=day_text(LONG_AGO + 3 * DAY))
@@ -167,7 +169,7 @@ async def test_of_a_job_that_ended_twice_the_later_end_counts(client: Client, en
 
 
 async def test_a_chunk_that_is_published_again_takes_the_place_of_the_old_one(
-    client: Client, engine: Link, tenant_id: str
+    client: Client, engine: Connection, tenant_id: str
 ) -> None:
     job = ended(LONG_AGO, status="dead")
     await archive(engine, tenant_id, [job])
@@ -180,7 +182,7 @@ async def test_a_chunk_that_is_published_again_takes_the_place_of_the_old_one(
 
 
 async def test_known_and_archived_jobs_are_one_list_newest_first(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     new, waiting = [life() for _ in range(3)], [old_life(tenant_id, LONG_AGO + hour * 3_600_000) for hour in (-30, 1, 3)]
     await send(outbox, *(one.queued(number) for number, one in enumerate(new)), *(one.queued() for one in waiting))
@@ -204,7 +206,7 @@ async def test_known_and_archived_jobs_are_one_list_newest_first(
         assert [job["jobId"] for job in found if job.get("archived")] == [one["jobId"] for one in archived[::-1]]
 
 
-async def test_filters_are_for_archived_jobs_too(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_filters_are_for_archived_jobs_too(client: Client, engine: Connection, tenant_id: str) -> None:
     jobs = [
         ended(
             LONG_AGO + number * DAY, "a" if number % 2 else "b", "dead" if number < 2 else "done", correlationId=f"c{number % 3}"
@@ -229,7 +231,9 @@ async def test_filters_are_for_archived_jobs_too(client: Client, engine: Link, t
         assert await listed(f"&status={status}") == []
 
 
-async def test_the_known_job_wins_over_its_archived_self(client: Client, engine: Link, tenant_id: str, outbox: Outbox) -> None:
+async def test_the_known_job_wins_over_its_archived_self(
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox
+) -> None:
     back = old_life(tenant_id, LONG_AGO)
     await send(outbox, back.queued(), back.dead(5), back.redriven(90 * DAY))
     await archive(engine, tenant_id, [ended(LONG_AGO, "orders", "dead", jobId=back.job_id), ended(LONG_AGO + 1)])
@@ -240,7 +244,7 @@ async def test_the_known_job_wins_over_its_archived_self(client: Client, engine:
 
 
 async def test_jobs_of_late_whose_events_are_gone_are_found_in_the_archive(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     """The file was lost and the events had been trimmed: nothing here remembers what happened an hour ago."""
     hour_ago = now_ms() - 3_600_000
@@ -278,7 +282,7 @@ async def test_jobs_of_late_whose_events_are_gone_are_found_in_the_archive(
     ids=range(10),
 )
 async def test_what_cannot_be_read_is_left_out_and_the_rest_is_there(
-    client: Client, engine: Link, tenant_id: str, body: object
+    client: Client, engine: Connection, tenant_id: str, body: object
 ) -> None:
     before = metrics.history_unreadable._value.get()
     good = [ended(LONG_AGO), ended(LONG_AGO + 1)]
@@ -291,7 +295,7 @@ async def test_what_cannot_be_read_is_left_out_and_the_rest_is_there(
     assert metrics.history_unreadable._value.get() > before
 
 
-async def test_a_good_job_beside_a_bad_one_is_shown(client: Client, engine: Link, tenant_id: str) -> None:
+async def test_a_good_job_beside_a_bad_one_is_shown(client: Client, engine: Connection, tenant_id: str) -> None:
     good = ended(LONG_AGO)
     await archive(engine, tenant_id, [good, {**ended(LONG_AGO), "attempts": "many"}])
     assert ids(await all_pages(client)) == [good["jobId"]]
@@ -301,7 +305,7 @@ async def test_a_good_job_beside_a_bad_one_is_shown(client: Client, engine: Link
 
 
 async def test_without_the_stream_there_is_no_archive(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     one = life()
     await send(outbox, one.queued())
@@ -313,7 +317,7 @@ async def test_without_the_stream_there_is_no_archive(
 
 @pytest.mark.parametrize("budget", [Budget(seconds=0)])
 async def test_an_archive_that_does_not_answer_keeps_nobody_from_the_jobs_that_are_known(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     await archive(engine, tenant_id, [ended(LONG_AGO)])
     page = (await client.get("/v1/jobs")).ok()
@@ -332,7 +336,7 @@ async def test_an_archive_that_does_not_answer_keeps_nobody_from_the_jobs_that_a
 
 @pytest.mark.parametrize("budget", [Budget(seconds=0)])
 async def test_who_reads_the_newest_does_not_wait_for_the_archive(
-    client: Client, engine: Link, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
 ) -> None:
     before = metrics.history_failures._value.get()
     await archive(engine, tenant_id, [ended(now_ms() - DAY), ended(LONG_AGO)])
@@ -349,10 +353,10 @@ def anything(_job: JobView) -> bool:
     return True
 
 
-WHOLE = Window((LONG_AGO + 20 * DAY, LOWEST), (0, ""))
+WHOLE = KeyRange((LONG_AGO + 20 * DAY, LOWEST), (0, ""))
 
 
-async def gone_through(history: History, tenant: str, limit: int, window: Window = WHOLE) -> tuple[list[str], int]:
+async def gone_through(history: History, tenant: str, limit: int, window: KeyRange = WHOLE) -> tuple[list[str], int]:
     """All pages of the archive, and how many it were."""
     found: list[str] = []
     for count in range(1, 1000):
@@ -364,11 +368,11 @@ async def gone_through(history: History, tenant: str, limit: int, window: Window
             return found, count
         assert page.reached <= window.below
         assert all(one.key >= page.reached for one in page.jobs)
-        window = Window(page.reached, window.above)
+        window = KeyRange(page.reached, window.above)
     raise AssertionError("it does not end")
 
 
-async def test_many_days_are_gone_through_a_few_at_a_time(engine: Link, tenant_id: str) -> None:
+async def test_many_days_are_gone_through_a_few_at_a_time(engine: Connection, tenant_id: str) -> None:
     jobs = [ended(LONG_AGO + day * DAY) for day in (0, 1, 7, 15)]
     await archive(engine, tenant_id, jobs)
     history = History(engine, now_ms, Budget(days=3, days_back_max=120))
@@ -379,7 +383,7 @@ async def test_many_days_are_gone_through_a_few_at_a_time(engine: Link, tenant_i
 @pytest.mark.parametrize("limit", [1, 7, 1000])
 @pytest.mark.parametrize("is_in_order", [True, False], ids=["chunks by time", "chunks at random"])
 async def test_many_chunks_of_a_day_are_learned_a_few_at_a_time(
-    engine: Link, tenant_id: str, limit: int, is_in_order: bool
+    engine: Connection, tenant_id: str, limit: int, is_in_order: bool
 ) -> None:
     jobs = [ended(LONG_AGO + number * 1000) for number in range(60)]
     for part in range(20):
@@ -390,7 +394,7 @@ async def test_many_chunks_of_a_day_are_learned_a_few_at_a_time(
     assert found == ids(jobs)[::-1]
 
 
-async def test_a_page_ends_where_its_budget_of_unread_chunks_does(engine: Link, tenant_id: str) -> None:
+async def test_a_page_ends_where_its_budget_of_unread_chunks_does(engine: Connection, tenant_id: str) -> None:
     jobs = [ended(LONG_AGO + number * 1000) for number in range(20)]
     for part, job in enumerate(jobs):
         await archive(engine, tenant_id, [job], str(part))
@@ -415,19 +419,19 @@ def counting(history: History) -> list[str]:
     return read
 
 
-async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(engine: Link, tenant_id: str) -> None:
+async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(engine: Connection, tenant_id: str) -> None:
     jobs = [ended(LONG_AGO + number * 1000) for number in range(60)]
     for part in range(20):
         await archive(engine, tenant_id, jobs[part * 3 : part * 3 + 3], str(part))
     history = History(engine, now_ms, Budget(at_once=1))
     await history.page(tenant_id, WHOLE, 1, anything)
     read = counting(history)
-    page = await history.page(tenant_id, Window((LONG_AGO + 30_000, LOWEST), (0, "")), 4, anything)
+    page = await history.page(tenant_id, KeyRange((LONG_AGO + 30_000, LOWEST), (0, "")), 4, anything)
     assert [one.job.job_id for one in page.jobs] == ids(jobs[26:30])[::-1]
     assert len(read) == 2
 
 
-async def test_nothing_that_was_remembered_for_too_long_is_believed(engine: Link, tenant_id: str) -> None:
+async def test_nothing_that_was_remembered_for_too_long_is_believed(engine: Connection, tenant_id: str) -> None:
     history = History(engine, now_ms, Budget(remember_seconds=0))
     await archive(engine, tenant_id, [ended(LONG_AGO)])
     assert len((await history.page(tenant_id, WHOLE, 10, anything)).jobs) == 1
@@ -436,7 +440,7 @@ async def test_nothing_that_was_remembered_for_too_long_is_believed(engine: Link
     assert len((await history.page(tenant_id, WHOLE, 10, anything)).jobs) == 3
 
 
-async def test_what_a_tenant_had_goes_with_it(engine: Link, tenant_id: str, jobs: Jobs) -> None:
+async def test_what_a_tenant_had_goes_with_it(engine: Connection, tenant_id: str, jobs: Jobs) -> None:
     for tenant in (tenant_id, "another"):
         await archive(engine, tenant, [ended(LONG_AGO)])
     await jobs.delete_all(tenant_id)

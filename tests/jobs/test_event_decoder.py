@@ -7,7 +7,7 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.event_decoder import millis, read_frames
 from postroad.telemetry.event_types import EVENT_TYPES, Event, QueuePurged
 from postroad.telemetry.frames import encode_event
-from tests.jobs.lives import T0, Life, frame, purged
+from tests.jobs.lifecycles import T0, Life, frame, purged
 from tests.telemetry.samples import sample
 
 

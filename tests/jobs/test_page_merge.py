@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.jobs.page_merge import Key, Placed, latest_of_each, merge
+from postroad.jobs.page_merge import Key, KeyedJob, latest_of_each, merge
 from postroad.jobs.rules import JobStatus
 from postroad.jobs.views import JobView
 
 
-def placed(at: int, name: str, *, archived: bool = False, updated: str = "1") -> Placed:
+def placed(at: int, name: str, *, archived: bool = False, updated: str = "1") -> KeyedJob:
     job = JobView(
         job_id=name,
         queue="q",
@@ -21,7 +21,7 @@ def placed(at: int, name: str, *, archived: bool = False, updated: str = "1") ->
         message_id="m",
         archived=archived,
     )
-    return Placed((at, name), job)
+    return KeyedJob((at, name), job)
 
 
 def keys(page: list[JobView]) -> list[Key]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, stream_info
 from postroad.jobs import metrics, stream_follower
 from postroad.jobs.projection import Projection
@@ -17,22 +17,22 @@ from postroad.jobs.rules import status_at
 from postroad.jobs.store import Store, files_in
 from postroad.jobs.stream_follower import stream_now
 from postroad.kernel.clock import now_ms
-from postroad.kernel.errors import EngineUnavailable, NotNow
+from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.telemetry.frames import frame_subject
 from postroad.telemetry.outbox import Outbox
-from tests.engine.streams import committer_of
+from tests.jetstream.streams import committer_of
 from tests.jobs.conftest import Background, make_streams, outbox_on, send
-from tests.jobs.lives import Life, purged
-from tests.servers import OpenLink, Server, restart
+from tests.jobs.lifecycles import Life, purged
+from tests.servers import OpenConnection, Server, restart
 from tests.waiting import eventually
 
 NewLife = Callable[..., Life]
 Following = Callable[..., Projection]
 
 
-async def caught_up(projection: Projection, link: Link, tenant: str) -> None:
-    last = await stream_reader.last(link, "JOBS", frame_subject("JOBS", tenant))
+async def caught_up(projection: Projection, connection: Connection, tenant: str) -> None:
+    last = await stream_reader.last(connection, "JOBS", frame_subject("JOBS", tenant))
     assert last is not None
     assert await projection.wait_for(last.sequence, 10)
 
@@ -43,24 +43,24 @@ async def status_of(projection: Projection, life: Life) -> str | None:
 
 
 async def test_it_reads_what_is_there_and_follows_what_comes(
-    link: Link, outbox: Outbox, life: NewLife, following: Following
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following
 ) -> None:
     before, after = life(), life()
     await send(outbox, before.queued(), before.leased(5), before.done(9))
     projection = following()
-    await caught_up(projection, link, before.tenant)
+    await caught_up(projection, connection, before.tenant)
     assert await status_of(projection, before) == "done"
     await send(outbox, after.queued())
-    await caught_up(projection, link, before.tenant)
+    await caught_up(projection, connection, before.tenant)
     assert await status_of(projection, after) == "queued"
 
 
-async def test_what_time_brings_is_swept(link: Link, outbox: Outbox, life: NewLife, following: Following) -> None:
+async def test_what_time_brings_is_swept(connection: Connection, outbox: Outbox, life: NewLife, following: Following) -> None:
     leased, purged_one = life(), life("other")
     projection = following()
     await send(outbox, leased.queued(), leased.leased(0, until=300), purged_one.queued())
     await send(outbox, purged(50, leased.tenant, "other", t0=now_ms()))
-    await caught_up(projection, link, leased.tenant)
+    await caught_up(projection, connection, leased.tenant)
 
     async def rows() -> bool:
         def statuses(store: Store) -> list[str]:
@@ -73,13 +73,13 @@ async def test_what_time_brings_is_swept(link: Link, outbox: Outbox, life: NewLi
 
 
 async def test_an_existing_file_is_continued(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
 ) -> None:
     first = life()
     await send(outbox, first.queued())
-    projection = Projection(link, now_ms, tmp_path / "jobs", 30)
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
     running = background(projection.run())
-    await caught_up(projection, link, first.tenant)
+    await caught_up(projection, connection, first.tenant)
     position, [file] = projection.position, files_in(tmp_path / "jobs")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -88,12 +88,12 @@ async def test_an_existing_file_is_continued(
     await send(outbox, first.done(5))
     again = following()
     await eventually(lambda: again.position >= position)
-    await caught_up(again, link, first.tenant)
+    await caught_up(again, connection, first.tenant)
     assert (await status_of(again, first), files_in(tmp_path / "jobs")) == ("done", [file])
 
 
 async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
-    link: Link, outbox: Outbox, life: NewLife, tmp_path: Path, following: Following
+    connection: Connection, outbox: Outbox, life: NewLife, tmp_path: Path, following: Following
 ) -> None:
     """Stopped again and again while batches are being written; each start goes on from the file."""
     lives = [life() for _ in range(3000)]
@@ -101,13 +101,13 @@ async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
         some = lives[start : start + 100]
         await send(outbox, *(one.queued() for one in some), *(one.leased(1) for one in some), *(one.done(2) for one in some))
     for pause in (0.005, 0.01, 0.02, 0.001, 0.05, 0.03, 0.08, 0.015, 0.04):
-        projection = Projection(link, now_ms, tmp_path / "jobs", 30)
+        projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
         running = asyncio.create_task(projection.run())
         await asyncio.sleep(pause)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     projection = following()
-    await caught_up(projection, link, lives[0].tenant)
+    await caught_up(projection, connection, lives[0].tenant)
     found = await projection.read(page, Wanted(lives[0].tenant), now_ms(), 5000)
     assert sorted(job.job_id for job in found) == sorted(one.job_id for one in lives)
     assert {job.step.status for job in found} == {"done"}
@@ -120,7 +120,7 @@ async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
 
 
 async def test_two_that_write_to_one_file_do_no_harm(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
 ) -> None:
     first = following("shared")
     await eventually(lambda: bool(files_in(tmp_path / "shared")))
@@ -130,29 +130,31 @@ async def test_two_that_write_to_one_file_do_no_harm(
     for one in lives:
         await send(outbox, one.queued(), one.done(5))
     for projection in (first, second):
-        await caught_up(projection, link, lives[0].tenant)
+        await caught_up(projection, connection, lives[0].tenant)
         found = await projection.read(page, Wanted(lives[0].tenant), now_ms(), 100)
         assert len(found) == 50
     assert len(files_in(tmp_path / "shared")) == 1
 
 
 async def test_what_cannot_be_read_is_skipped_and_counted(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, name: str
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, name: str
 ) -> None:
     good = life()
     before = metrics.unreadable._value.get()
-    jobs = committer_of(link, "JOBS")
-    await jobs.append(Draft(frame_subject("JOBS", good.tenant), b"\x00nonsense", new_id()))
-    await jobs.append(Draft(frame_subject("JOBS", good.tenant), b'{"event":"job.done"}', new_id(), "Postroad-Frame: 1\r\n"))
+    jobs = committer_of(connection, "JOBS")
+    await jobs.append(PendingMessage(frame_subject("JOBS", good.tenant), b"\x00nonsense", new_id()))
+    await jobs.append(
+        PendingMessage(frame_subject("JOBS", good.tenant), b'{"event":"job.done"}', new_id(), "Postroad-Frame: 1\r\n")
+    )
     await send(outbox, good.queued())
     projection = following()
-    await caught_up(projection, link, good.tenant)
+    await caught_up(projection, connection, good.tenant)
     assert await status_of(projection, good) == "queued"
     assert metrics.unreadable._value.get() >= before + 2
 
 
 async def test_a_broken_file_is_made_anew(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
 ) -> None:
     one = life()
     await send(outbox, one.queued())
@@ -160,18 +162,18 @@ async def test_a_broken_file_is_made_anew(
     folder.mkdir()
     (folder / "5.sqlite").write_bytes(b"not a database" * 1000)
     projection = following()
-    await caught_up(projection, link, one.tenant)
+    await caught_up(projection, connection, one.tenant)
     assert await status_of(projection, one) == "queued"
     assert [path.name == "5.sqlite" for path in files_in(folder)] == [False]
 
 
 async def test_a_file_that_breaks_while_it_is_used_is_made_anew(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
 ) -> None:
     one = life()
     await send(outbox, one.queued())
     projection = following()
-    await caught_up(projection, link, one.tenant)
+    await caught_up(projection, connection, one.tenant)
 
     def breaks(store: Store) -> None:
         store.connection.execute("DROP TABLE about")
@@ -180,18 +182,18 @@ async def test_a_file_that_breaks_while_it_is_used_is_made_anew(
     await projection.read(breaks)
     await send(outbox, one.done(5))
     await eventually(lambda: file not in files_in(tmp_path / "jobs"))
-    await caught_up(projection, link, one.tenant)
+    await caught_up(projection, connection, one.tenant)
     assert await status_of(projection, one) == "done"
 
 
 async def test_the_old_file_answers_while_a_new_one_is_made(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
 ) -> None:
     lives = [life() for _ in range(2000)]
     for start in range(0, len(lives), 100):
         await send(outbox, *(one.queued() for one in lives[start : start + 100]))
     projection = following()
-    await caught_up(projection, link, lives[0].tenant)
+    await caught_up(projection, connection, lives[0].tenant)
     [old] = files_in(tmp_path / "jobs")
 
     def spoils(store: Store) -> None:  # so that old and new can be told apart
@@ -199,7 +201,7 @@ async def test_the_old_file_answers_while_a_new_one_is_made(
 
     await projection.read(spoils)
     await projection.rebuild()
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await projection.rebuild()
     progress = await projection.progress()
     assert progress.rebuilt is not None and progress.target >= progress.position
@@ -209,48 +211,48 @@ async def test_the_old_file_answers_while_a_new_one_is_made(
         reads += 1
         await send(outbox, lives[5].leased(reads, until=10**7))
     assert reads > 1
-    await caught_up(projection, link, lives[0].tenant)
+    await caught_up(projection, connection, lives[0].tenant)
     assert [await status_of(projection, lives[index]) for index in (3, 5, 7)] == ["queued", "leased", "queued"]
     await eventually(lambda: files_in(tmp_path / "jobs") != [old] and len(files_in(tmp_path / "jobs")) == 1)
     [new] = files_in(tmp_path / "jobs")
     another = following()  # as after a restart: the new file is the one that counts
-    await caught_up(another, link, lives[0].tenant)
+    await caught_up(another, connection, lives[0].tenant)
     assert files_in(tmp_path / "jobs") == [new]
 
 
 async def test_a_rebuild_that_was_interrupted_leaves_the_old_file(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
 ) -> None:
     one = life()
     await send(outbox, one.queued())
-    projection = Projection(link, now_ms, tmp_path / "jobs", 30)
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
     running = background(projection.run())
-    await caught_up(projection, link, one.tenant)
+    await caught_up(projection, connection, one.tenant)
     [old] = files_in(tmp_path / "jobs")
     await projection.rebuild()
     await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     again = following()
-    await caught_up(again, link, one.tenant)
+    await caught_up(again, connection, one.tenant)
     assert old in files_in(tmp_path / "jobs") and len(files_in(tmp_path / "jobs")) == 1
 
 
 @pytest.mark.parametrize("frames", [1, 20])  # fewer than the old stream had, and more
 async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
-    own_server: Server, open_link: OpenLink, tmp_path: Path, background: Background, frames: int
+    own_server: Server, open_connection: OpenConnection, tmp_path: Path, background: Background, frames: int
 ) -> None:
-    link = await open_link(own_server.url)
-    await make_streams(link)
-    outbox = outbox_on(link)
+    connection = await open_connection(own_server.url)
+    await make_streams(connection)
+    outbox = outbox_on(connection)
     old, new = Life("t", t0=now_ms()), Life("t", t0=now_ms())
     for at in range(5):
         await send(outbox, old.queued(), old.leased(at, at + 1))
-    projection = Projection(link, now_ms, tmp_path / "jobs", 30, look_every=0.1)
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, look_every=0.1)
     background(projection.run())
-    await caught_up(projection, link, "t")
-    await delete_stream(link, "JOBS")
-    await make_streams(link)
+    await caught_up(projection, connection, "t")
+    await delete_stream(connection, "JOBS")
+    await make_streams(connection)
     for _ in range(frames):
         await send(outbox, new.queued())
 
@@ -261,56 +263,56 @@ async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
             return False
 
     await eventually(is_new)
-    await caught_up(projection, link, "t")
-    assert projection.position == (await stream_now(link)).state.last_seq == frames
+    await caught_up(projection, connection, "t")
+    assert projection.position == (await stream_now(connection)).state.last_seq == frames
     assert len(files_in(tmp_path / "jobs")) == 1
 
 
 async def test_it_survives_the_engines_death(
-    own_server: Server, open_link: OpenLink, tmp_path: Path, background: Background
+    own_server: Server, open_connection: OpenConnection, tmp_path: Path, background: Background
 ) -> None:
-    link = await open_link(own_server.url)
-    await make_streams(link)
+    connection = await open_connection(own_server.url)
+    await make_streams(connection)
     one, two = Life("t", t0=now_ms()), Life("t", t0=now_ms())
-    await send(outbox_on(link), one.queued())
-    projection = Projection(link, now_ms, tmp_path / "jobs", 30, look_every=0.1)
+    await send(outbox_on(connection), one.queued())
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, look_every=0.1)
     background(projection.run())
-    await caught_up(projection, link, "t")
-    await restart(own_server, link)
-    await send(outbox_on(link), two.queued())
-    await caught_up(projection, link, "t")
+    await caught_up(projection, connection, "t")
+    await restart(own_server, connection)
+    await send(outbox_on(connection), two.queued())
+    await caught_up(projection, connection, "t")
     assert [await status_of(projection, life) for life in (one, two)] == ["queued", "queued"]
-    assert (await stream_info(link, "JOBS")) is not None
+    assert (await stream_info(connection, "JOBS")) is not None
 
 
 async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kept_waiting(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
     projection, jobs = following(), [life() for _ in range(3)]
     await send(outbox, jobs[0].queued())
-    await caught_up(projection, link, jobs[0].tenant)
+    await caught_up(projection, connection, jobs[0].tenant)
     for number in (1, 2):
         await send(outbox, jobs[number].queued())
         assert await status_of(projection, jobs[number]) is None
-        await caught_up(projection, link, jobs[0].tenant)
+        await caught_up(projection, connection, jobs[0].tenant)
         assert await status_of(projection, jobs[number]) == "queued"
 
 
 async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
-    link: Link, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
     jobs = [life() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())
-    last = await stream_reader.last(link, "JOBS", frame_subject("JOBS", jobs[0].tenant))
+    last = await stream_reader.last(connection, "JOBS", frame_subject("JOBS", jobs[0].tenant))
     assert last is not None
     projection = following()
     await eventually(lambda: projection.position >= last.sequence - stream_follower._FRAMES_BEHIND - 1)
 
 
-async def test_waiting_has_an_end(link: Link, outbox: Outbox, following: Following) -> None:
+async def test_waiting_has_an_end(connection: Connection, outbox: Outbox, following: Following) -> None:
     projection = following()
     await eventually(lambda: projection.position > 0)
     assert not await projection.wait_for(10**15, 0.05)

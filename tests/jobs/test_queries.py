@@ -10,7 +10,7 @@ from postroad.jobs.rules import Job, JobStatus, status_at
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.globs import glob_matches
 from postroad.telemetry.event_types import Event
-from tests.jobs.lives import T0, Life, batch, purged
+from tests.jobs.lifecycles import T0, Life, batch, purged
 
 SPAN = 20_000
 

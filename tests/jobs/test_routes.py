@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, Watching
+from postroad.http.messages import Request, RevocationWatch
 from postroad.http.routing import Route, Router
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jobs.capability import Jobs
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.errors import Forbidden
-from postroad.kernel.identity import ALL_SCOPES, Caller, Need
+from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
 from tests.jobs.conftest import Background, make_streams, outbox_on, send
-from tests.jobs.lives import Life
-from tests.servers import OpenLink, Server
+from tests.jobs.lifecycles import Life
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 NewLife = Callable[..., Life]
@@ -26,32 +26,32 @@ NewLife = Callable[..., Life]
 class Everyone:
     """Lets in whoever says who they are: `tenant`, and the globs of their queues if they are kept to some."""
 
-    async def admit(self, request: Request, route: Route) -> Caller:
+    async def authenticate(self, request: Request, route: Route) -> Caller:
         is_platform = request.header(b"platform") is not None
-        if route.scope is Need.PLATFORM and not is_platform:
+        if route.scope is RouteRequirement.PLATFORM and not is_platform:
             raise Forbidden("platform only")
         globs = request.header(b"globs")
         allowed = {"queue": tuple(globs.split(","))} if globs else None
         return Caller(request.header(b"tenant") or "", "k", frozenset(ALL_SCOPES), is_platform, allowed=allowed)
 
-    def watch(self, caller: Caller) -> Watching:
+    def watch(self, caller: Caller) -> RevocationWatch:
         raise AssertionError("nothing here goes on for long")
 
 
 @pytest.fixture
-async def engine(own_server: Server, open_link: OpenLink) -> Link:
-    link = await open_link(own_server.url)
-    await make_streams(link)
-    return link
+async def engine(own_server: Server, open_connection: OpenConnection) -> Connection:
+    connection = await open_connection(own_server.url)
+    await make_streams(connection)
+    return connection
 
 
 @pytest.fixture
-def outbox(engine: Link) -> Outbox:
+def outbox(engine: Connection) -> Outbox:
     return outbox_on(engine)
 
 
 @pytest.fixture
-async def client(engine: Link, tmp_path: Path, background: Background, tenant_id: str) -> AsyncIterator[Client]:
+async def client(engine: Connection, tmp_path: Path, background: Background, tenant_id: str) -> AsyncIterator[Client]:
     jobs = Jobs(engine, now_ms, tmp_path / "jobs", 30)
     background(jobs.lead())
     app = App(Router(jobs.table()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))

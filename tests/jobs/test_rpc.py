@@ -9,165 +9,173 @@ import pytest
 
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.leader import Leadership
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.jobs.capability import Jobs
 from postroad.jobs.projection import Projection
 from postroad.jobs.rpc import (
     SUBJECT,
-    AskEvents,
-    AskJob,
-    AskPage,
-    AskProgress,
-    AskRebuild,
-    EventsAnswer,
-    FrontDesk,
-    Inquirer,
-    JobAnswer,
-    PageAnswer,
-    ProgressAnswer,
+    EventsRequest,
+    EventsResponse,
+    JobRequest,
+    JobResponse,
+    JobsRpcClient,
+    JobsRpcServer,
+    PageRequest,
+    PageResponse,
+    ProgressRequest,
+    ProgressResponse,
+    RebuildRequest,
 )
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, JobNotFound
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.conftest import Background, make_streams, outbox_on, send
-from tests.jobs.lives import Life
-from tests.servers import OpenLink, Server
+from tests.jobs.lifecycles import Life
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 NewLife = Callable[..., Life]
 
 
 @pytest.fixture
-async def engine(own_server: Server, open_link: OpenLink) -> Link:
+async def engine(own_server: Server, open_connection: OpenConnection) -> Connection:
     """An engine of the test's own: on the shared one other tests answer on the same subject."""
-    link = await open_link(own_server.url)
-    await make_streams(link)
-    return link
+    connection = await open_connection(own_server.url)
+    await make_streams(connection)
+    return connection
 
 
 @pytest.fixture
-async def asker(engine: Link, own_server: Server, open_link: OpenLink) -> Inquirer:
-    return Inquirer(await open_link(own_server.url))
+async def asker(engine: Connection, own_server: Server, open_connection: OpenConnection) -> JobsRpcClient:
+    return JobsRpcClient(await open_connection(own_server.url))
 
 
 @pytest.fixture
-def outbox(engine: Link) -> Outbox:
+def outbox(engine: Connection) -> Outbox:
     return outbox_on(engine)
 
 
 @pytest.fixture
-async def jobs(engine: Link, tmp_path: Path, background: Background) -> Jobs:
+async def jobs(engine: Connection, tmp_path: Path, background: Background) -> Jobs:
     """Leads."""
     made = Jobs(engine, now_ms, tmp_path / "jobs", 30)
     background(made.lead())
     return made
 
 
-async def test_a_job_is_found_right_after_its_event_is_stored(jobs: Jobs, asker: Inquirer, outbox: Outbox, life: NewLife) -> None:
+async def test_a_job_is_found_right_after_its_event_is_stored(
+    jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+) -> None:
     for _ in range(20):
         one = life()
         await send(outbox, one.queued())
-        found = (await asker.ask(AskJob(tenant=one.tenant, job=one.job_id), JobAnswer)).job
+        found = (await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job
         assert (found.job_id, found.status, found.attempts) == (one.job_id, "queued", 0)
 
 
-async def test_pages_and_events_are_carried_over_whole(jobs: Jobs, asker: Inquirer, outbox: Outbox, life: NewLife) -> None:
+async def test_pages_and_events_are_carried_over_whole(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
     lives = [life() for _ in range(25)]
     await send(outbox, *(one.queued(number) for number, one in enumerate(lives)), lives[0].done(50))
     seen: list[str] = []
     before = None
     while True:
-        answer = await asker.ask(AskPage(tenant=lives[0].tenant, limit=10, before=before), PageAnswer)
+        answer = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=10, before=before), PageResponse)
         seen += [job.job_id for job in answer.jobs]
         before = answer.following
         if before is None:
             break
     assert seen == [one.job_id for one in reversed(lives)]
-    events = await asker.ask(AskEvents(tenant=lives[0].tenant, job=lives[0].job_id), EventsAnswer)
+    events = await asker.ask(EventsRequest(tenant=lives[0].tenant, job=lives[0].job_id), EventsResponse)
     assert [msgspec.json.decode(event)["event"] for event in events.events] == ["job.queued", "job.done"]
 
 
 async def test_an_answer_is_never_larger_than_a_message_may_be(
-    jobs: Jobs, asker: Inquirer, outbox: Outbox, life: NewLife
+    jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     lives = [life() for _ in range(60)]
     for number, one in enumerate(lives):
         await send(outbox, one.queued(number), one.retried(number, next_at=10**6, reason="x" * 40_000))
-    first = await asker.ask(AskPage(tenant=lives[0].tenant, limit=1000), PageAnswer)
+    first = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000), PageResponse)
     assert 5 < len(first.jobs) < 60 and first.following is not None
-    rest = await asker.ask(AskPage(tenant=lives[0].tenant, limit=1000, before=first.following), PageAnswer)
-    third = await asker.ask(AskPage(tenant=lives[0].tenant, limit=1000, before=rest.following), PageAnswer)
+    rest = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000, before=first.following), PageResponse)
+    third = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000, before=rest.following), PageResponse)
     assert len({job.job_id for job in [*first.jobs, *rest.jobs, *third.jobs]}) == 60
 
 
-async def test_globs_keep_others_jobs_from_sight(jobs: Jobs, asker: Inquirer, outbox: Outbox, life: NewLife) -> None:
+async def test_globs_keep_others_jobs_from_sight(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
     mine, theirs = life("mine.1"), life("theirs")
     await send(outbox, mine.queued(), theirs.queued())
-    page = await asker.ask(AskPage(tenant=mine.tenant, globs=("mine.*",)), PageAnswer)
+    page = await asker.ask(PageRequest(tenant=mine.tenant, globs=("mine.*",)), PageResponse)
     assert [job.job_id for job in page.jobs] == [mine.job_id]
     with pytest.raises(JobNotFound):
-        await asker.ask(AskJob(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), JobAnswer)
+        await asker.ask(JobRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), JobResponse)
     with pytest.raises(JobNotFound):
-        await asker.ask(AskEvents(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), EventsAnswer)
+        await asker.ask(EventsRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), EventsResponse)
     with pytest.raises(JobNotFound):
-        await asker.ask(AskJob(tenant="another", job=mine.job_id), JobAnswer)
+        await asker.ask(JobRequest(tenant="another", job=mine.job_id), JobResponse)
 
 
-async def test_without_a_leader_it_is_said_so_after_a_while(engine: Link) -> None:
+async def test_without_a_leader_it_is_said_so_after_a_while(engine: Connection) -> None:
     started = asyncio.get_running_loop().time()
     with pytest.raises(EngineUnavailable, match="no process answers"):
-        await Inquirer(engine, deadline=0.4).ask(AskJob(tenant="t", job="j"), JobAnswer)
+        await JobsRpcClient(engine, deadline=0.4).ask(JobRequest(tenant="t", job="j"), JobResponse)
     assert 0.3 < asyncio.get_running_loop().time() - started < 2
 
 
 async def test_a_leader_that_comes_in_time_answers(
-    engine: Link, asker: Inquirer, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
+    engine: Connection, asker: JobsRpcClient, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
 ) -> None:
     one = life()
     await send(outbox, one.queued())
-    asking = asyncio.create_task(asker.ask(AskJob(tenant=one.tenant, job=one.job_id), JobAnswer))
+    asking = asyncio.create_task(asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse))
     await asyncio.sleep(0.3)
     background(Jobs(engine, now_ms, tmp_path / "jobs", 30).lead())
     assert (await asking).job.job_id == one.job_id
 
 
 async def test_a_leader_that_is_behind_says_how_far(
-    engine: Link, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
+    engine: Connection, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
 ) -> None:
     one = life()
     await send(outbox, one.queued())
     stands_still = Projection(engine, now_ms, tmp_path / "jobs", 30)
-    background(FrontDesk(engine, stands_still, now_ms).run())
+    background(JobsRpcServer(engine, stands_still, now_ms).run())
     with pytest.raises(EngineUnavailable, match="1 frames behind"):
-        await Inquirer(engine, deadline=1.0).ask(AskJob(tenant=one.tenant, job=one.job_id), JobAnswer)
+        await JobsRpcClient(engine, deadline=1.0).ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
 
 
 async def test_answers_go_on_when_the_lead_changes_hands(
-    engine: Link, asker: Inquirer, own_server: Server, open_link: OpenLink, outbox: Outbox, life: NewLife, tmp_path: Path
+    engine: Connection,
+    asker: JobsRpcClient,
+    own_server: Server,
+    open_connection: OpenConnection,
+    outbox: Outbox,
+    life: NewLife,
+    tmp_path: Path,
 ) -> None:
     """Two processes on one data directory. Whoever leads is stopped; the other one goes on from the same file."""
 
     async def process() -> tuple["asyncio.Task[None]", Leadership]:
-        link = await open_link(own_server.url)
-        bucket = Bucket(link, "leases", Committers(link, CommitPolicy(), Backlog(1 << 20)))
+        connection = await open_connection(own_server.url)
+        bucket = Bucket(connection, "leases", Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
         await bucket.ensure()
-        leadership = Leadership(bucket, "jobs", link.settings.name, ttl_seconds=1)
-        return asyncio.create_task(leadership.run(Jobs(link, now_ms, tmp_path / "jobs", 30).lead)), leadership
+        leadership = Leadership(bucket, "jobs", connection.settings.name, ttl_seconds=1)
+        return asyncio.create_task(leadership.run(Jobs(connection, now_ms, tmp_path / "jobs", 30).lead)), leadership
 
     first, second = await process(), await process()
     try:
         for number in range(3):
             one = life()
             await send(outbox, one.queued())
-            assert (await asker.ask(AskJob(tenant=one.tenant, job=one.job_id), JobAnswer)).job.status == "queued"
+            assert (await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job.status == "queued"
             leader = first if first[1].is_leader else second
             assert leader[1].is_leader
             if number == 1:
                 leader[0].cancel()
                 await asyncio.gather(leader[0], return_exceptions=True)
-        page = await asker.ask(AskPage(tenant=one.tenant), PageAnswer)
+        page = await asker.ask(PageRequest(tenant=one.tenant), PageResponse)
         assert len(page.jobs) == 3
     finally:
         for task, _ in (first, second):
@@ -175,17 +183,17 @@ async def test_answers_go_on_when_the_lead_changes_hands(
         await asyncio.gather(first[0], second[0], return_exceptions=True)
 
 
-async def test_progress_and_rebuild_go_over_the_desk(jobs: Jobs, asker: Inquirer, outbox: Outbox, life: NewLife) -> None:
+async def test_progress_and_rebuild_go_over_the_desk(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
     one = life()
     await send(outbox, one.queued())
-    await asker.ask(AskJob(tenant=one.tenant, job=one.job_id), JobAnswer)
-    assert (await asker.ask(AskProgress(), ProgressAnswer)) == ProgressAnswer(1, 1, None)
-    answer = await asker.ask(AskRebuild(), ProgressAnswer)
+    await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
+    assert (await asker.ask(ProgressRequest(), ProgressResponse)) == ProgressResponse(1, 1, None)
+    answer = await asker.ask(RebuildRequest(), ProgressResponse)
     assert (answer.target, answer.rebuilt is not None) == (1, True)
 
 
 @pytest.mark.parametrize("question", [b"", b"{", b'{"ask":"unheard-of"}', b'{"ask":"progress","v":2}', b"\xff"])
-async def test_a_question_that_is_not_understood_is_answered(jobs: Jobs, engine: Link, question: bytes) -> None:
+async def test_a_question_that_is_not_understood_is_answered(jobs: Jobs, engine: Connection, question: bytes) -> None:
     async def answered() -> bytes:
         return (await engine.request(SUBJECT, question, timeout=1)).data
 

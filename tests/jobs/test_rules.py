@@ -18,7 +18,7 @@ from postroad.telemetry.event_types import (
     JobRequeued,
     JobRetried,
 )
-from tests.jobs.lives import T0, Life, folded, lives
+from tests.jobs.lifecycles import T0, Life, folded, lives
 
 LATE = T0 + 10**9
 

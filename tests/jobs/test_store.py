@@ -11,10 +11,10 @@ import pytest
 
 from postroad.jobs.queries import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus, status_at
-from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
+from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
 from postroad.jobs.stream_follower import apply_frames
 from postroad.telemetry.event_types import JobEvent
-from tests.jobs.lives import T0, Life, batch, frame, purged
+from tests.jobs.lifecycles import T0, Life, batch, frame, purged
 
 NOW = T0 + 1000
 
@@ -81,7 +81,7 @@ def test_after_a_failure_the_store_has_to_be_opened_again(store: Store) -> None:
     with pytest.raises(sqlite3.OperationalError):
         store.apply(batch(1, life.queued()), NOW)
     store.connection.execute("ALTER TABLE gone RENAME TO events")
-    with pytest.raises(Moved):
+    with pytest.raises(ConcurrentWriter):
         store.apply(batch(1, life.queued()), NOW)
     again = reopened(store)
     again.apply(batch(1, life.queued()), NOW)
@@ -92,7 +92,7 @@ def test_the_second_of_two_that_write_is_refused(store: Store) -> None:
     other = open_store(store.path, "s")
     mine, theirs = Life(), Life()
     other.apply(batch(5, theirs.queued()), NOW)
-    with pytest.raises(Moved):
+    with pytest.raises(ConcurrentWriter):
         store.apply(batch(5, mine.queued()), NOW)
     again = reopened(store)
     assert again.position == 5
@@ -147,7 +147,7 @@ _WRITES = """
 import sys
 from pathlib import Path
 from postroad.jobs.store import make_store
-from tests.jobs.lives import T0, Life, batch
+from tests.jobs.lifecycles import T0, Life, batch
 store = make_store(Path(sys.argv[1]), "s")
 for number in range(1, 10**6):
     life = Life(job_id=str(number))
@@ -275,18 +275,18 @@ def test_a_number_is_not_given_out_twice(store: Store) -> None:
 def test_a_file_of_another_schema_stream_or_kind_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "1.sqlite"
     make_store(path, "s").close()
-    with pytest.raises(Unusable, match="another stream"):
+    with pytest.raises(InvalidStoreFile, match="another stream"):
         open_store(path, "other")
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(Unusable, match="schema 99"):
+    with pytest.raises(InvalidStoreFile, match="schema 99"):
         open_store(path, "s")
     path.write_bytes(b"this is not a database, and long enough to be looked at" * 100)
-    with pytest.raises(Unusable):
+    with pytest.raises(InvalidStoreFile):
         open_store(path, "s")
     make_store(tmp_path / "2.sqlite", "s", is_complete=False).close()
-    with pytest.raises(Unusable, match="half made"):
+    with pytest.raises(InvalidStoreFile, match="half made"):
         open_store(tmp_path / "2.sqlite", "s")
 
 

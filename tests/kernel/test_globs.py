@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postroad.kernel.globs import glob_matches
-from postroad.kernel.identity import Caller, narrowed
+from postroad.kernel.identity import Caller, resource_restrictions
 
 characters = st.sampled_from(["a", "b", ".", "-", "é", "[", "?", "\\", "^", "$", "\n"])
 names = st.text(characters, max_size=8)
@@ -75,11 +75,11 @@ def test_no_pattern_takes_long() -> None:
 
 def test_a_caller_without_globs_may_use_everything() -> None:
     assert Caller("t", "k", frozenset()).may_use("queue", "x")
-    assert narrowed(queue=("*",), topic=("a", "*")) is None
+    assert resource_restrictions(queue=("*",), topic=("a", "*")) is None
 
 
 def test_a_caller_with_globs_may_use_what_one_of_them_matches() -> None:
-    caller = Caller("t", "k", frozenset(), allowed=narrowed(queue=("a.*", "b"), topic=("*",), stream=()))
+    caller = Caller("t", "k", frozenset(), allowed=resource_restrictions(queue=("a.*", "b"), topic=("*",), stream=()))
     assert [caller.may_use("queue", name) for name in ("a.1", "b", "c", "")] == [True, True, False, False]
     assert caller.may_use("topic", "anything") and not caller.may_use("stream", "anything")
 

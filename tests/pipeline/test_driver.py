@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.kernel.clock import rfc3339
-from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, Progress, Wishes, held
+from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, PipelineConfig, Progress, held
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.maintenance import Upkeep, tables
 from postroad.pipeline.rollups import KEY, ROLLUPS, measures, merge
@@ -53,7 +53,7 @@ class World:
         self.told: list[Progress] = []
 
     def pipeline(self, now: datetime = LATER, messages_max: int = 20_000) -> Pipeline:
-        wishes = Wishes(jobs=JOBS, tell=self.told.append, now=lambda: now, messages_max=messages_max)
+        wishes = PipelineConfig(jobs=JOBS, tell=self.told.append, now=lambda: now, messages_max=messages_max)
         return Pipeline(self.lake, engine_of(self.settings), wishes)
 
     def events(self) -> DataFrame:
@@ -65,13 +65,13 @@ class World:
     def results(self, subject: str, stream: str = "INSIGHTS") -> list[dict[str, Any]]:
         async def read() -> list[dict[str, Any]]:
             assert self.settings.nats_url is not None
-            link = Link(LinkSettings((self.settings.nats_url.reveal(),), name="tests"))
-            await link.open()
+            connection = Connection(ConnectionSettings((self.settings.nats_url.reveal(),), name="tests"))
+            await connection.open()
             try:
-                page = await stream_reader.read(link, stream, subject, 1, 1000)
+                page = await stream_reader.read(connection, stream, subject, 1, 1000)
                 return [json.loads(entry.payload) for entry in page.entries]
             finally:
-                await link.close()
+                await connection.close()
 
         return asyncio.run(read())
 

@@ -15,7 +15,7 @@ from postroad.jobs.rules import Job, Purge, ended_at, settle
 from postroad.jobs.views import JobView, job_view
 from postroad.pipeline.job_archive import ENDED, ended_jobs, history_messages
 from postroad.telemetry.event_types import Event, JobEvent, QueuePurged
-from tests.jobs.lives import Life, folded, purged
+from tests.jobs.lifecycles import Life, folded, purged
 from tests.pipeline.frames import events_frame
 
 pytestmark = pytest.mark.xdist_group("spark")

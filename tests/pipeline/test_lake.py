@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from postroad.pipeline.files import Files, HadoopFiles, LocalFiles, Taken
+from postroad.pipeline.files import FileExists, Files, HadoopFiles, LocalFiles
 from postroad.pipeline.lake import Counts, Entry, Lake, LakeBroken, Manifest, OtherWriter, day_span, of_days, with_staged
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -30,7 +30,7 @@ def files(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
 def test_a_file_is_made_once(files: Files) -> None:
     assert files.read("a/b.json") is None
     files.create("a/b.json", "one")
-    with pytest.raises(Taken):
+    with pytest.raises(FileExists):
         files.create("a/b.json", "two")
     assert files.read("a/b.json") == "one"
     assert files.names("a") == ["b.json"]

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.telemetry.frames import unpack
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -60,8 +60,8 @@ class Console:
 
 async def counted(home: Path) -> dict[str, Counter[str]]:
     """What really happened to each tenant, counted on the raw streams without any of the pipeline's code."""
-    link = Link(LinkSettings(((home / "var" / "engine.url").read_text().strip(),), name="tests"))
-    await link.open()
+    connection = Connection(ConnectionSettings(((home / "var" / "engine.url").read_text().strip(),), name="tests"))
+    await connection.open()
     counts: dict[str, Counter[str]] = {tenant: Counter() for tenant in TENANTS}
     seen: set[str] = set()
     try:
@@ -69,7 +69,7 @@ async def counted(home: Path) -> dict[str, Counter[str]]:
             for tenant in TENANTS:
                 position, is_end = 1, False
                 while not is_end:
-                    page = await stream_reader.read(link, stream, f"{word}.{tenant}", position, 500)
+                    page = await stream_reader.read(connection, stream, f"{word}.{tenant}", position, 500)
                     for line in (line for entry in page.entries for line in unpack(entry.payload)):
                         event = json.loads(line)
                         if event["event_id"] not in seen:
@@ -77,7 +77,7 @@ async def counted(home: Path) -> dict[str, Counter[str]]:
                             _count(event, counts[tenant])
                     position, is_end = page.next_sequence, page.is_end
     finally:
-        await link.close()
+        await connection.close()
     return counts
 
 

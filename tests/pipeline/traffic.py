@@ -18,7 +18,7 @@ from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.options import write_options
 from postroad.pipeline.source.publish import Message, Publisher
 from postroad.pipeline.source.wire import header_block
-from postroad.runtime.embedded_server import ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.settings import Secret, Settings
 from postroad.telemetry.event_types import (
     Event,
@@ -43,7 +43,7 @@ REASONS = ("timeout", "bad address", "max-attempts")
 @contextmanager
 def own_engine(folder: Path) -> Iterator[Settings]:
     """A server with Postroad's streams and nothing on them."""
-    server = Server(ChildSettings(folder / "engine"))
+    server = Server(EmbeddedServerSettings(folder / "engine"))
     try:
         settings = Settings(nats_url=Secret(server.start().url), platform_key=Secret("k" * 32), data_dir=folder)
         asyncio.run(_prepare(settings))

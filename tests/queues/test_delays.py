@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 from postroad.kernel.clock import now_ms
-from postroad.runtime.embedded_server import ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.gateway import gateway_settings, running_gateway
 from tests.servers import Server
 
@@ -19,7 +19,7 @@ LEAD_MS = 2000
 
 
 async def test_delayed_messages_come_in_their_second_and_none_early(tmp_path: Path) -> None:
-    server = Server(ChildSettings(tmp_path, sync="always")).start()
+    server = Server(EmbeddedServerSettings(tmp_path, sync="always")).start()
     chance = random.Random(7)
     async with running_gateway(gateway_settings(server.url)) as gateway:
         tenant = await gateway.tenant()

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from postroad.jetstream.bucket import Bucket
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, stream_info
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, queue_stream, queue_subject
 from postroad.queues import lifecycle
-from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
+from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState, StoredMessage, encode_message
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
@@ -32,13 +32,13 @@ DEFAULTS = {
 
 
 async def stream_exists(gateway: Gateway, tenant: Tenant, name: str) -> bool:
-    return await stream_info(gateway.node.engine.link, queue_stream(tenant.id, name)) is not None
+    return await stream_info(gateway.node.engine.connection, queue_stream(tenant.id, name)) is not None
 
 
-def definitions_of(gateway: Gateway) -> Definitions:
+def definitions_of(gateway: Gateway) -> QueueLifecycle:
     [listing] = [route.handler for route in gateway.node.routes if route.path == "/v1/queues"]
     found = getattr(listing, "__self__")._definitions  # noqa: B009
-    assert isinstance(found, Definitions)
+    assert isinstance(found, QueueLifecycle)
     return found
 
 
@@ -255,7 +255,7 @@ async def test_who_publishes_as_the_queue_is_deleted_is_told_soon(
 ) -> None:
     """The stream goes before the record does: a publish in between waits for an answer that never comes."""
     queue = await tenant.queue("orders")
-    await delete_stream(gateway.node.engine.link, queue_stream(tenant.id, "orders"))
+    await delete_stream(gateway.node.engine.connection, queue_stream(tenant.id, "orders"))
     messages: list[dict[str, Any]] = [{"payload": number, "idempotencyKey": str(number)} for number in range(20)]
     body = {"messages": messages} if path.endswith("batch") else messages[0]
     publishing = asyncio.create_task(tenant.client.post(f"{queue}/{path}", body))
@@ -419,10 +419,10 @@ async def leave(gateway: Gateway, record: QueueRecord, *, with_stream: bool, str
         subject = queue_subject(record.tenant, record.name)
         metadata = {"postroad.incarnation": stream_of or record.incarnation}
         options = {"retention": "workqueue", "allow_atomic": True, "allow_msg_ttl": True, "allow_msg_schedules": True}
-        await ensure_stream(engine.link, StreamSpec(record.stream, (f"{subject}.>",), {**options, "metadata": metadata}))
+        await ensure_stream(engine.connection, StreamSpec(record.stream, (f"{subject}.>",), {**options, "metadata": metadata}))
         message = StoredMessage(v=1, id=new_id(), job=new_id(), at=0, payload=msgspec.Raw(b'"left behind"'))
-        await engine.committers.of(record.stream).append(Draft(f"{subject}.ready", encode_message(message), message.id))
-    bucket = Bucket(engine.link, QUEUES_BUCKET, engine.committers)
+        await engine.committers.of(record.stream).append(PendingMessage(f"{subject}.ready", encode_message(message), message.id))
+    bucket = Bucket(engine.connection, QUEUES_BUCKET, engine.committers)
     await bucket.put(f"{record.tenant}.{escape(record.name)}", msgspec.json.encode(record))
 
 
@@ -479,8 +479,8 @@ async def test_work_in_progress_is_waited_for(gateway: Gateway, tenant: Tenant) 
     asking = asyncio.create_task(tenant.client.get("/v1/queues/orders"))
     await eventually(lambda: gateway.node.app._open == 1)
     ready = msgspec.structs.replace(record, state=QueueState.READY)
-    await definitions_of(gateway)._lay_out(ready)
-    bucket = Bucket(gateway.node.engine.link, QUEUES_BUCKET, gateway.node.engine.committers)
+    await definitions_of(gateway)._ensure_streams(ready)
+    bucket = Bucket(gateway.node.engine.connection, QUEUES_BUCKET, gateway.node.engine.committers)
     assert not asking.done()
     await bucket.put(f"{tenant.id}.orders", msgspec.json.encode(ready))
     async with asyncio.timeout(2):

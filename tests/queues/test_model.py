@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from postroad.container import Role
-from postroad.runtime.embedded_server import ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
@@ -44,7 +44,7 @@ class Model:
 class Engine:
     """A server that can be stopped and started again under everyone."""
 
-    def __init__(self, settings: ChildSettings) -> None:
+    def __init__(self, settings: EmbeddedServerSettings) -> None:
         self.server = Server(settings).start()
 
     def restart(self) -> None:
@@ -240,7 +240,7 @@ async def two_gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
 def test_a_queue_behaves_like_its_model(tmp_path: Path) -> None:
     """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
     with ThreadPoolExecutor(1) as apart:
-        apart.submit(try_many, Engine(ChildSettings(tmp_path))).result()
+        apart.submit(try_many, Engine(EmbeddedServerSettings(tmp_path))).result()
 
 
 def try_many(engine: Engine) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from postroad.jetstream.pull_consumer import WorkQueue
+from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.stream_reader import _millis
 from postroad.kernel.names import queue_stream
-from postroad.queues.consuming import Leases
+from postroad.queues.consuming import Consumer
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -264,9 +264,9 @@ async def test_a_pull_that_was_hung_up_costs_the_next_message_no_attempt(tenant:
     assert await dead(tenant, queue) == []
 
 
-def work_of(tenant: Tenant) -> WorkQueue:
+def work_of(tenant: Tenant) -> PullConsumer:
     """What the gateway has of the queue `q`, made by its first pull."""
     [pull] = [route.handler for route in tenant.gateway.node.routes if route.path.endswith("/pull")]
-    leases: Leases = pull.__self__._leases  # type: ignore[attr-defined]
-    nothing = WorkQueue(tenant.gateway.node.engine.link, "none", "none")
+    leases: Consumer = pull.__self__._leases  # type: ignore[attr-defined]
+    nothing = PullConsumer(tenant.gateway.node.engine.connection, "none", "none")
     return leases._work.get(queue_stream(tenant.id, "q"), nothing)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import queue_stream, queue_subject
@@ -20,14 +20,14 @@ from tests.waiting import eventually
 async def stored(tenant: Tenant, name: str = "q") -> list[Entry]:
     """Everything in the queue's stream, markers too."""
     subject = f"{queue_subject(tenant.id, name)}.>"
-    page = await stream_reader.read(tenant.gateway.node.engine.link, queue_stream(tenant.id, name), subject, 1, 1000)
+    page = await stream_reader.read(tenant.gateway.node.engine.connection, queue_stream(tenant.id, name), subject, 1, 1000)
     return list(page.entries)
 
 
 async def put_in(tenant: Tenant, payload: bytes, name: str = "q") -> None:
     """As somebody with access to the engine might."""
     committer = tenant.gateway.node.engine.committers.of(queue_stream(tenant.id, name))
-    await committer.append(Draft(f"{queue_subject(tenant.id, name)}.ready", payload, new_id()))
+    await committer.append(PendingMessage(f"{queue_subject(tenant.id, name)}.ready", payload, new_id()))
 
 
 def payloads(messages: list[dict[str, Any]]) -> list[Any]:

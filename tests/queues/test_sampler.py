@@ -9,7 +9,7 @@ import pytest
 
 from postroad.container import Role
 from postroad.jetstream.bucket import Bucket
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module
@@ -17,11 +17,11 @@ from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.lifecycle import QUEUES_BUCKET
 from postroad.queues.rules import QueueRecord
 from postroad.queues.sampler import QueueSampler
-from postroad.queues.stats import Meter, QueueStats
-from postroad.queues.throughput import Rates, _Counts
+from postroad.queues.stats import QueueStats, QueueStatsReader
+from postroad.queues.throughput import Throughput, _Counts
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
-from tests.queues.test_upkeep import bury
+from tests.queues.test_browsing import bury
 from tests.servers import Server
 from tests.waiting import eventually
 
@@ -33,15 +33,19 @@ class Watcher:
 
     def __init__(self, gateway: Gateway, tenant: Tenant) -> None:
         engine = gateway.node.engine
-        self.table = Table(Bucket(engine.link, QUEUES_BUCKET, engine.committers), QueueRecord)
-        self.rates, self.outbox, self.tenant = Rates(engine.link), Outbox(engine.committers), tenant
+        self.table = ReplicatedTable(Bucket(engine.connection, QUEUES_BUCKET, engine.committers), QueueRecord)
+        self.rates, self.outbox, self.tenant = Throughput(engine.connection), Outbox(engine.committers), tenant
         dead = DeadLetters(
-            engine.link, engine.committers, Bucket(engine.link, FAILURES_BUCKET, engine.committers), gateway.clock, replicas=1
+            engine.connection,
+            engine.committers,
+            Bucket(engine.connection, FAILURES_BUCKET, engine.committers),
+            gateway.clock,
+            replicas=1,
         )
-        self.meter = Meter(engine.link, dead, self.rates, gateway.clock)
+        self.meter = QueueStatsReader(engine.connection, dead, self.rates, gateway.clock)
         self.tenants = [tenant.id]
         self.sampler = QueueSampler(
-            engine.link,
+            engine.connection,
             self.table,
             self.meter,
             self.rates,
@@ -201,9 +205,9 @@ async def test_a_round_has_a_bound_and_what_is_beyond_it_comes_next(watcher: Wat
 async def test_few_are_asked_about_at_a_time(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         await watcher.tenant.queue(f"q-{number}")
-    sample, now, most = Meter.sample, 0, 0
+    sample, now, most = QueueStatsReader.sample, 0, 0
 
-    async def counting(self: Meter, record: QueueRecord, **more: bool) -> QueueStats:
+    async def counting(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueStats:
         nonlocal now, most
         if self is not watcher.meter:
             return await sample(self, record, **more)
@@ -214,7 +218,7 @@ async def test_few_are_asked_about_at_a_time(watcher: Watcher, monkeypatch: pyte
         finally:
             now -= 1
 
-    monkeypatch.setattr(Meter, "sample", counting)
+    monkeypatch.setattr(QueueStatsReader, "sample", counting)
     assert len(await watcher.look()) == 20
     assert most == sampler_module._AT_ONCE
 
@@ -224,15 +228,15 @@ async def test_a_queue_that_cannot_be_seen_keeps_nobody_from_the_others(
 ) -> None:
     for name in ("a", "b", "c"):
         await watcher.tenant.queue(name)
-    sample = Meter.sample
+    sample = QueueStatsReader.sample
 
-    async def fails_for_b(self: Meter, record: QueueRecord, **more: bool) -> QueueStats:
+    async def fails_for_b(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueStats:
         if record.name == "b":
             raise EngineUnavailable("away")
         return await sample(self, record, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Meter, "sample", fails_for_b)
+        patched.setattr(QueueStatsReader, "sample", fails_for_b)
         assert names(await watcher.look()) == ["a", "c"]
     [told] = await watcher.look()
     assert told["queue"] == "b"
@@ -277,11 +281,11 @@ async def test_the_control_role_tells_of_queues_and_a_gateway_does_not(own_serve
         await tenant.publish(await tenant.queue("q"), 1)
 
         async def samples() -> list[dict[str, Any]]:
-            found = await events_of(gateway.node.engine.link, "TELEMETRY", tenant.id)
+            found = await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)
             return [event for event in found if event["event"] == "queue.sampled"]
 
         async def traffic() -> bool:
-            found = await events_of(gateway.node.engine.link, "TELEMETRY", tenant.id)
+            found = await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)
             return any(event["event"] == "traffic.sampled" for event in found)
 
         await eventually(traffic)

@@ -15,7 +15,7 @@ from tests.cli.shell import Shell
 from tests.insights import results
 from tests.insights.results import HOUR, MINUTE, publish
 from tests.installation import Installation
-from tests.servers import OpenLink
+from tests.servers import OpenConnection
 
 from postroad.cli.report import day_of
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
@@ -405,9 +405,9 @@ def test_a_day_is_told_in_words_or_as_a_date() -> None:
 # With a server
 
 
-async def stored(running: Installation, open_link: OpenLink, tenant: str, hours: tuple[int, ...]) -> None:
+async def stored(running: Installation, open_connection: OpenConnection, tenant: str, hours: tuple[int, ...]) -> None:
     """A day's results as the pipeline leaves them: something in each of these hours."""
-    link = await open_link(running.nats_url)
+    link = await open_connection(running.nats_url)
 
     async def put(report: str, part: str, rows: list[dict[str, Any]]) -> None:
         await publish(link, tenant, report, "20261116", part, rows, batch=17)
@@ -431,7 +431,7 @@ async def stored(running: Installation, open_link: OpenLink, tenant: str, hours:
 async def test_a_report_is_one_file(
     operator: Shell,
     running: Installation,
-    open_link: OpenLink,
+    open_connection: OpenConnection,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
     hours: tuple[int, ...],
@@ -439,7 +439,7 @@ async def test_a_report_is_one_file(
 ) -> None:
     monkeypatch.setattr(fetch, "_PAGE_SIZE", 3)  # so that there are several pages
     operator.run("tenants", "create", name)
-    await stored(running, open_link, name, hours)
+    await stored(running, open_connection, name, hours)
     told = operator.run("--tenant", name, "report", "--day", "2026-11-16")
     path = Path(told.output.strip())
     assert path == Path(f"postroad-report-{name}-2026-11-16.html")
@@ -455,11 +455,11 @@ async def test_a_report_is_one_file(
 
 
 async def test_with_a_platform_key_it_is_about_all_tenants(
-    operator: Shell, running: Installation, open_link: OpenLink, name: str, tmp_path: Path
+    operator: Shell, running: Installation, open_connection: OpenConnection, name: str, tmp_path: Path
 ) -> None:
     for tenant in (f"{name}a", f"{name}b"):
         operator.run("tenants", "create", tenant)
-        await stored(running, open_link, tenant, (5,))
+        await stored(running, open_connection, tenant, (5,))
     out = tmp_path / "all.html"
     assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).output.strip() == str(out)
     written = out.read_text()
@@ -469,10 +469,10 @@ async def test_with_a_platform_key_it_is_about_all_tenants(
 
 
 async def test_a_key_that_is_kept_to_some_queues_gets_their_part(
-    shell: Shell, operator: Shell, running: Installation, open_link: OpenLink, name: str
+    shell: Shell, operator: Shell, running: Installation, open_connection: OpenConnection, name: str
 ) -> None:
     operator.run("tenants", "create", name)
-    await stored(running, open_link, name, (5,))
+    await stored(running, open_connection, name, (5,))
     key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").output.strip()
     written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").output
     assert written.count("This key may not see it") == 2

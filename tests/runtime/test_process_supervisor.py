@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually
 
-from postroad.runtime.process_supervisor import Command, Kept
+from postroad.runtime.process_supervisor import Command, SupervisedProcess
 
-Keep = Callable[[Kept], "asyncio.Task[None]"]
+Keep = Callable[[SupervisedProcess], "asyncio.Task[None]"]
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ async def keep() -> AsyncIterator[Keep]:
     """Runs what it is given; whatever is still running after the test is stopped."""
     running: list[asyncio.Task[None]] = []
 
-    def start(kept: Kept) -> "asyncio.Task[None]":
+    def start(kept: SupervisedProcess) -> "asyncio.Task[None]":
         running.append(asyncio.create_task(kept.run()))
         return running[-1]
 
@@ -56,7 +56,7 @@ async def _stop(task: "asyncio.Task[None]") -> None:
 
 
 async def test_a_killed_process_is_started_again(keep: Keep) -> None:
-    kept = Kept(Command("sleeper", ("sleep", "60")))
+    kept = SupervisedProcess(Command("sleeper", ("sleep", "60")))
     keep(kept)
     first = await eventually(lambda: kept.pid)
     assert first
@@ -68,7 +68,7 @@ async def test_a_killed_process_is_started_again(keep: Keep) -> None:
 
 
 async def test_a_process_that_ends_at_once_is_started_again_and_again_but_not_in_a_rush(keep: Keep) -> None:
-    kept = Kept(Command("false", ("false",)), back_off_max=0.2)
+    kept = SupervisedProcess(Command("false", ("false",)), back_off_max=0.2)
     started = asyncio.get_running_loop().time()
     keep(kept)
     await eventually(lambda: kept.starts >= 4)
@@ -76,7 +76,7 @@ async def test_a_process_that_ends_at_once_is_started_again_and_again_but_not_in
 
 
 async def test_a_process_is_stopped_politely(keep: Keep, tmp_path: Path) -> None:
-    kept = Kept(
+    kept = SupervisedProcess(
         _shell('trap \'echo bye > "$DIR/bye"; exit 0\' TERM; touch "$DIR/ready"; while :; do sleep 0.02; done', DIR=str(tmp_path))
     )
     task = keep(kept)
@@ -89,7 +89,9 @@ async def test_a_process_is_stopped_politely(keep: Keep, tmp_path: Path) -> None
 
 
 async def test_a_process_that_will_not_stop_is_killed_when_its_time_is_up(keep: Keep, tmp_path: Path) -> None:
-    kept = Kept(_shell('trap "" TERM; touch "$DIR/ready"; while :; do sleep 0.02; done', DIR=str(tmp_path)), stop_seconds=0.3)
+    kept = SupervisedProcess(
+        _shell('trap "" TERM; touch "$DIR/ready"; while :; do sleep 0.02; done', DIR=str(tmp_path)), stop_seconds=0.3
+    )
     task = keep(kept)
     await eventually((tmp_path / "ready").exists)
     pid = kept.pid
@@ -100,7 +102,7 @@ async def test_a_process_that_will_not_stop_is_killed_when_its_time_is_up(keep: 
 
 
 async def test_stopping_between_two_starts_leaves_nothing_running(keep: Keep) -> None:
-    kept = Kept(Command("false", ("false",)), back_off_max=60)
+    kept = SupervisedProcess(Command("false", ("false",)), back_off_max=60)
     task = keep(kept)
     await eventually(lambda: kept.starts == 1 and kept.pid is None)
     await _stop(task)
@@ -110,7 +112,7 @@ async def test_stopping_between_two_starts_leaves_nothing_running(keep: Keep) ->
 async def test_a_process_gets_our_environment_and_its_own(keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "by the parent")
     keep(
-        Kept(
+        SupervisedProcess(
             _shell(
                 'echo "$GIVEN, $ADDED" > "$DIR/.new"; mv "$DIR/.new" "$DIR/said"; sleep 60',
                 DIR=str(tmp_path),
@@ -125,7 +127,11 @@ async def test_a_process_gets_our_environment_and_its_own(keep: Keep, tmp_path: 
 async def test_a_descriptor_is_passed_on_when_asked(keep: Keep) -> None:
     reader, writer = os.pipe()
     try:
-        keep(Kept(Command("writer", (sys.executable, "-c", f"import os; os.write({writer}, b'hello')"), pass_fds=(writer,))))
+        keep(
+            SupervisedProcess(
+                Command("writer", (sys.executable, "-c", f"import os; os.write({writer}, b'hello')"), pass_fds=(writer,))
+            )
+        )
         os.set_blocking(reader, False)
         await eventually(lambda: _has_come(reader, b"hello"))
     finally:

@@ -9,20 +9,20 @@ import msgspec
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock
-from postroad.kernel.usage_counters import Traffic
-from postroad.sessions.fanout import Fan
+from postroad.kernel.usage_counters import UsageCounters
+from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
-from postroad.sessions.reconciler import Sweep
+from postroad.sessions.reconciler import SessionReconciler
 from postroad.sessions.records import STREAM_PREFIX, Member, SessionRecord, decode_session, session_subject
-from postroad.sessions.rules import FanLimits
+from postroad.sessions.rules import FanoutLimits
 from postroad.sessions.service import Published, SessionOptions, Sessions, Subscribed
-from postroad.sessions.subscribers import Members
-from postroad.streams.lifecycle import Blueprint
-from postroad.streams.rules import Wish
+from postroad.sessions.subscribers import Subscribers
+from postroad.streams.lifecycle import CreateStream
+from postroad.streams.rules import AppendRequest
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store
 from postroad.telemetry.frames import frame_streams
@@ -39,32 +39,32 @@ QUEUE = "FANOUT_OF_TESTS"  # from which no gateway takes
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    link: Link
+    connection: Connection
     streams: Streams
     sessions: Sessions
     queue: FanoutQueue
-    sweep: Sweep
+    sweep: SessionReconciler
     tenant: str
     committers: Committers
     clock: Clock
-    limits: FanLimits
+    limits: FanoutLimits
     outbox: Outbox
-    traffic: Traffic
+    traffic: UsageCounters
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):  # of a server that is gone
             async with asyncio.timeout(1):
                 await self.outbox.drain()
-        await self.link.close()
+        await self.connection.close()
 
     def name(self, stream: str) -> Name:
         return Name(self.tenant, stream)
 
-    def fan(self, source: str) -> Fan:
+    def fan(self, source: str) -> Fanout:
         return self.sessions.fans.of(self.name(source))
 
     async def create(self, source: str, content_type: str = TEXT) -> None:
-        await self.streams.create(self.name(source), Blueprint(content_type=content_type))
+        await self.streams.create(self.name(source), CreateStream(content_type=content_type))
 
     async def subscribe(self, session: str, source: str, *, envelope: bool = False) -> Subscribed:
         return await self.sessions.subscribe(self.tenant, session, source, envelope=envelope)
@@ -79,11 +79,11 @@ class Process:
         await self.sessions.delete(self.tenant, session)
 
     async def publish(self, source: str, data: bytes, content_type: str = TEXT) -> Published:
-        return await self.sessions.publish(self.name(source), Wish(data, content_type))
+        return await self.sessions.publish(self.name(source), AppendRequest(data, content_type))
 
     async def append(self, source: str, data: bytes, content_type: str = TEXT) -> int:
         """To the source alone, as one does who dies before the fan-out. Returns where it is."""
-        return (await self.streams.append(self.name(source), Wish(data, content_type))).next_offset
+        return (await self.streams.append(self.name(source), AppendRequest(data, content_type))).next_offset
 
     async def complete(self, source: str) -> int:
         return await self.sessions.complete(self.name(source))
@@ -110,22 +110,22 @@ class Process:
 
     async def stored(self, session: str) -> list[bytes]:
         """What the engine has of the session's data, whether anybody could read it or not."""
-        page = await stream_reader.read(self.link, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
+        page = await stream_reader.read(self.connection, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
         return [entry.payload for entry in page.entries]
 
     async def members(self, source: str) -> dict[str, Member]:
         """Who is on the list, read from its beginning."""
-        found = Members(self.link, self.tenant, source)
+        found = Subscribers(self.connection, self.tenant, source)
         await found.refresh()
         return found.by_session
 
     async def record(self, session: str) -> SessionRecord | None:
-        entry = await stream_reader.last(self.link, self.name("").store, session_subject(self.tenant, session))
+        entry = await stream_reader.last(self.connection, self.name("").store, session_subject(self.tenant, session))
         return None if entry is None else decode_session(entry.payload)
 
     async def subjects(self) -> set[str]:
         """Of everything that is stored of the tenant, without the tenant."""
-        page = await stream_reader.read(self.link, self.name("").store, ">", 1, 5000)
+        page = await stream_reader.read(self.connection, self.name("").store, ">", 1, 5000)
         assert page.is_end
         return {entry.subject.replace(f".{self.tenant}.", ".", 1) for entry in page.entries}
 
@@ -137,31 +137,31 @@ async def open_process(
     url: str,
     tenant: str,
     clock: Clock | None = None,
-    limits: FanLimits | None = None,
+    limits: FanoutLimits | None = None,
     policy: CommitPolicy | None = None,
     waiting_bytes_max: int = 256 * 1024 * 1024,
 ) -> Process:
-    link = Link(LinkSettings((url,), name="tests-sessions"))
-    await link.open(deadline=10)
+    connection = Connection(ConnectionSettings((url,), name="tests-sessions"))
+    await connection.open(deadline=10)
     for spec in (queue_stream(1, QUEUE), *frame_streams(1)):
-        await ensure_stream(link, spec)
+        await ensure_stream(connection, spec)
     clock = clock or ShiftedClock()
-    committers = Committers(link, policy or CommitPolicy(), Backlog(waiting_bytes_max))
-    return _process(link, committers, clock, tenant, limits or FanLimits())
+    committers = Committers(connection, policy or CommitPolicy(), WriteBufferLimit(waiting_bytes_max))
+    return _process(connection, committers, clock, tenant, limits or FanoutLimits())
 
 
 def reborn(process: Process) -> Process:
     """A process that knows nothing of what that one knew, on its connection."""
-    return _process(process.link, process.committers, process.clock, process.tenant, process.limits)
+    return _process(process.connection, process.committers, process.clock, process.tenant, process.limits)
 
 
-def _process(link: Link, committers: Committers, clock: Clock, tenant: str, limits: FanLimits) -> Process:
-    outbox, traffic = Outbox(committers), Traffic()
-    streams = Streams(Store(link, committers, 1), outbox, traffic, clock)
-    queue = FanoutQueue(link, committers, QUEUE)
-    sessions = Sessions(link, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))
-    sweep = Sweep(link, sessions, streams, queue, lambda: [tenant], clock)
-    return Process(link, streams, sessions, queue, sweep, tenant, committers, clock, limits, outbox, traffic)
+def _process(connection: Connection, committers: Committers, clock: Clock, tenant: str, limits: FanoutLimits) -> Process:
+    outbox, traffic = Outbox(committers), UsageCounters()
+    streams = Streams(Store(connection, committers, 1), outbox, traffic, clock)
+    queue = FanoutQueue(connection, committers, QUEUE)
+    sessions = Sessions(connection, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))
+    sweep = SessionReconciler(connection, sessions, streams, queue, lambda: [tenant], clock)
+    return Process(connection, streams, sessions, queue, sweep, tenant, committers, clock, limits, outbox, traffic)
 
 
 def numbered(numbers: Iterable[int]) -> list[bytes]:

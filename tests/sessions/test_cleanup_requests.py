@@ -10,11 +10,11 @@ from prometheus_client import REGISTRY
 
 from postroad.container import Role
 from postroad.jetstream import durable_worker
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
-from postroad.sessions.cleanup_requests import STREAM, Cleanups, cleanup_stream
+from postroad.sessions.cleanup_requests import STREAM, CleanupRequests, cleanup_stream
 from postroad.sessions.service import Sessions
 from tests.gateway import ShiftedClock, gateway_settings, running_gateway
 from tests.sessions.processes import TTL_SECONDS, Process
@@ -34,15 +34,15 @@ def body(tenant: str, session: str) -> bytes:
 
 
 async def ask(process: Process, payload: bytes, tenant: str = "", stream: str = OWN, subject: str = SUBJECT) -> None:
-    await process.committers.of(stream).append(Draft(f"{subject}.{tenant or process.tenant}", payload, new_id()))
+    await process.committers.of(stream).append(PendingMessage(f"{subject}.{tenant or process.tenant}", payload, new_id()))
 
 
 @pytest.fixture
 async def consuming(one: Process, other: Process) -> AsyncIterator[Process]:
     """The other process does what is asked for."""
-    await delete_stream(one.link, OWN)
-    await ensure_stream(one.link, cleanup_stream(1, OWN, SUBJECT))
-    cleanups = Cleanups(other.link, other.sessions, other.streams, lambda: [other.tenant], OWN, SUBJECT)
+    await delete_stream(one.connection, OWN)
+    await ensure_stream(one.connection, cleanup_stream(1, OWN, SUBJECT))
+    cleanups = CleanupRequests(other.connection, other.sessions, other.streams, lambda: [other.tenant], OWN, SUBJECT)
     running = asyncio.create_task(cleanups.consume())
     yield other
     running.cancel()
@@ -50,7 +50,7 @@ async def consuming(one: Process, other: Process) -> AsyncIterator[Process]:
 
 
 async def is_drained(process: Process) -> bool:
-    info = await stream_info(process.link, OWN)
+    info = await stream_info(process.connection, OWN)
     return info is not None and info.state.messages == 0
 
 
@@ -103,14 +103,14 @@ async def test_of_a_tenant_without_streams_nothing_is_made(
     one: Process, consuming: Process, outcome: Callable[[bytes], Any]
 ) -> None:
     assert await outcome(body(one.tenant, "s")) == {"gone": 1}
-    assert await stream_info(one.link, f"S_{one.tenant}") is None
+    assert await stream_info(one.connection, f"S_{one.tenant}") is None
 
 
 async def test_a_request_for_a_tenant_that_is_not_there_is_dropped(
     one: Process, consuming: Process, outcome: Callable[[bytes], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert await outcome(body("never-there", "s")) == {"invalid": 1}
-    assert await stream_info(one.link, "S_never-there") is None
+    assert await stream_info(one.connection, "S_never-there") is None
     assert "cleanup_dropped" in capfd.readouterr().out
 
 

@@ -9,37 +9,37 @@ from typing import Any
 import pytest
 
 from postroad.jetstream import durable_worker
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state, delete_stream, ensure_stream, stream_info
 from postroad.kernel.errors import EngineUnavailable
-from postroad.sessions.fanout import Fan, Reached
+from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.fanout_queue import queue_stream
-from postroad.sessions.reconciler import Sweep
-from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanLimits, Mode, Step
+from postroad.sessions.reconciler import SessionReconciler
+from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanoutLimits, Mode, Step
 from postroad.streams.store import Name
 from tests.gateway import ShiftedClock
 from tests.sessions.processes import QUEUE, OpenProcess, Process, numbered
 from tests.waiting import eventually
 
-QUEUED = FanLimits(queue_threshold=1, inline_max=2, has_queue=True)
-SKIPPED = FanLimits(queue_threshold=1, inline_max=2, has_queue=False)
+QUEUED = FanoutLimits(queue_threshold=1, inline_max=2, has_queue=True)
+SKIPPED = FanoutLimits(queue_threshold=1, inline_max=2, has_queue=False)
 
 
 @pytest.fixture(autouse=True)
-async def empty_queue(link: Link) -> None:
+async def empty_queue(connection: Connection) -> None:
     """What earlier tests had in hand would be delivered again only after its lease."""
-    await delete_stream(link, QUEUE)
-    await ensure_stream(link, queue_stream(1, QUEUE))
+    await delete_stream(connection, QUEUE)
+    await ensure_stream(connection, queue_stream(1, QUEUE))
 
 
 @pytest.fixture
 def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The first gateway's fan-outs fail from now on; what is returned ends that."""
-    make, link = Fan._make, one.link
+    make, connection = Fanout._make, one.connection
     is_broken = True
 
-    async def fails(self: Fan, step: Step, media: str) -> None:
-        if is_broken and self._link is link:
+    async def fails(self: Fanout, step: Step, media: str) -> None:
+        if is_broken and self._connection is connection:
             raise EngineUnavailable("away")
         await make(self, step, media)
 
@@ -47,7 +47,7 @@ def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         nonlocal is_broken
         is_broken = False
 
-    monkeypatch.setattr(Fan, "_make", fails)
+    monkeypatch.setattr(Fanout, "_make", fails)
     return mend
 
 
@@ -66,10 +66,10 @@ async def test_five_failures_open_the_circuit_and_the_sweep_completes(
     await chat_with(one, "a", "b")
     for number in range(5):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.INLINE, Reached(2, 0)), "the publish itself succeeds"
+        assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(2, 0)), "the publish itself succeeds"
     for number in range(5, 8):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.CIRCUIT_OPEN, Reached(2, 0))
+        assert (published.mode, published.reached) == (Mode.CIRCUIT_OPEN, FanoutResult(2, 0))
     assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.OPEN
     assert (await one.sessions.fan(one.name("chat"))).outstanding == 8
     assert (await other.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED, "each gateway has its own"
@@ -103,7 +103,7 @@ async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
     clock.ahead_ms *= 2
     clock.ahead_ms += 1000
     published = await one.publish("chat", b"8")
-    assert (published.mode, published.reached) == (Mode.INLINE, Reached(1, 1))
+    assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(1, 1))
     assert await one.read("a") == numbered(range(9))
     assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED
     assert (await one.publish("chat", b"9")).mode is Mode.INLINE
@@ -125,7 +125,7 @@ async def test_a_success_between_failures_keeps_the_circuit_closed(
     for _ in range(4):
         await one.publish("chat", b"1")
     broken()
-    assert (await one.publish("chat", b"2")).reached == Reached(1, 1)
+    assert (await one.publish("chat", b"2")).reached == FanoutResult(1, 1)
     assert one.sessions._breakers == {}, "a stream without trouble has no breaker"
 
 
@@ -138,10 +138,10 @@ async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Proces
 
     with monkeypatch.context() as patched:
         patched.setattr("postroad.sessions.service.FANOUT_RPC_TIMEOUT_MS", 50)
-        patched.setattr(Fan, "_make", hangs)
+        patched.setattr(Fanout, "_make", hangs)
         async with asyncio.timeout(5):
             published = await one.publish("chat", b"2")
-    assert (published.mode, published.reached) == (Mode.INLINE, Reached(1, 0))
+    assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(1, 0))
     await other.publish("chat", b"3")
     await one.publish("chat", b"4")
     assert await one.read("a") == numbered([1, 2, 3, 4])
@@ -158,7 +158,7 @@ async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_s
     assert (await one.publish("chat", b"2")).mode is Mode.INLINE, "it was known to have two members when this was chosen"
     for number in (3, 4):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.SKIPPED, Reached(3, 0))
+        assert (published.mode, published.reached) == (Mode.SKIPPED, FanoutResult(3, 0))
     assert await one.read("a") == numbered([1, 2])
     view = await one.sessions.fan(one.name("chat"))
     assert (view.subscribers, view.outstanding) == (3, 2)
@@ -188,7 +188,7 @@ async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new
     one = await new_process(limits=QUEUED)
     await chat_with(one, "a", "b")
     published = await one.publish("chat", b"1")
-    assert (published.mode, published.reached) == (Mode.QUEUED, Reached(2, 0))
+    assert (published.mode, published.reached) == (Mode.QUEUED, FanoutResult(2, 0))
     await one.publish("chat", b"2")
     assert await one.read("a") == []
     async with consuming(other, other.sessions.complete):
@@ -207,7 +207,7 @@ async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new
 
 
 async def is_drained(process: Process) -> bool:
-    state = await consumer_state(process.link, QUEUE, "fanout")
+    state = await consumer_state(process.connection, QUEUE, "fanout")
     return state is not None and state.num_pending == state.num_ack_pending == 0
 
 
@@ -322,10 +322,10 @@ async def test_a_job_of_a_tenant_that_is_no_more_makes_nothing(new_process: Open
     await chat_with(one, "a", "b")
     await one.publish("chat", b"1")
     await one.streams.delete_all(one.tenant)
-    sweep = Sweep(other.link, other.sessions, other.streams, other.queue, list, other.clock)
+    sweep = SessionReconciler(other.connection, other.sessions, other.streams, other.queue, list, other.clock)
     async with consuming(other, sweep._complete):
         await eventually(lambda: is_drained(other))
-    assert await stream_info(other.link, one.name("").store) is None
+    assert await stream_info(other.connection, one.name("").store) is None
 
 
 async def test_a_tenant_without_streams_is_no_trouble(one: Process) -> None:

@@ -20,7 +20,7 @@ async def told(process: Process, *others: Process) -> list[dict[str, Any]]:
     """All session events of the tenant so far, in order."""
     for one in (process, *others):
         await one.outbox.drain()
-    events = await events_of(process.link, "TELEMETRY", process.tenant)
+    events = await events_of(process.connection, "TELEMETRY", process.tenant)
     return [event for event in events if event["event"].startswith("session.")]
 
 
@@ -56,7 +56,7 @@ async def test_its_own_stream_is_not_told_of(one: Process) -> None:
     await one.subscribe("s", "chat")
     await one.end("s")
     await one.outbox.drain()
-    events = await events_of(one.link, "TELEMETRY", one.tenant)
+    events = await events_of(one.connection, "TELEMETRY", one.tenant)
     assert [event["stream_id"] for event in events if event["event"].startswith("stream.")] == ["chat"]
 
 

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import CommitPolicy, Committer, Draft, Stored
+from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, PublishAck
 from postroad.kernel.errors import EngineUnavailable, SessionNotFound, StreamNotFound, TooLarge
 from postroad.sessions import fanout
-from postroad.sessions.fanout import Fan, Reached
+from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.records import Op, decode_change, members_subject
 from postroad.sessions.rules import Mode, Step
 from postroad.streams import store
-from postroad.streams.lifecycle import Blueprint, ForkOf
+from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text
 from tests.servers import Cable
 from tests.sessions.interrupted import interrupted
@@ -65,7 +65,7 @@ async def changes(process: Process, source: str) -> dict[str, list[int]]:
     """When each session came and went, by the list's own log."""
     store, subject = process.name("").store, members_subject(process.tenant, source)
     found: dict[str, list[int]] = {}
-    page = await stream_reader.read(process.link, store, subject, 1, 5000)
+    page = await stream_reader.read(process.connection, store, subject, 1, 5000)
     assert page.is_end
     for entry in page.entries:
         change = decode_change(entry.payload)
@@ -76,7 +76,7 @@ async def changes(process: Process, source: str) -> dict[str, list[int]]:
 
 
 async def messages_of(process: Process, source: str) -> list[tuple[int, bytes]]:
-    page = await stream_reader.read(process.link, process.name("").store, process.name(source).data, 1, 5000)
+    page = await stream_reader.read(process.connection, process.name("").store, process.name(source).data, 1, 5000)
     assert page.is_end
     return [(entry.sequence, entry.payload) for entry in page.entries]
 
@@ -158,9 +158,9 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
     await one.create("chat")
     for session in "bdfh":
         await one.subscribe(session, "chat")
-    make, made = Fan._make, []
+    make, made = Fanout._make, []
 
-    async def make_and_change(self: Fan, step: Step, media: str) -> None:
+    async def make_and_change(self: Fanout, step: Step, media: str) -> None:
         await make(self, step, media)
         made.append([write.member.session for write in step.writes])
         if len(made) == 1:
@@ -170,7 +170,7 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
                 await other.subscribe(session, "chat")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fan, "_make", make_and_change)
+        patched.setattr(Fanout, "_make", make_and_change)
         await one.publish("chat", b"1")
     assert made == [["b", "d"], ["h"]]
     await other.publish("chat", b"2")
@@ -239,7 +239,7 @@ async def test_a_gateway_that_comes_too_late_repeats_nothing_when_the_engine_has
         await one.subscribe(session, "chat")
     await one.publish("chat", b"1")
     await other.publish("chat", b"2")
-    probe = Draft(f"a.{one.tenant}.probe", b"", "probe")
+    probe = PendingMessage(f"a.{one.tenant}.probe", b"", "probe")
     committer = one.committers.of(one.name("").store)
     await committer.append(probe)
 
@@ -262,7 +262,7 @@ async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
     await far.publish("chat", b"1")
     send, has_been = Committer.append_together, asyncio.Event()
 
-    async def goes_deaf(self: Committer, drafts: Sequence[Draft]) -> Sequence[Stored]:
+    async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
         if len(drafts) > 2 and not has_been.is_set():
             has_been.set()
             cable.is_deaf = True
@@ -455,16 +455,16 @@ async def test_a_message_that_just_fits_its_stream_fits_a_sessions_whatever_they
     await one.create(source, BYTES)
     await one.subscribe(session, source)
     await one.subscribe("p", "~*" * 8, envelope=True)
-    size = one.link.max_payload
+    size = one.connection.max_payload
     while True:
         try:
             published = await one.publish(source, bytes(size), BYTES)
             break
         except TooLarge:
             size -= 256
-    assert published.reached == Reached(2, 2)
+    assert published.reached == FanoutResult(2, 2)
     assert [len(payload) for payload in await one.read(session)] == [size]
-    assert size > one.link.max_payload - 16_384
+    assert size > one.connection.max_payload - 16_384
 
 
 # Sources
@@ -518,7 +518,7 @@ async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_t
 async def test_a_fork_is_a_source_of_what_is_its_own(one: Process) -> None:
     await one.create("chat")
     await one.publish("chat", b"1")
-    await one.streams.create(one.name("fork"), Blueprint(fork=ForkOf("chat")))
+    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("chat")))
     await one.subscribe("s", "fork")
     assert await one.complete_all() == 0
     await one.publish("fork", b"2")
@@ -559,11 +559,11 @@ async def test_a_fan_out_that_fails_does_not_fail_the_publish(one: Process, monk
         raise EngineUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fan, "_learn", unavailable)
+        patched.setattr(Fanout, "_learn", unavailable)
         published = await one.publish("chat", b"1")
     assert (published.mode, published.reached.successes) == (Mode.SKIPPED, 0)
     with monkeypatch.context() as patched:
-        patched.setattr(Fan, "_make", unavailable)
+        patched.setattr(Fanout, "_make", unavailable)
         published = await one.publish("chat", b"2")
     assert (published.mode, published.reached.count, published.reached.successes) == (Mode.INLINE, 1, 0)
     assert await one.complete_all() == 2

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
-from postroad.sessions.fanout import Fan
+from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.streams.store import Name
 from tests.access.control import SECRETS
@@ -288,7 +288,7 @@ async def test_the_headers_of_publishes_that_fail_and_then_are_not_tried(tenant:
     async def fails(*_: Any) -> None:
         raise EngineUnavailable("away")
 
-    monkeypatch.setattr(Fan, "_make", fails)
+    monkeypatch.setattr(Fanout, "_make", fails)
     for _ in range(5):
         answer = await api.publish("chat")
         assert (answer.status, fanned(answer)) == (204, ("inline", 3, 0, 3))

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from postroad.kernel.errors import InvalidParameter
 from postroad.sessions import rules
-from postroad.sessions.records import Change, FanState, Member, Op, SessionRecord, decode_change, decode_state, encode
+from postroad.sessions.records import Change, FanoutState, Member, Op, SessionRecord, decode_change, decode_state, encode
 from postroad.sessions.rules import (
     Breaker,
     BreakerState,
-    FanLimits,
+    FanoutLimits,
     Mode,
-    Roster,
     SourceMessage,
+    SubscriberList,
     Write,
     eligible,
     envelope_alone,
@@ -47,7 +47,7 @@ def test_the_constants_are_the_seeds() -> None:
     assert rules.FANOUT_RPC_TIMEOUT_MS == 10_000
     assert rules.CIRCUIT_BREAKER_FAILURE_THRESHOLD == 5
     assert rules.CIRCUIT_BREAKER_RECOVERY_MS == 60_000
-    assert FanLimits() == FanLimits(queue_threshold=200, inline_max=1000, has_queue=True)
+    assert FanoutLimits() == FanoutLimits(queue_threshold=200, inline_max=1000, has_queue=True)
 
 
 # Who gets what next
@@ -77,7 +77,7 @@ def expected_writes(messages: list[SourceMessage], members: list[Member]) -> lis
 def test_step_by_step_each_member_gets_each_message_once_and_in_order(
     unordered: list[SourceMessage], members: list[Member], limit: int, bytes_max: int
 ) -> None:
-    messages, roster, state = in_order(unordered), Roster([members]), FanState()
+    messages, roster, state = in_order(unordered), SubscriberList([members]), FanoutState()
     made: list[Write] = []
     last = messages[-1].sequence if messages else 0
     while state.done < last:
@@ -89,7 +89,7 @@ def test_step_by_step_each_member_gets_each_message_once_and_in_order(
         made += step.writes
         state = step.state
     assert made == expected_writes(messages, members)
-    assert state == FanState(done=last)
+    assert state == FanoutState(done=last)
 
 
 @given(_MESSAGES, _MEMBERS, _MEMBERS, _LIMITS, st.integers(0, 10))
@@ -97,16 +97,16 @@ def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
     unordered: list[SourceMessage], members: list[Member], newcomers: list[Member], limit: int, steps: int
 ) -> None:
     """Some leave after a few steps, others come; those that come have missed everything up to then."""
-    messages, state = in_order(unordered), FanState()
+    messages, state = in_order(unordered), FanoutState()
     last = messages[-1].sequence if messages else 0
     stay = members[::2]
     come = [member(f"n{one.session}", 100) for one in newcomers]
-    roster = Roster([members])
+    roster = SubscriberList([members])
     made: list[Write] = []
     number = 0
     while state.done < last:
         if number == steps:
-            roster = Roster([stay, come])
+            roster = SubscriberList([stay, come])
         step = next_step(state, messages, roster, TEXT, limit)
         assert step.state != state, "each step gets somewhere"
         made += step.writes
@@ -125,8 +125,8 @@ def test_whoever_goes_on_from_a_state_makes_the_same_writes(
     unordered: list[SourceMessage], members: list[Member], limit: int
 ) -> None:
     """What is done from the state as it is stored is what would have been done next."""
-    messages, roster = in_order(unordered), Roster([members])
-    first = next_step(FanState(), messages, roster, TEXT, limit)
+    messages, roster = in_order(unordered), SubscriberList([members])
+    first = next_step(FanoutState(), messages, roster, TEXT, limit)
     stored = decode_state(encode(first.state))
     left = [message for message in messages if message.sequence > stored.done]
     rest = next_step(stored, left, roster, TEXT, 10_000)
@@ -134,20 +134,22 @@ def test_whoever_goes_on_from_a_state_makes_the_same_writes(
 
 
 def step_of(
-    members: list[Member], messages: Sequence[int], limit: int, state: FanState | None = None
-) -> tuple[list[str], FanState]:
-    step = next_step(state or FanState(), [SourceMessage(one, b"") for one in messages], Roster([members]), TEXT, limit)
+    members: list[Member], messages: Sequence[int], limit: int, state: FanoutState | None = None
+) -> tuple[list[str], FanoutState]:
+    step = next_step(
+        state or FanoutState(), [SourceMessage(one, b"") for one in messages], SubscriberList([members]), TEXT, limit
+    )
     return [f"{write.member.session}{write.message.sequence}" for write in step.writes], step.state
 
 
 def test_a_state_says_how_far_it_is() -> None:
     three = [member("a"), member("b"), member("c")]
-    assert step_of(three, [5, 7], 2) == (["a5", "b5"], FanState(at=5, upto="b"))
-    assert step_of(three, [5, 7], 2, FanState(at=5, upto="b")) == (["c5", "a7"], FanState(done=5, at=7, upto="a"))
-    assert step_of(three, [5, 7], 3) == (["a5", "b5", "c5"], FanState(done=5, at=7, upto=""))
-    assert step_of(three, [5, 7], 6) == (["a5", "b5", "c5", "a7", "b7", "c7"], FanState(done=7))
-    assert step_of(three, [7], 6, FanState(done=3, at=5, upto="b")) == (["a7", "b7", "c7"], FanState(done=7)), "5 is gone"
-    assert step_of([], [5, 7], 6) == ([], FanState(done=7)), "nobody lacks what nobody was to get"
+    assert step_of(three, [5, 7], 2) == (["a5", "b5"], FanoutState(at=5, upto="b"))
+    assert step_of(three, [5, 7], 2, FanoutState(at=5, upto="b")) == (["c5", "a7"], FanoutState(done=5, at=7, upto="a"))
+    assert step_of(three, [5, 7], 3) == (["a5", "b5", "c5"], FanoutState(done=5, at=7, upto=""))
+    assert step_of(three, [5, 7], 6) == (["a5", "b5", "c5", "a7", "b7", "c7"], FanoutState(done=7))
+    assert step_of(three, [7], 6, FanoutState(done=3, at=5, upto="b")) == (["a7", "b7", "c7"], FanoutState(done=7)), "5 is gone"
+    assert step_of([], [5, 7], 6) == ([], FanoutState(done=7)), "nobody lacks what nobody was to get"
 
 
 def test_a_member_gets_what_came_after_it_joined() -> None:
@@ -167,7 +169,7 @@ def test_a_member_gets_what_is_of_its_type_or_is_put_into_an_envelope() -> None:
 
 
 def test_a_roster_is_in_the_order_of_its_ids() -> None:
-    roster = Roster([[member("b", 2), member("a", 3)], [member("C", 1)]])
+    roster = SubscriberList([[member("b", 2), member("a", 3)], [member("C", 1)]])
     assert roster.sessions == ["C", "a", "b"]
     assert [one.session for one in roster.members] == roster.sessions
     assert (len(roster), roster.first_joined()) == (3, 1)
@@ -175,22 +177,22 @@ def test_a_roster_is_in_the_order_of_its_ids() -> None:
 
 def test_who_came_twice_counts_once_and_from_the_first() -> None:
     early, late = member("a", 3, JSON, envelope=True), member("a", 8)
-    assert Roster([[late], [early]]).members == [early]
-    assert Roster([[early], [late]]).members == [early]
+    assert SubscriberList([[late], [early]]).members == [early]
+    assert SubscriberList([[early], [late]]).members == [early]
 
 
 @pytest.mark.parametrize(("after", "left"), [("", "abd"), ("a", "bd"), ("b", "d"), ("c", "d"), ("d", ""), ("z", "")])
 def test_a_roster_goes_on_after_an_id_whether_it_is_still_there_or_not(after: str, left: str) -> None:
-    roster = Roster([[member("a"), member("b"), member("d")]])
+    roster = SubscriberList([[member("a"), member("b"), member("d")]])
     assert "".join(one.session for one in roster.after(after)) == left
 
 
 def test_an_empty_roster_has_nobody() -> None:
-    assert (len(Roster([])), Roster([[]]).first_joined(), list(Roster([]).after("x"))) == (0, 0, [])
+    assert (len(SubscriberList([])), SubscriberList([[]]).first_joined(), list(SubscriberList([]).after("x"))) == (0, 0, [])
 
 
 def test_eligible_are_those_who_joined_before() -> None:
-    roster = Roster([[member("a", 3), member("b", 5), member("c", 7)]])
+    roster = SubscriberList([[member("a", 3), member("b", 5), member("c", 7)]])
     assert [eligible(roster, sequence, TEXT) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
     assert eligible(roster, 8, JSON) == 0
 
@@ -201,24 +203,24 @@ def test_eligible_are_those_who_joined_before() -> None:
 @pytest.mark.parametrize("count", [0, 1, 200])
 @pytest.mark.parametrize("has_queue", [True, False])
 def test_up_to_the_threshold_it_is_inline(count: int, has_queue: bool) -> None:
-    assert mode_for(count, FanLimits(has_queue=has_queue), is_open=False) is Mode.INLINE
+    assert mode_for(count, FanoutLimits(has_queue=has_queue), is_open=False) is Mode.INLINE
 
 
 @pytest.mark.parametrize("count", [201, 1000, 1001, 100_000])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_above_it_goes_to_the_queue_if_there_is_one(count: int, is_open: bool) -> None:
-    assert mode_for(count, FanLimits(), is_open=is_open) is Mode.QUEUED
+    assert mode_for(count, FanoutLimits(), is_open=is_open) is Mode.QUEUED
 
 
 @pytest.mark.parametrize(("count", "mode"), [(201, Mode.INLINE), (1000, Mode.INLINE), (1001, Mode.SKIPPED), (9999, Mode.SKIPPED)])
 def test_without_a_queue_it_is_skipped_above_the_cap(count: int, mode: Mode) -> None:
-    assert mode_for(count, FanLimits(has_queue=False), is_open=False) is mode
+    assert mode_for(count, FanoutLimits(has_queue=False), is_open=False) is mode
 
 
 @pytest.mark.parametrize("count", [0, 1, 200])
 def test_with_an_open_circuit_what_would_be_inline_is_not(count: int) -> None:
-    assert mode_for(count, FanLimits(), is_open=True) is Mode.CIRCUIT_OPEN
-    assert mode_for(count, FanLimits(has_queue=False), is_open=True) is Mode.CIRCUIT_OPEN
+    assert mode_for(count, FanoutLimits(), is_open=True) is Mode.CIRCUIT_OPEN
+    assert mode_for(count, FanoutLimits(has_queue=False), is_open=True) is Mode.CIRCUIT_OPEN
 
 
 def test_modes_are_called_what_the_seed_calls_them() -> None:
@@ -403,6 +405,6 @@ def test_records_have_a_version_and_take_fields_that_are_not_known() -> None:
     change = Change(op=Op.JOIN, members=(member("a", 5, envelope=True),))
     assert decode_change(encode(change)) == change
     assert decode_change(b'{"v":2,"op":"-","sessions":["a"],"new":1}') == Change(v=2, op=Op.LEAVE, sessions=("a",))
-    assert decode_state(b"{}") == FanState()
+    assert decode_state(b"{}") == FanoutState()
     record = SessionRecord(id="a", content_type=TEXT, created_at_ms=1, expires_at_ms=2, subscriptions={})
     assert msgspec.json.decode(encode(record))["v"] == 1

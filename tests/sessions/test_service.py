@@ -8,26 +8,26 @@ from unittest.mock import ANY
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import CommitPolicy, Committer, Draft, Stored
+from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, PublishAck
 from postroad.kernel.errors import (
     ContentTypeMismatch,
     EngineUnavailable,
-    NotNow,
     Overloaded,
     PostroadError,
+    PreconditionFailed,
     SessionNotFound,
     StreamGone,
     StreamNotFound,
 )
 from postroad.kernel.ids import new_id
 from postroad.sessions import service, subscribers
-from postroad.sessions.fanout import Fan
-from postroad.sessions.lifecycle import Found, Lives
+from postroad.sessions.fanout import Fanout
+from postroad.sessions.lifecycle import Found, SessionLifecycle
 from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
 from postroad.sessions.service import Subscribed
-from postroad.streams.lifecycle import Blueprint, ForkOf
-from postroad.streams.rules import Wish
-from postroad.streams.store import fence
+from postroad.streams.lifecycle import CreateStream, ForkOf
+from postroad.streams.rules import AppendRequest
+from postroad.streams.store import precondition
 from tests.gateway import ShiftedClock
 from tests.servers import Cable
 from tests.sessions.processes import JSON, TEXT, TTL_SECONDS, OpenProcess, Process, decoded, numbered
@@ -123,7 +123,7 @@ async def test_a_stream_that_is_not_there_cannot_be_subscribed_to(one: Process) 
     await one.create("gone")
     await one.streams.delete(one.name("gone"))
     await one.create("hidden")
-    await one.streams.create(one.name("fork"), Blueprint(fork=ForkOf("hidden")))
+    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("hidden")))
     await one.streams.delete(one.name("hidden"))
     before = await one.subjects()
     for source, problem in (("missing", StreamNotFound), ("gone", StreamNotFound), ("hidden", StreamGone)):
@@ -154,9 +154,9 @@ async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, 
     await one.create("chat")
     before = await one.subjects()
 
-    def refused(tenant: str, record: SessionRecord, _last: int) -> Draft:
+    def refused(tenant: str, record: SessionRecord, _last: int) -> PendingMessage:
         subject = session_subject(tenant, record.id)
-        return Draft(subject, b"", new_id(), fence(subject, 999_999), is_conditional=True)
+        return PendingMessage(subject, b"", new_id(), precondition(subject, 999_999), is_conditional=True)
 
     with monkeypatch.context() as patched:
         patched.setattr(service, "session_draft", refused)
@@ -177,7 +177,7 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
     await far.subscribe("first", "chat")
     send = Committer.append_together
 
-    async def goes_deaf(self: Committer, drafts: Sequence[Draft]) -> Sequence[Stored]:
+    async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
         cable.is_deaf = True
         return await send(self, drafts)
 
@@ -206,7 +206,7 @@ async def test_a_session_has_a_bounded_number_of_subscriptions(one: Process, mon
         await one.create(source)
     await one.subscribe("s", "a")
     await one.subscribe("s", "b")
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await one.subscribe("s", "c")
     await one.subscribe("s", "b")
     assert await subscriptions(one, "s") == {"a", "b"}
@@ -217,7 +217,7 @@ async def test_a_tenant_has_a_bounded_number_of_patterns(one: Process, monkeypat
     await one.create("a", JSON)
     await one.subscribe("s", "a*")
     await one.subscribe("s", "b*")
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await one.subscribe("t", "c*")
     await one.subscribe("t", "b*")
 
@@ -227,14 +227,14 @@ async def test_a_tenant_has_a_bounded_number_of_patterns(one: Process, monkeypat
 
 async def test_a_stream_that_has_the_sessions_name_becomes_the_sessions(one: Process) -> None:
     await one.create("chat")
-    await one.streams.create(one.name("session:s"), Blueprint(content_type=TEXT, ttl_seconds=5))
+    await one.streams.create(one.name("session:s"), CreateStream(content_type=TEXT, ttl_seconds=5))
     await one.append("session:s", b"mine")
     done = await one.subscribe("s", "chat")
     assert not done.is_new
     await one.publish("chat", b"1")
     assert await one.read("s") == [b"mine", b"1"], "nothing of it is lost"
     view = await one.sessions.look(one.tenant, "s")
-    assert (view.stream.expires_at_ms, view.stream.ttl_seconds, view.stream.is_fed) == (done.expires_at_ms, None, True)
+    assert (view.stream.expires_at_ms, view.stream.ttl_seconds, view.stream.is_session_stream) == (done.expires_at_ms, None, True)
 
 
 async def test_a_stream_of_another_type_has_the_sessions_name(one: Process) -> None:
@@ -248,18 +248,18 @@ async def test_a_stream_of_another_type_has_the_sessions_name(one: Process) -> N
 
 async def test_a_closed_stream_or_a_fork_does_not_become_a_sessions(one: Process) -> None:
     await one.create("chat")
-    await one.streams.create(one.name("session:closed"), Blueprint(content_type=TEXT, is_closed=True))
-    await one.streams.create(one.name("session:fork"), Blueprint(fork=ForkOf("chat")))
+    await one.streams.create(one.name("session:closed"), CreateStream(content_type=TEXT, is_closed=True))
+    await one.streams.create(one.name("session:fork"), CreateStream(fork=ForkOf("chat")))
     for session in ("closed", "fork"):
-        with pytest.raises(NotNow):
+        with pytest.raises(PreconditionFailed):
             await one.subscribe(session, "chat")
 
 
 async def test_a_sessions_stream_cannot_be_closed(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    with pytest.raises(NotNow):
-        await one.streams.append(one.name("session:s"), Wish(None, None, closes=True))
+    with pytest.raises(PreconditionFailed):
+        await one.streams.append(one.name("session:s"), AppendRequest(None, None, closes=True))
 
 
 # Unsubscribing
@@ -490,15 +490,15 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
-    find = Lives.look
+    find = SessionLifecycle.look
 
-    async def find_and_publish(self: Lives, tenant: str, session: str) -> Any:
+    async def find_and_publish(self: SessionLifecycle, tenant: str, session: str) -> Any:
         there = await find(self, tenant, session)
         await one.publish("chat", b"too late")
         return there
 
     with monkeypatch.context() as patched:
-        patched.setattr(Lives, "look", find_and_publish)
+        patched.setattr(SessionLifecycle, "look", find_and_publish)
         assert (await other.subscribe("s", "chat")).is_new
     await one.publish("chat", b"1")
     assert await one.stored("s") == numbered([1])
@@ -527,10 +527,10 @@ async def test_forks_of_a_sessions_stream_outlive_it(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.publish("chat", b"1")
-    await one.streams.create(one.name("fork"), Blueprint(fork=ForkOf("session:s")))
+    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("session:s")))
     await one.end("s")
     assert await one.read_stream("fork") == numbered([1])
-    with pytest.raises(NotNow):
+    with pytest.raises(PreconditionFailed):
         await one.subscribe("s", "chat")
     await one.streams.delete(one.name("fork"))
     assert (await one.subscribe("s", "chat")).is_new
@@ -547,10 +547,10 @@ async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
     """Between the process's next look at a session and what it does then, somebody else does something."""
-    find = Lives.look
+    find = SessionLifecycle.look
     has_been = False
 
-    async def find_and_wait(self: Lives, tenant: str, session: str) -> Any:
+    async def find_and_wait(self: SessionLifecycle, tenant: str, session: str) -> Any:
         nonlocal has_been
         there = await find(self, tenant, session)
         if self is process.sessions._lives and not has_been:
@@ -558,7 +558,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[
             await work()
         return there
 
-    monkeypatch.setattr(Lives, "look", find_and_wait)
+    monkeypatch.setattr(SessionLifecycle, "look", find_and_wait)
 
 
 @pytest.fixture
@@ -698,7 +698,7 @@ async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monke
 
 async def log_of(process: Process, source: str) -> int:
     """How many messages a list's log has."""
-    page = await stream_reader.read(process.link, process.name("").store, members_subject(process.tenant, source), 1, 1000)
+    page = await stream_reader.read(process.connection, process.name("").store, members_subject(process.tenant, source), 1, 1000)
     return len(page.entries)
 
 
@@ -710,14 +710,14 @@ async def test_who_comes_while_a_list_is_written_anew_is_on_it(
     for _ in range(5):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
-    write = Fan._write_anew
+    write = Fanout._write_anew
 
-    async def somebody_comes(self: Fan, group: subscribers.Members) -> None:
+    async def somebody_comes(self: Fanout, group: subscribers.Subscribers) -> None:
         await other.subscribe("s", "chat")
         await write(self, group)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fan, "_write_anew", somebody_comes)
+        patched.setattr(Fanout, "_write_anew", somebody_comes)
         await one.complete("chat")
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])

@@ -15,18 +15,18 @@ from tests.waiting import eventually
 
 from postroad.governance.audit import Audit, audit_stream
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, Watching
+from postroad.http.messages import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
-from postroad.kernel.identity import ALL_SCOPES, Caller, narrowed
-from postroad.kernel.usage_counters import Traffic
+from postroad.kernel.identity import ALL_SCOPES, Caller, resource_restrictions
+from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound
 from postroad.stream_subscriptions.capability import StreamSubscriptions
 from postroad.stream_subscriptions.records import Wake, record_key
-from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.streams.capability import StreamOptions, StreamsCapability
 from postroad.streams.live_reads import LiveOptions
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
@@ -46,12 +46,12 @@ class _Watch:
 class WhoeverTheySay:
     """Everybody is who the header says, and may do everything but for the streams that another header keeps them to."""
 
-    async def admit(self, request: Request, _route: Route) -> Caller:
+    async def authenticate(self, request: Request, _route: Route) -> Caller:
         tenant = request.parameters.get("project") or request.header(b"x-tenant") or "default"
         only = request.header(b"x-streams")
-        return Caller(tenant, "k", frozenset(ALL_SCOPES), allowed=narrowed(stream=[only]) if only else None)
+        return Caller(tenant, "k", frozenset(ALL_SCOPES), allowed=resource_restrictions(stream=[only]) if only else None)
 
-    def watch(self, _caller: Caller) -> Watching:
+    def watch(self, _caller: Caller) -> RevocationWatch:
         return _Watch()
 
 
@@ -173,7 +173,7 @@ async def hook() -> AsyncIterator[Hook]:
 
 @contextlib.asynccontextmanager
 async def running(
-    link: Link, committers: Committers, name: str, clock: ShiftedClock, http: aiohttp.ClientSession
+    connection: Connection, committers: Committers, name: str, clock: ShiftedClock, http: aiohttp.ClientSession
 ) -> AsyncIterator[Node]:
     outbound = Outbound()
     disabled: set[str] = set()
@@ -183,14 +183,14 @@ async def running(
 
     options = StreamOptions(replicas=1, live=LiveOptions(2.0, 10.0, 1.0))
     for spec in frame_streams(1):
-        await ensure_stream(link, spec)
-    real = StreamParts(link, committers, Outbox(committers), Traffic(), clock, options)
+        await ensure_stream(connection, spec)
+    real = StreamsCapability(connection, committers, Outbox(committers), UsageCounters(), clock, options)
     parts = StreamSubscriptions(
-        link,
+        connection,
         committers,
         real.service,
         outbound,
-        Audit(link, committers, clock),
+        Audit(connection, committers, clock),
         KEYS,
         clock,
         lambda request: f"http://{request.header(b'host')}",
@@ -223,15 +223,15 @@ MakeNode = Callable[[], Awaitable[Node]]
 
 
 @pytest.fixture
-async def make_node(link: Link, committers: Committers, name: str, clock: ShiftedClock) -> AsyncIterator[MakeNode]:
+async def make_node(connection: Connection, committers: Committers, name: str, clock: ShiftedClock) -> AsyncIterator[MakeNode]:
     """Starts workers on one registry."""
-    await ensure_stream(link, audit_stream(1))
-    await Bucket(link, f"{name}_subscriptions", committers).ensure()
+    await ensure_stream(connection, audit_stream(1))
+    await Bucket(connection, f"{name}_subscriptions", committers).ensure()
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(session())
 
         async def make() -> Node:
-            return await stack.enter_async_context(running(link, committers, name, clock, http))
+            return await stack.enter_async_context(running(connection, committers, name, clock, http))
 
         yield make
 

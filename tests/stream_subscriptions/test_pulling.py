@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.streams.subscriptions.conftest import ROOT, MakeNode, Node
+from tests.stream_subscriptions.conftest import ROOT, MakeNode, Node
 from tests.waiting import eventually
 
 PULL: dict[str, Any] = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wake/pool", "lease_ttl_ms": 60_000}

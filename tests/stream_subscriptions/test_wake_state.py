@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.streams.subscriptions.making import at, record
+from tests.stream_subscriptions.making import at, record
 
-from postroad.kernel.errors import NothingToDo, WakeFenced, WakeTaken
+from postroad.kernel.errors import LeaseHeld, NothingPending, WakeFenced
 from postroad.stream_subscriptions import wake_state
 from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord
 from postroad.stream_subscriptions.wake_state import Due, Step
@@ -18,7 +18,7 @@ NOW = 1_000_000
 
 def pending(**changes: Any) -> SubscriptionRecord:
     """`events/b` has more than was acknowledged."""
-    return record(links={"events/a": Link(at(1)), "events/b": Link(at(3))}, **changes)
+    return record(links={"events/a": Link(at(1)), "events/b": Connection(at(3))}, **changes)
 
 
 def pull(**changes: Any) -> SubscriptionRecord:
@@ -88,7 +88,7 @@ def test_a_claim_needs_no_wake_to_have_been_told() -> None:
 
 def test_what_is_claimed_is_not_claimed_again_before_its_lease_ends() -> None:
     claimed = wake_state.claimed(pull(), "worker-1", TAILS, NOW, "w1")
-    with pytest.raises(WakeTaken) as taken:
+    with pytest.raises(LeaseHeld) as taken:
         wake_state.claimed(claimed, "worker-2", TAILS, NOW + 29_999, "w2")
     assert taken.value.extra["error"] == {"current_holder": "worker-1", "generation": 1}
     later = wake_state.claimed(claimed, "worker-2", TAILS, NOW + 30_000, "w2")
@@ -97,7 +97,7 @@ def test_what_is_claimed_is_not_claimed_again_before_its_lease_ends() -> None:
 
 
 def test_nothing_to_read_is_nothing_to_claim() -> None:
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingPending):
         wake_state.claimed(pull(), "worker-1", {}, NOW, "w1")
 
 
@@ -139,7 +139,7 @@ def test_generations_only_grow_and_one_wake_is_under_way(steps: list[str]) -> No
             case "claim":
                 try:
                     one = wake_state.claimed(one, "worker", TAILS, now, f"w{number}")
-                except WakeTaken:
+                except LeaseHeld:
                     assert before.wake is not None
             case "beat":
                 one = wake_state.extended(one, now)

@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 from tests.gateway import ShiftedClock, session
-from tests.servers import OpenLink, Server, restart
-from tests.streams.subscriptions.conftest import ROOT, Hook, MakeNode, Node, running
-from tests.streams.subscriptions.test_keys import verify
+from tests.servers import OpenConnection, Server, restart
+from tests.stream_subscriptions.conftest import ROOT, Hook, MakeNode, Node, running
+from tests.stream_subscriptions.test_keys import verify
 from tests.waiting import eventually
 
 from postroad.governance.audit import audit_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.stream_subscriptions.keys import Jwk
 
 
@@ -432,19 +432,19 @@ async def test_a_disabled_tenants_webhooks_wait(node: Node, hook: Hook) -> None:
 
 
 async def test_webhooks_go_on_after_the_engine_was_away(
-    own_server: Server, open_link: OpenLink, name: str, clock: ShiftedClock, hook: Hook
+    own_server: Server, open_connection: OpenConnection, name: str, clock: ShiftedClock, hook: Hook
 ) -> None:
-    link = await open_link(own_server.url)
-    committers = Committers(link, CommitPolicy(), Backlog(1_000_000))
-    await ensure_stream(link, audit_stream(1))
-    await Bucket(link, f"{name}_subscriptions", committers).ensure()
-    async with session() as http, running(link, committers, name, clock, http) as node:
+    connection = await open_connection(own_server.url)
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1_000_000))
+    await ensure_stream(connection, audit_stream(1))
+    await Bucket(connection, f"{name}_subscriptions", committers).ensure()
+    async with session() as http, running(connection, committers, name, clock, http) as node:
         node.lead()
         hook.answer = {"done": True}
         await node.subscribe(**webhook(hook))
         await node.create("events/a", 1)
         await hook.heard()
-        await restart(own_server, link)
+        await restart(own_server, connection)
         await node.append("events/a", 2)
         await node.create("events/b", 1)
 

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, Watching
+from postroad.http.messages import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.identity import ALL_SCOPES, Caller
-from postroad.kernel.usage_counters import Traffic
-from postroad.streams.capability import StreamOptions, StreamParts
+from postroad.kernel.usage_counters import UsageCounters
+from postroad.streams.capability import StreamOptions, StreamsCapability
 from postroad.streams.live_reads import LiveOptions
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
@@ -139,22 +139,22 @@ class _Watch:
 class Everybody:
     """Whoever comes is of the tenant that they say."""
 
-    async def admit(self, request: Request, _route: Route) -> Caller:
+    async def authenticate(self, request: Request, _route: Route) -> Caller:
         return Caller(request.header(b"x-tenant") or "default", "k", frozenset(ALL_SCOPES))
 
-    def watch(self, _caller: Caller) -> Watching:
+    def watch(self, _caller: Caller) -> RevocationWatch:
         return _Watch()
 
 
 @asynccontextmanager
 async def small_gateway(
-    link: Link, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, beat_seconds: float = 60
+    connection: Connection, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, beat_seconds: float = 60
 ) -> AsyncIterator[tuple[Stream, App]]:
-    committers = Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
     options = StreamOptions(replicas=1, live=LiveOptions(poll_seconds, sse_seconds, beat_seconds))
     for spec in frame_streams(1):
-        await ensure_stream(link, spec)
-    parts = StreamParts(link, committers, Outbox(committers), Traffic(), ShiftedClock(), options)
+        await ensure_stream(connection, spec)
+    parts = StreamsCapability(connection, committers, Outbox(committers), UsageCounters(), ShiftedClock(), options)
     app = App(Router(parts.routes()), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:
         yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app

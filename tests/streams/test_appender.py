@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft, Stored
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import PendingMessage, PublishAck
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import (
     Conflict,
@@ -23,7 +23,7 @@ from postroad.kernel.errors import (
     TooLarge,
 )
 from postroad.streams import appender
-from postroad.streams.rules import Outcome, ProducerClaim, Wish
+from postroad.streams.rules import AppendRequest, Outcome, ProducerClaim
 from postroad.streams.store import Name
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
 from tests.waiting import eventually
@@ -263,7 +263,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
         await first.append(stream, b"x", ("p", 0, number), seq=f"{number}")
 
     async def is_saved() -> bool:
-        return await stream_reader.last(first.link, stream.store, stream.checkpoint) is not None
+        return await stream_reader.last(first.connection, stream.store, stream.checkpoint) is not None
 
     await eventually(is_saved)
     for _ in range(5):
@@ -315,28 +315,28 @@ async def produce_all(stream: Name, worker: Worker, claims: list[tuple[str, int,
 async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: Worker, name: str) -> None:
     stream = Name(name, "a")
     await worker.create(stream)
-    wishes: list[tuple[Wish, object]] = [
-        (Wish(b"0", TEXT, ProducerClaim("p", 0, 0)), False),
-        (Wish(b"0", TEXT, ProducerClaim("p", 0, 0)), True),
-        (Wish(b"1", TEXT), False),
-        (Wish(b"2", TEXT, ProducerClaim("p", 0, 2)), ProducerGap),
-        (Wish(b"2", TEXT, ProducerClaim("p", 0, 1), seq="b"), False),
-        (Wish(b"3", TEXT, seq="a"), SequenceConflict),
-        (Wish(b"3", JSON), ContentTypeMismatch),
-        (Wish(b"3", TEXT, ProducerClaim("p", 1, 0), closes=True), False),
-        (Wish(b"4", TEXT), StreamClosed),
-        (Wish(b"3", TEXT, ProducerClaim("p", 1, 0), closes=True), True),
-        (Wish(b"5", TEXT, ProducerClaim("p", 1, 1)), StreamClosed),
-        (Wish(None, None, closes=True), True),
+    requests: list[tuple[AppendRequest, object]] = [
+        (AppendRequest(b"0", TEXT, ProducerClaim("p", 0, 0)), False),
+        (AppendRequest(b"0", TEXT, ProducerClaim("p", 0, 0)), True),
+        (AppendRequest(b"1", TEXT), False),
+        (AppendRequest(b"2", TEXT, ProducerClaim("p", 0, 2)), ProducerGap),
+        (AppendRequest(b"2", TEXT, ProducerClaim("p", 0, 1), seq="b"), False),
+        (AppendRequest(b"3", TEXT, seq="a"), SequenceConflict),
+        (AppendRequest(b"3", JSON), ContentTypeMismatch),
+        (AppendRequest(b"3", TEXT, ProducerClaim("p", 1, 0), closes=True), False),
+        (AppendRequest(b"4", TEXT), StreamClosed),
+        (AppendRequest(b"3", TEXT, ProducerClaim("p", 1, 0), closes=True), True),
+        (AppendRequest(b"5", TEXT, ProducerClaim("p", 1, 1)), StreamClosed),
+        (AppendRequest(None, None, closes=True), True),
     ]
     for _ in range(2):  # from what the first has left, the second must say the same
-        found = await asyncio.gather(*[worker.streams.append(stream, wish) for wish, _ in wishes], return_exceptions=True)
-        for (wish, expected), outcome in zip(wishes, found, strict=True):
+        found = await asyncio.gather(*[worker.streams.append(stream, request) for request, _ in requests], return_exceptions=True)
+        for (request, expected), outcome in zip(requests, found, strict=True):
             if isinstance(expected, bool):
-                assert isinstance(outcome, Outcome), (wish, outcome)
+                assert isinstance(outcome, Outcome), (request, outcome)
                 assert outcome.is_duplicate is expected
             else:
-                assert type(outcome) is expected, wish
+                assert type(outcome) is expected, request
         content = [payload for _, payload in await worker.chunks(stream)]
         assert content == [[b"0", b"1", b"2", b"3"]]
         await worker.streams.delete(stream)
@@ -367,7 +367,7 @@ async def test_a_caller_who_leaves_does_not_take_the_others_with_him(worker: Wor
 async def test_what_the_engine_does_not_take_fails_alone(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Name(name, "a")
     await worker.create(stream)
-    monkeypatch.setattr(Link, "max_payload", property(lambda _link: 8192))
+    monkeypatch.setattr(Connection, "max_payload", property(lambda _connection: 8192))
     sent = [worker.append(stream, data) for data in (b"small", b"x" * 5000, b"small too")]
     outcomes = await asyncio.gather(*sent, return_exceptions=True)
     assert [type(one) for one in outcomes] == [Outcome, TooLarge, Outcome]
@@ -400,9 +400,9 @@ async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_w
     await worker.append(stream, b"1")
     committer = worker.store.committer(stream)
     really = committer.submit
-    late: asyncio.Future[Sequence[Stored]] = asyncio.get_running_loop().create_future()
+    late: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
-    def submit(drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+    def submit(drafts: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
         if drafts[0].payload == b"plain" and not late.done():
             return late
         if drafts[-1].payload == b"guarded" and not late.done():
@@ -426,9 +426,9 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
     await knowing(worker, stream, "producer")
     committer = worker.store.committer(stream)
     really = committer.submit
-    held: list[tuple[Sequence[Draft], asyncio.Future[Sequence[Stored]]]] = []
+    held: list[tuple[Sequence[PendingMessage], asyncio.Future[Sequence[PublishAck]]]] = []
 
-    def submit(drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+    def submit(drafts: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
         """The appends wait for the delete, and come right behind it."""
         if drafts[-1].payload == b"late" and not held:
             held.append((drafts, asyncio.get_running_loop().create_future()))
@@ -450,7 +450,7 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
         await worker.append(stream, b"later", ("p", 0, 3))
 
 
-def pass_on(done: "asyncio.Future[Sequence[Stored]]", to: "asyncio.Future[Sequence[Stored]]") -> None:
+def pass_on(done: "asyncio.Future[Sequence[PublishAck]]", to: "asyncio.Future[Sequence[PublishAck]]") -> None:
     problem = done.exception()
     if problem is None:
         to.set_result(done.result())

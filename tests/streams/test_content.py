@@ -165,8 +165,8 @@ def test_json_messages_come_back_as_they_were(values: list[Any], indent: int | N
     flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
     assert json.loads(joined_data(stored, is_json=True)) == flat
     assert [json.loads(one) for data in stored for one in split_json(data)] == flat
-    together = b"[" + b",".join(bodies) + b"]"
-    assert [json.loads(one) for one in split_json(json_data(together))] == values
+    run_together = b"[" + b",".join(bodies) + b"]"
+    assert [json.loads(one) for one in split_json(json_data(run_together))] == values
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))

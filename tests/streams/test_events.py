@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from postroad.kernel.errors import EngineUnavailable, StreamClosed, StreamExists
-from postroad.streams.lifecycle import Blueprint
+from postroad.streams.lifecycle import CreateStream
 from postroad.streams.records import StreamRecord
-from postroad.streams.rules import Wish
+from postroad.streams.rules import AppendRequest
 from postroad.streams.store import Name, Store, record_draft
 from tests.gateway import Tenant, events_of
 from tests.streams.workers import TEXT, Worker
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 async def told(worker: Worker, tenant: str) -> list[dict[str, Any]]:
     """All stream events of the tenant so far, in order."""
     await worker.outbox.drain()
-    return [event for event in await events_of(worker.link, "TELEMETRY", tenant) if event["event"].startswith("stream.")]
+    return [event for event in await events_of(worker.connection, "TELEMETRY", tenant) if event["event"].startswith("stream.")]
 
 
 def short(events: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -27,9 +27,9 @@ def short(events: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 async def test_the_life_of_a_stream_is_told(worker: Worker, name: str) -> None:
     stream = Name(name, "some/stream")
-    await worker.streams.create(stream, Blueprint(content_type=TEXT), b"x", key_id="k-1")
+    await worker.streams.create(stream, CreateStream(content_type=TEXT), b"x", key_id="k-1")
     await worker.append(stream, b"data")
-    await worker.streams.append(stream, Wish(None, None, closes=True), key_id="k-2")
+    await worker.streams.append(stream, AppendRequest(None, None, closes=True), key_id="k-2")
     await worker.streams.delete(stream, key_id="k-3")
     events = await told(worker, name)
     assert short(events) == [("created", stream.id), ("closed", stream.id), ("deleted", stream.id)]
@@ -136,7 +136,7 @@ async def test_what_happened_is_told_although_its_remains_could_not_be_removed(
 async def test_a_sessions_own_stream_is_told_of_as_the_session(worker: Worker, name: str) -> None:
     stream = Name(name, "session:s")
     await worker.store.ensure(name)
-    fed = StreamRecord(id=stream.id, content_type=TEXT, created_at_ms=worker.clock(), is_fed=True)
+    fed = StreamRecord(id=stream.id, content_type=TEXT, created_at_ms=worker.clock(), is_session_stream=True)
     await worker.store.committer(stream).append(record_draft(stream, fed))
     await worker.streams.delete(stream)
     assert await told(worker, name) == []

@@ -8,8 +8,8 @@ import pytest
 from postroad.kernel.errors import (
     ContentTypeMismatch,
     InvalidParameter,
-    NotNow,
     PostroadError,
+    PreconditionFailed,
     ProducerGap,
     StreamExists,
     StreamGone,
@@ -243,7 +243,7 @@ async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_not
     ("wanted", "refusal"),
     [
         ({"source": "none"}, StreamNotFound),
-        ({"source": "hidden"}, NotNow),
+        ({"source": "hidden"}, PreconditionFailed),
         ({"source": "fork"}, InvalidParameter),
         ({"offset": 9_999_999_999_999_999}, InvalidParameter),
         ({"content_type": JSON}, ContentTypeMismatch),

@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.streams import content, live_follower
 from tests.access.control import KEYS
 from tests.gateway import (
     Gateway,
     Tenant,
 )
-from tests.servers import Cable, OpenLink, Server, restart
+from tests.servers import Cable, OpenConnection, Server, restart
 from tests.streams.readers import AT_ONCE, Seen, Stream, small_gateway
 from tests.streams.workers import JSON
 from tests.waiting import eventually
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 
 async def test_each_message_is_framed_once_however_many_read_it(
-    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framed = 0
     really = content.data_event
@@ -34,14 +34,14 @@ async def test_each_message_is_framed_once_however_many_read_it(
         return really(body, media)
 
     monkeypatch.setattr(live_follower, "data_event", counted)
-    link = await open_link(engine_url)
-    async with small_gateway(link, name) as (stream, _), contextlib.AsyncExitStack() as open_readers:
+    connection = await open_connection(engine_url)
+    async with small_gateway(connection, name) as (stream, _), contextlib.AsyncExitStack() as open_readers:
         await stream.create()
         readers = [await open_readers.enter_async_context(stream.events("now")) for _ in range(30)]
         everyone = [Seen() for _ in readers]
         pairs = list(zip(everyone, readers, strict=True))
         await asyncio.gather(*[seen.up_to_date(one) for seen, one in pairs])
-        assert listeners(link, name) == 2, "one for the data, one for the record"
+        assert listeners(connection, name) == 2, "one for the data, one for the record"
         for number in range(50):
             await stream.append(b"%d" % number)
         await asyncio.gather(*[seen.count(one, 50) for seen, one in pairs])
@@ -49,47 +49,47 @@ async def test_each_message_is_framed_once_however_many_read_it(
         assert all(seen.data == [str(number) for number in range(50)] for seen in everyone)
 
 
-def listeners(link: Link, tenant: str) -> int:
+def listeners(connection: Connection, tenant: str) -> int:
     """How many subscriptions the connection has for the tenant's streams."""
-    return sum(f".{tenant}." in one.subject for one in link._nc._subs.values())
+    return sum(f".{tenant}." in one.subject for one in connection._nc._subs.values())
 
 
 async def test_a_follower_goes_when_its_readers_have_gone(
-    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
-    link = await open_link(engine_url)
-    async with small_gateway(link, name) as (stream, _):
+    connection = await open_connection(engine_url)
+    async with small_gateway(connection, name) as (stream, _):
         await stream.create()
         async with stream.events("now") as one, stream.events("now") as two:
             for reader in (one, two):
                 await reader.take(1)
-            assert listeners(link, name) == 2
-        await eventually(lambda: listeners(link, name) == 0)
+            assert listeners(connection, name) == 2
+        await eventually(lambda: listeners(connection, name) == 0)
         async with stream.events("now") as again:
             await again.take(1)
             await stream.append(b"x")
             assert (await again.take(1))[0].data == "x"
-        await eventually(lambda: listeners(link, name) == 0)
+        await eventually(lambda: listeners(connection, name) == 0)
 
 
 async def test_a_follower_of_a_deleted_stream_goes_too(
-    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
-    link = await open_link(engine_url)
-    async with small_gateway(link, name) as (stream, _):
+    connection = await open_connection(engine_url)
+    async with small_gateway(connection, name) as (stream, _):
         for _ in range(2):
             await stream.create()
             async with stream.events("now") as reader:
                 await reader.take(1)
                 (await stream.client.delete(stream.path)).ok(204)
                 assert await reader.next(AT_ONCE) is None
-        await eventually(lambda: listeners(link, name) == 0)
+        await eventually(lambda: listeners(connection, name) == 0)
 
 
-async def test_a_reader_with_nothing_to_read_hears_a_beat(open_link: OpenLink, engine_url: str, name: str) -> None:
-    async with small_gateway(await open_link(engine_url), name, beat_seconds=0.5) as (stream, _):
+async def test_a_reader_with_nothing_to_read_hears_a_beat(open_connection: OpenConnection, engine_url: str, name: str) -> None:
+    async with small_gateway(await open_connection(engine_url), name, beat_seconds=0.5) as (stream, _):
         await stream.create()
         async with stream.events("now") as reader:
             await reader.take(1)
@@ -100,8 +100,10 @@ async def test_a_reader_with_nothing_to_read_hears_a_beat(open_link: OpenLink, e
             assert (await reader.take(1))[0].data == "x"
 
 
-async def test_events_end_now_and_then_so_that_readers_spread(open_link: OpenLink, engine_url: str, name: str) -> None:
-    async with small_gateway(await open_link(engine_url), name, sse_seconds=0.3) as (stream, _):
+async def test_events_end_now_and_then_so_that_readers_spread(
+    open_connection: OpenConnection, engine_url: str, name: str
+) -> None:
+    async with small_gateway(await open_connection(engine_url), name, sse_seconds=0.3) as (stream, _):
         await stream.create()
         seen = Seen()
         for connection in range(3):
@@ -126,11 +128,11 @@ def lines(number: int, size: int) -> bytes:
 
 
 async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss(
-    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_RING_BYTES_MAX", 600_000)
     count, size = 120, 200_000  # far more than the sockets between us hold
-    async with small_gateway(await open_link(engine_url), name) as (stream, _):
+    async with small_gateway(await open_connection(engine_url), name) as (stream, _):
         await stream.create()
         seen = Seen()
         async with stream.events("-1") as slow, stream.events("-1") as quick:
@@ -150,11 +152,11 @@ async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss
 
 
 async def test_many_small_messages_at_once_do_not_make_a_reader_slow(
-    open_link: OpenLink, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ring is smaller than the burst: who falls behind it may be sent away, and finds everything when it comes back."""
     monkeypatch.setattr(live_follower, "_RING_EVENTS_MAX", 8)
-    async with small_gateway(await open_link(engine_url), name) as (stream, _):
+    async with small_gateway(await open_connection(engine_url), name) as (stream, _):
         await stream.create(JSON)
         seen = Seen()
 
@@ -195,9 +197,9 @@ def has_come_to(written: list[int], count: int) -> bool:
     return len(written) >= count
 
 
-async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server: Server, open_link: OpenLink) -> None:
-    link = await open_link(own_server.url)
-    async with small_gateway(link, "t") as (stream, _):
+async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server: Server, open_connection: OpenConnection) -> None:
+    connection = await open_connection(own_server.url)
+    async with small_gateway(connection, "t") as (stream, _):
         await stream.create(JSON)
         everyone, written = [Seen(), Seen()], list[int]()
         async with asyncio.TaskGroup() as tasks:
@@ -206,18 +208,18 @@ async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server:
             tasks.create_task(produce(stream, 60, written))
             for due in (15, 35):
                 await eventually(partial(has_come_to, written, due), 20)
-                await restart(own_server, link)
+                await restart(own_server, connection)
         for seen in everyone:
             assert seen.numbers == list(range(60))
         assert (await stream.read()).json == list(range(60))
 
 
 async def test_a_connection_that_breaks_loses_and_repeats_nothing(
-    cable: Cable, open_link: OpenLink, engine_url: str, name: str
+    cable: Cable, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
     """The reader's worker loses its line; what was appended meanwhile through another one comes when it is back."""
-    deaf = await open_link(cable.url)
-    async with small_gateway(deaf, name) as (stream, _), small_gateway(await open_link(engine_url), name) as (elsewhere, _):
+    deaf = await open_connection(cable.url)
+    async with small_gateway(deaf, name) as (stream, _), small_gateway(await open_connection(engine_url), name) as (elsewhere, _):
         await elsewhere.create(JSON)
         seen = Seen()
         async with stream.events("-1") as reader:
@@ -235,10 +237,13 @@ async def test_a_connection_that_breaks_loses_and_repeats_nothing(
 
 
 async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed(
-    cable: Cable, open_link: OpenLink, engine_url: str, name: str
+    cable: Cable, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
-    link = await open_link(cable.url)
-    async with small_gateway(link, name) as (stream, _), small_gateway(await open_link(engine_url), name) as (elsewhere, _):
+    connection = await open_connection(cable.url)
+    async with (
+        small_gateway(connection, name) as (stream, _),
+        small_gateway(await open_connection(engine_url), name) as (elsewhere, _),
+    ):
         await elsewhere.create()
         other, other_there = Stream(stream.client, "/v1/stream/b"), Stream(elsewhere.client, "/v1/stream/b")
         await other_there.create()
@@ -278,9 +283,11 @@ async def test_a_key_that_is_revoked_reads_no_further(
         assert (await unconcerned.take(1))[0].data == "y"
 
 
-async def test_live_reads_end_when_the_process_is_asked_to_stop(open_link: OpenLink, engine_url: str, name: str) -> None:
-    link = await open_link(engine_url)
-    async with small_gateway(link, name) as (stream, app):
+async def test_live_reads_end_when_the_process_is_asked_to_stop(
+    open_connection: OpenConnection, engine_url: str, name: str
+) -> None:
+    connection = await open_connection(engine_url)
+    async with small_gateway(connection, name) as (stream, app):
         start = await stream.create()
         polling = asyncio.create_task(stream.poll(start))
         async with stream.events("-1") as reader:
@@ -288,7 +295,7 @@ async def test_live_reads_end_when_the_process_is_asked_to_stop(open_link: OpenL
             app.drain()
             assert await reader.next(AT_ONCE) is None
         assert (await asyncio.wait_for(polling, AT_ONCE)).status in (204, 503)
-        await eventually(lambda: listeners(link, name) == 0)
+        await eventually(lambda: listeners(connection, name) == 0)
 
 
 async def test_a_reader_who_leaves_is_let_go(gateway: Gateway, stream: Stream) -> None:

@@ -16,7 +16,7 @@ from tests.gateway import (
     Gateway,
     Tenant,
 )
-from tests.servers import OpenLink
+from tests.servers import OpenConnection
 from tests.streams.readers import AT_ONCE, Seen, Stream, small_gateway
 from tests.streams.workers import JSON, TEXT, Worker
 from tests.waiting import eventually
@@ -66,8 +66,10 @@ async def test_a_long_poll_from_now_waits_for_what_comes(stream: Stream) -> None
     assert (await polling).json == [{"a": 1}, 2]
 
 
-async def test_a_long_poll_gives_up_in_time_and_says_where_it_is(open_link: OpenLink, engine_url: str, name: str) -> None:
-    async with small_gateway(await open_link(engine_url), name, poll_seconds=0.2) as (stream, _):
+async def test_a_long_poll_gives_up_in_time_and_says_where_it_is(
+    open_connection: OpenConnection, engine_url: str, name: str
+) -> None:
+    async with small_gateway(await open_connection(engine_url), name, poll_seconds=0.2) as (stream, _):
         end = await stream.create(data=b"x")
         for offset in (end, "now"):
             answer = await stream.poll(offset, "&cursor=99999999")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from postroad.kernel.errors import PostroadError
-from postroad.runtime.embedded_server import ChildSettings
+from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.streams import appender, reading
 from postroad.streams.rules import Outcome, ProducerClaim
 from postroad.streams.store import Name
@@ -257,7 +257,7 @@ def test_streams_behave_like_their_model(tmp_path: Path, monkeypatch: pytest.Mon
     """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 2)
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
-    server = Server(ChildSettings(tmp_path)).start()
+    server = Server(EmbeddedServerSettings(tmp_path)).start()
     try:
         with ThreadPoolExecutor(1) as apart:
             apart.submit(try_many, server.url).result()

@@ -26,11 +26,11 @@ from postroad.streams.offsets import offset_text
 from postroad.streams.records import ClosedBy, Producer, State, StreamRecord, resolved
 from postroad.streams.rules import (
     SAFE_INTEGER,
+    AppendRequest,
     Change,
-    Known,
     Outcome,
     ProducerClaim,
-    Wish,
+    StreamSnapshot,
     after,
     check_seq,
     decide,
@@ -48,12 +48,14 @@ def stream(**changes: Any) -> StreamRecord:
     return StreamRecord(**{"id": "s", "content_type": TEXT, "created_at_ms": NOON, "born": 3, **changes})
 
 
-def known(record: StreamRecord | None = None, **more: Any) -> Known:
-    return Known(record or stream(), **{"record_at": 3, "last": 9, "tail": 9, "touched_at_ms": NOON, "producers": {}, **more})
+def known(record: StreamRecord | None = None, **more: Any) -> StreamSnapshot:
+    return StreamSnapshot(
+        record or stream(), **{"record_at": 3, "last": 9, "tail": 9, "touched_at_ms": NOON, "producers": {}, **more}
+    )
 
 
-def wish(data: bytes | None = b"x", **more: Any) -> Wish:
-    return Wish(data, **{"content_type": TEXT if data is not None else None, **more})
+def request(data: bytes | None = b"x", **more: Any) -> AppendRequest:
+    return AppendRequest(data, **{"content_type": TEXT if data is not None else None, **more})
 
 
 def claim(epoch: int, sequence: int, producer: str = "p") -> ProducerClaim:
@@ -95,7 +97,7 @@ def test_the_producer_table(before: tuple[int, int] | None, sent: tuple[int, int
     """Row by row as the protocol has it. A duplicate is answered with the highest that was accepted, not with what was sent."""
     producers = {} if before is None else {"p": Producer(*before)}
     told = known(producers={**producers, "q": Producer(9, 9)}, last_seq="m")
-    sent_wish = wish(claim=claim(*sent))
+    sent_wish = request(claim=claim(*sent))
     if isinstance(expected, Refusal):
         with pytest.raises(expected.of) as refusal:
             decide(told, sent_wish, NOON)
@@ -113,9 +115,9 @@ def test_a_stream_has_room_for_so_many_producers_and_those_it_has_go_on(monkeypa
     monkeypatch.setattr(rules, "PRODUCERS_MAX", 2)
     full = known(producers={"p": Producer(0, 0), "q": Producer(0, 0)})
     with pytest.raises(InvalidParameter, match="at most 2 producers"):
-        decide(full, wish(claim=claim(0, 0, "r")), NOON)
-    assert isinstance(decide(full, wish(claim=claim(0, 1)), NOON), Change)
-    assert isinstance(decide(full, wish(claim=claim(1, 0)), NOON), Change)
+        decide(full, request(claim=claim(0, 0, "r")), NOON)
+    assert isinstance(decide(full, request(claim=claim(0, 1)), NOON), Change)
+    assert isinstance(decide(full, request(claim=claim(1, 0)), NOON), Change)
 
 
 @pytest.mark.parametrize(
@@ -152,24 +154,24 @@ def test_producer_headers_come_together_and_are_whole_numbers(
 @pytest.mark.parametrize(
     ("closed_by", "tried", "is_done_before"),
     [
-        (None, wish(None, closes=True), True),
-        (("p", 0, 4), wish(None, closes=True), True),
-        (None, wish(), False),
-        (None, wish(closes=True), False),
-        (None, wish(content_type="image/png"), False),
-        (None, wish(seq="a"), False),
-        (None, wish(None, closes=True, claim=claim(0, 4)), False),
-        (("p", 0, 4), wish(closes=True, claim=claim(0, 4)), True),
-        (("p", 0, 4), wish(b"another body", claim=claim(0, 4)), True),
-        (("p", 0, 4), wish(None, closes=True, claim=claim(0, 4)), True),
-        (("p", 0, 4), wish(claim=claim(0, 3)), False),
-        (("p", 0, 4), wish(claim=claim(0, 5)), False),
-        (("p", 0, 4), wish(claim=claim(1, 0)), False),
-        (("p", 0, 4), wish(claim=claim(0, 4, "q")), False),
+        (None, request(None, closes=True), True),
+        (("p", 0, 4), request(None, closes=True), True),
+        (None, request(), False),
+        (None, request(closes=True), False),
+        (None, request(content_type="image/png"), False),
+        (None, request(seq="a"), False),
+        (None, request(None, closes=True, claim=claim(0, 4)), False),
+        (("p", 0, 4), request(closes=True, claim=claim(0, 4)), True),
+        (("p", 0, 4), request(b"another body", claim=claim(0, 4)), True),
+        (("p", 0, 4), request(None, closes=True, claim=claim(0, 4)), True),
+        (("p", 0, 4), request(claim=claim(0, 3)), False),
+        (("p", 0, 4), request(claim=claim(0, 5)), False),
+        (("p", 0, 4), request(claim=claim(1, 0)), False),
+        (("p", 0, 4), request(claim=claim(0, 4, "q")), False),
     ],
 )
 def test_a_closed_stream_takes_nothing_but_what_closed_it(
-    closed_by: tuple[str, int, int] | None, tried: Wish, is_done_before: bool
+    closed_by: tuple[str, int, int] | None, tried: AppendRequest, is_done_before: bool
 ) -> None:
     closed = stream(is_closed=True, closed_by=None if closed_by is None else ClosedBy(*closed_by))
     told = known(closed, producers={"p": Producer(0, 4)}, last_seq="z")
@@ -184,7 +186,7 @@ def test_a_closed_stream_takes_nothing_but_what_closed_it(
 @pytest.mark.parametrize("body", [None, b"the end"])
 @pytest.mark.parametrize("said", [None, claim(0, 0)])
 def test_closing_is_noted_with_who_did_it(body: bytes | None, said: ProducerClaim | None) -> None:
-    decided = decide(known(), wish(body, closes=True, claim=said), NOON)
+    decided = decide(known(), request(body, closes=True, claim=said), NOON)
     assert isinstance(decided, Change)
     assert decided.record is not None
     assert decided.record.is_closed
@@ -208,7 +210,7 @@ ALL_SETS = list(chain.from_iterable(combinations(IN_ORDER, count) for count in r
 def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
     for faults in ALL_SETS:
         record = stream(is_closed="closed" in faults, state=State.DELETED if "missing" in faults else State.LIVE)
-        tried = wish(
+        tried = request(
             content_type=None if "untyped" in faults else "image/png" if "type" in faults else "TEXT/Plain; charset=utf-8",
             claim=claim(0, 5) if "producer" in faults else claim(0, 1),
             seq="a" if "seq" in faults else "c",
@@ -226,17 +228,17 @@ def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
 
 def test_a_duplicate_is_one_whatever_its_stream_seq_and_body_are_by_now() -> None:
     told = known(producers={"p": Producer(0, 3)}, last_seq="z")
-    again = wish(claim=claim(0, 2), seq="a", fault=MalformedJson())
+    again = request(claim=claim(0, 2), seq="a", fault=MalformedJson())
     assert decide(told, again, NOON) == Outcome(9, False, is_duplicate=True, claim=claim(0, 3))
 
 
 def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_business() -> None:
     for told in (known(), known(stream(is_closed=True))):
         with pytest.raises(InvalidParameter, match="empty"):
-            decide(told, wish(None, claim=claim(0, 0)), NOON)
+            decide(told, request(None, claim=claim(0, 0)), NOON)
     with pytest.raises(MalformedJson):
-        decide(known(), wish(None, fault=MalformedJson()), NOON)
-    assert isinstance(decide(known(), wish(None, content_type="image/png", closes=True), NOON), Change)
+        decide(known(), request(None, fault=MalformedJson()), NOON)
+    assert isinstance(decide(known(), request(None, content_type="image/png", closes=True), NOON), Change)
 
 
 @pytest.mark.parametrize(
@@ -257,12 +259,12 @@ def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_
 def test_stream_seq_rises_byte_by_byte(last: str | None, sent: str, is_later: bool) -> None:
     told = known(last_seq=last)
     if is_later:
-        decided = decide(told, wish(seq=sent), NOON)
+        decided = decide(told, request(seq=sent), NOON)
         assert isinstance(decided, Change)
         assert after(told, decided, NOON).last_seq == sent
     else:
         with pytest.raises(SequenceConflict):
-            decide(told, wish(seq=sent), NOON)
+            decide(told, request(seq=sent), NOON)
 
 
 def test_a_stream_seq_has_a_length() -> None:
@@ -275,13 +277,13 @@ def test_a_stream_seq_has_a_length() -> None:
 
 def test_the_first_guarded_append_says_so_in_the_record_and_no_other_does() -> None:
     """From there on the producers are read; what came before has none."""
-    assert isinstance(plain := decide(known(), wish(), NOON), Change)
+    assert isinstance(plain := decide(known(), request(), NOON), Change)
     assert plain.record is None
-    for guarded in (wish(claim=claim(0, 0)), wish(seq="a")):
+    for guarded in (request(claim=claim(0, 0)), request(seq="a")):
         assert isinstance(first := decide(known(), guarded, NOON), Change)
         assert first.record == stream(guarded_from=0)
         assert resolved(first.record, 12) == stream(guarded_from=12)
-        assert isinstance(second := decide(after(known(), first, NOON), wish(claim=claim(0, 0, "q"), seq="b"), NOON), Change)
+        assert isinstance(second := decide(after(known(), first, NOON), request(claim=claim(0, 0, "q"), seq="b"), NOON), Change)
         assert second.record is None
 
 
@@ -311,7 +313,7 @@ def test_appends_in_any_order_are_judged_as_the_protocols_words_would(
     for said, seq, closes, has_data in appends:
         told = replace(told, producers=producers)
         try:
-            decided = decide(told, wish(b"x" if has_data else None, claim=said, seq=seq, closes=closes), NOON)
+            decided = decide(told, request(b"x" if has_data else None, claim=said, seq=seq, closes=closes), NOON)
         except PostroadError as refusal:
             verdict = refusal.code
         else:
@@ -342,7 +344,7 @@ def test_a_fixed_end_is_not_moved_by_use(touched: int, until: int, now: int) -> 
 def test_what_is_deleted_hidden_or_expired_is_not_found() -> None:
     assert found(known(), NOON) == stream()
     with pytest.raises(StreamNotFound):
-        found(Known(None), NOON)
+        found(StreamSnapshot(None), NOON)
     with pytest.raises(StreamNotFound):
         found(known(stream(state=State.DELETED)), NOON)
     with pytest.raises(StreamGone):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.names import streams_store
 from postroad.streams import appender
 from postroad.streams.store import Name
@@ -35,8 +35,8 @@ def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
     seen = Spy()
     really: Callable[..., Awaitable[stream_reader.Page]] = stream_reader.read
 
-    async def read(link: Link, stream: str, *arguments: Any, **named: Any) -> stream_reader.Page:
-        page = await really(link, stream, *arguments, **named)
+    async def read(connection: Connection, stream: str, *arguments: Any, **named: Any) -> stream_reader.Page:
+        page = await really(connection, stream, *arguments, **named)
         if stream == streams_store(name):
             seen.calls += 1
             seen.sent += len(page.entries)
@@ -136,7 +136,7 @@ async def test_a_producer_at_another_worker_costs_what_came_since_the_last_check
         await asyncio.gather(*[first.append(stream, b"x", ("p", 0, number)) for number in range(start, start + 50)])
 
     async def is_saved() -> bool:
-        entry = await stream_reader.last(first.link, stream.store, stream.checkpoint)
+        entry = await stream_reader.last(first.connection, stream.store, stream.checkpoint)
         return entry is not None and entry.sequence > 800
 
     await eventually(is_saved)

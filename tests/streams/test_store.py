@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import Conflict
 from postroad.streams import store as stores
 from postroad.streams.records import Producer
-from postroad.streams.rules import Known, ProducerClaim
-from postroad.streams.store import Name, data_draft, fence, record_draft
+from postroad.streams.rules import ProducerClaim, StreamSnapshot
+from postroad.streams.store import Name, data_draft, precondition, record_draft
 from tests.streams.workers import Worker
 
 
 async def test_nothing_is_known_of_what_was_never_there(worker: Worker, name: str) -> None:
     assert not await worker.store.exists(name)
-    assert await worker.store.known(Name(name, "a"), with_producers=True) == Known(None, producers={})
+    assert await worker.store.known(Name(name, "a"), with_producers=True) == StreamSnapshot(None, producers={})
     assert await worker.store.record(Name(name, "a")) is None
     assert await worker.store.exists(name)
 
@@ -58,11 +58,11 @@ async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: 
         await worker.store.committer(stream).append(data_draft(stream, b"y", None, None, condition))
 
     with pytest.raises(Conflict):
-        await write(fence(stream.everything, known.last))
-    await write(fence(stream.record, known.record_at))
+        await write(precondition(stream.everything, known.last))
+    await write(precondition(stream.record, known.record_at))
     await other.append(stream, None, closes=True)
     with pytest.raises(Conflict):
-        await write(fence(stream.record, known.record_at))
+        await write(precondition(stream.record, known.record_at))
     assert await worker.read_all(stream) == [b"x", b"y"]
 
 
@@ -81,11 +81,11 @@ async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: 
     made = await worker.create(stream, b"kept")
     known = await worker.store.known(stream)
 
-    def draft(kind: str) -> Draft:
-        condition = fence(stream.record, known.record_at)
+    def draft(kind: str) -> PendingMessage:
+        condition = precondition(stream.record, known.record_at)
         if kind == "record":
             return record_draft(stream, made.record, condition)
-        return data_draft(stream, b"x", None, None, condition if kind == "data" else fence(stream.everything, known.last))
+        return data_draft(stream, b"x", None, None, condition if kind == "data" else precondition(stream.everything, known.last))
 
     others = [[data_draft(Name(name, f"o{number}"), b"x", None, None)] for number in range(40)]
     outcomes = await worker.store.committer(stream).append_each([[draft(first)], [draft(second)], *others])
@@ -159,7 +159,7 @@ async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(wo
 
 def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
     """The worker is on a cluster, and the replica that answers it lacks the newest entry when it is read for the first times."""
-    monkeypatch.setattr(worker.link, "settings", replace(worker.link.settings, has_replicas=True))
+    monkeypatch.setattr(worker.connection, "settings", replace(worker.connection.settings, has_replicas=True))
     really, left = stream_reader.read, [reads]
 
     async def behind(*arguments: Any, **more: Any) -> stream_reader.Page:
@@ -203,8 +203,8 @@ def spy_on_reading(stream: Name, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     read: list[int] = []
     really = stream_reader.read
 
-    async def spy(link: Link, store: str, *arguments: Any, **more: Any) -> stream_reader.Page:
-        page = await really(link, store, *arguments, **more)
+    async def spy(connection: Connection, store: str, *arguments: Any, **more: Any) -> stream_reader.Page:
+        page = await really(connection, store, *arguments, **more)
         read.extend(entry.sequence for entry in page.entries if store == stream.store)
         return page
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Link, LinkSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import Overloaded
-from postroad.kernel.usage_counters import Traffic
-from postroad.streams.lifecycle import Blueprint, ForkOf, Made
-from postroad.streams.rules import Outcome, ProducerClaim, Wish
+from postroad.kernel.usage_counters import UsageCounters
+from postroad.streams.lifecycle import CreateResult, CreateStream, ForkOf
+from postroad.streams.rules import AppendRequest, Outcome, ProducerClaim
 from postroad.streams.service import Streams
 from postroad.streams.store import Name, Store
 from postroad.telemetry.frames import frame_streams
@@ -27,26 +27,26 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    link: Link
+    connection: Connection
     store: Store
     streams: Streams
     clock: ShiftedClock
     outbox: Outbox
-    traffic: Traffic
+    traffic: UsageCounters
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):  # of a server that is gone
             async with asyncio.timeout(1):
                 await self.outbox.drain()
-        await self.link.close()
+        await self.connection.close()
 
-    async def create(self, name: Name, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> Made:
-        return await self.streams.create(name, Blueprint(content_type=content_type, **wanted), body)
+    async def create(self, name: Name, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> CreateResult:
+        return await self.streams.create(name, CreateStream(content_type=content_type, **wanted), body)
 
-    async def fork(self, name: Name, source: Name, offset: int | None = None, sub_offset: int = 0, **wanted: Any) -> Made:
+    async def fork(self, name: Name, source: Name, offset: int | None = None, sub_offset: int = 0, **wanted: Any) -> CreateResult:
         """`content_type` is the source's if it is not given."""
         body: bytes = wanted.pop("body", b"")
-        return await self.streams.create(name, Blueprint(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
+        return await self.streams.create(name, CreateStream(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
 
     async def append(
         self,
@@ -59,7 +59,7 @@ class Worker:
         content_type: str = TEXT,
     ) -> Outcome:
         said = None if claim is None else ProducerClaim(*claim)
-        return await self.streams.append(name, Wish(data, content_type if data is not None else None, said, seq, closes))
+        return await self.streams.append(name, AppendRequest(data, content_type if data is not None else None, said, seq, closes))
 
     async def append_in_time(self, name: Name, data: bytes, claim: tuple[str, int, int] | None = None, **more: Any) -> Outcome:
         """As a client that comes back when it is told that too many write at once."""
@@ -95,7 +95,7 @@ class Worker:
         found: list[str] = []
         position, is_end = 1, False
         while not is_end:
-            page = await stream_reader.read(self.link, f"S_{tenant}", ">", position, 1000)
+            page = await stream_reader.read(self.connection, f"S_{tenant}", ">", position, 1000)
             found += [entry.subject.replace(f".{tenant}.", ".", 1) for entry in page.entries]
             position, is_end = page.next_sequence, page.is_end
         return found
@@ -105,11 +105,11 @@ OpenWorker = Callable[[], Awaitable[Worker]]
 
 
 async def open_worker(url: str) -> Worker:
-    link = Link(LinkSettings((url,), name="tests-streams"))
-    await link.open(deadline=10)
+    connection = Connection(ConnectionSettings((url,), name="tests-streams"))
+    await connection.open(deadline=10)
     clock = ShiftedClock()
-    committers = Committers(link, CommitPolicy(), Backlog(256 * 1024 * 1024))
-    store, outbox, traffic = Store(link, committers, 1), Outbox(committers), Traffic()
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
+    store, outbox, traffic = Store(connection, committers, 1), Outbox(committers), UsageCounters()
     for spec in frame_streams(1):
-        await ensure_stream(link, spec)
-    return Worker(link, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)
+        await ensure_stream(connection, spec)
+    return Worker(connection, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)

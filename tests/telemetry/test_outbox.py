@@ -7,15 +7,15 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import CommitPolicy, Committer, Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import CommitPolicy, Committer, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry import outbox as outbox_module
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of
-from tests.servers import OpenLink, Server
+from tests.servers import OpenConnection, Server
 from tests.telemetry.samples import event
 
 
@@ -26,11 +26,11 @@ def outbox(gateway: Gateway) -> Outbox:
 
 async def queues_of(gateway: Gateway, tenant: Tenant) -> list[str]:
     """What is stored, by the names that the events were told apart by."""
-    return [found["queue"] for found in await events_of(gateway.node.engine.link, "TELEMETRY", tenant.id)]
+    return [found["queue"] for found in await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)]
 
 
 async def frames_of(gateway: Gateway, tenant: Tenant) -> Sequence[Entry]:
-    return (await stream_reader.read(gateway.node.engine.link, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
+    return (await stream_reader.read(gateway.node.engine.connection, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
 
 
 def dropped() -> float:
@@ -124,7 +124,7 @@ async def test_an_outbox_at_rest_keeps_nothing(tenant: Tenant, outbox: Outbox) -
     await outbox.commit([event(tenant.id)])
     outbox.emit([event(tenant.id)])
     await outbox.drain()
-    assert not outbox._lanes
+    assert not outbox._buffers
     assert outbox._waiting_bytes == 0
 
 
@@ -148,20 +148,20 @@ async def test_over_its_bound_the_outbox_drops_what_is_emitted_and_counts_it(gat
 # When it cannot be stored
 
 
-def impatient(link: Link) -> Committers:
-    return Committers(link, CommitPolicy(deadline_seconds=0.2), Backlog(64 * 1024 * 1024))
+def impatient(connection: Connection) -> Committers:
+    return Committers(connection, CommitPolicy(deadline_seconds=0.2), WriteBufferLimit(64 * 1024 * 1024))
 
 
 async def test_a_frame_that_cannot_be_stored_fails_everyone_who_waits_for_it(
-    own_server: Server, open_link: OpenLink, name: str
+    own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     """This server has no stream for the frames, so that nobody answers."""
-    outbox = Outbox(impatient(await open_link(own_server.url)))
+    outbox = Outbox(impatient(await open_connection(own_server.url)))
     before = dropped()
     outcomes = await asyncio.gather(*[outbox.commit([event(name)]) for _ in range(5)], return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 5
     assert dropped() - before == 5
-    assert (outbox._waiting_bytes, outbox._lanes) == (0, {})
+    assert (outbox._waiting_bytes, outbox._buffers) == (0, {})
 
 
 async def test_an_event_that_is_too_large_fails_those_who_have_a_line_in_its_frame_and_no_one_else(
@@ -184,7 +184,7 @@ class _Broken(Committer):
     def __init__(self) -> None:
         self.calls = 0
 
-    async def append(self, draft: Draft) -> NoReturn:
+    async def append(self, draft: PendingMessage) -> NoReturn:
         self.calls += 1
         raise RuntimeError("a bug")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.kernel.usage_counters import NOBODY, Counted, Traffic
+from postroad.kernel.usage_counters import ANONYMOUS, UsageCounters, UsageDelta
 from postroad.telemetry import process_sampler
 from postroad.telemetry.event_types import PLATFORM
 from postroad.telemetry.outbox import Outbox
@@ -19,19 +19,19 @@ from tests.waiting import eventually
 
 
 def test_what_is_taken_is_what_was_counted_since() -> None:
-    traffic = Traffic()
+    traffic = UsageCounters()
     tally = traffic.of("a")
     tally.requests += 2
     traffic.of("b")
-    assert list(traffic.take()) == [("a", Counted(requests=2))]
+    assert list(traffic.take()) == [("a", UsageDelta(requests=2))]
     assert list(traffic.take()) == []
     tally.requests += 1
     tally.bytes_out += 5
-    assert list(traffic.take()) == [("a", Counted(requests=1, bytes_out=5))]
+    assert list(traffic.take()) == [("a", UsageDelta(requests=1, bytes_out=5))]
 
 
 def test_a_tally_that_somebody_keeps_goes_on_counting() -> None:
-    traffic = Traffic()
+    traffic = UsageCounters()
     kept = traffic.of("a")
     list(traffic.take())
     assert traffic.of("a") is kept
@@ -44,7 +44,7 @@ class Place:
     """A sampler with all that it looks at; its worker's name is the test's own."""
 
     def __init__(self, gateway: Gateway, name: str, tenants: list[str], *, waiting_bytes_max: int = 1_000_000) -> None:
-        self.traffic, self.link, self.name = Traffic(), gateway.node.engine.link, name
+        self.traffic, self.connection, self.name = UsageCounters(), gateway.node.engine.connection, name
         self.outbox = Outbox(gateway.node.engine.committers, waiting_bytes_max=waiting_bytes_max)
         self.open_requests = 3
         self.sampler = ProcessSampler(
@@ -65,7 +65,7 @@ class Place:
         await self.outbox.drain()
 
     async def told(self, tenant: str = PLATFORM) -> list[dict[str, Any]]:
-        return [one for one in await events_of(self.link, "TELEMETRY", tenant) if one.get("worker") == self.name]
+        return [one for one in await events_of(self.connection, "TELEMETRY", tenant) if one.get("worker") == self.name]
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def test_nothing_is_told_of_a_tenant_that_was_deleted(gateway: Gateway, na
 
 
 async def test_a_process_tells_of_all_its_requests_and_how_it_is(place: Place, tenant: Tenant) -> None:
-    for whose in (tenant.id, NOBODY):
+    for whose in (tenant.id, ANONYMOUS):
         tally = place.traffic.of(whose)
         tally.requests, tally.client_errors, tally.server_errors = 10, 2, 1
     await place.tell()
@@ -161,7 +161,7 @@ async def test_what_keeps_the_process_from_its_work_shows_as_lag(place: Place, m
 async def test_a_gateway_tells_of_its_requests_every_few_seconds_and_of_the_last_when_it_stops(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url, sample_seconds=0.3)) as gateway:
         tenant = await gateway.tenant()
-        link = gateway.node.engine.link
+        connection = gateway.node.engine.connection
         (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
         body, path = b"x" * 100, "/v1/stream/a"
         (await tenant.client.call("PUT", path, headers={"Content-Type": "text/plain"})).ok(201)
@@ -180,7 +180,7 @@ async def test_a_gateway_tells_of_its_requests_every_few_seconds_and_of_the_last
         assert found["bytes_out"] == len(body) + len(problem.body), "nothing for a HEAD"
         count = len(await tenant.events("TELEMETRY"))
         settings = gateway.settings
-        platform = [one for one in await events_of(link, "TELEMETRY", PLATFORM) if one["event"] == "process.sampled"]
+        platform = [one for one in await events_of(connection, "TELEMETRY", PLATFORM) if one["event"] == "process.sampled"]
         assert any(one["client_errors"] for one in platform)
     async with running_gateway(gateway_settings(engine_url, sample_seconds=3600)) as gateway:
         seen = gateway.seen_by(tenant)
@@ -214,14 +214,14 @@ async def test_what_a_follower_gets_is_counted_as_it_goes_out(engine_url: str) -
 
 
 async def test_requests_that_are_no_tenants_are_nobodys(gateway: Gateway) -> None:
-    before = counted_of(gateway, NOBODY)
+    before = counted_of(gateway, ANONYMOUS)
     (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
     (await gateway.nobody.get("/v1/queues")).problem(401, "unauthenticated")
     (await gateway.admin.get("/api/control/tenants")).ok()
-    now = counted_of(gateway, NOBODY)
+    now = counted_of(gateway, ANONYMOUS)
     assert (now.requests - before.requests, now.client_errors - before.client_errors) == (3, 2)
 
 
-def counted_of(gateway: Gateway, tenant: str) -> Counted:
+def counted_of(gateway: Gateway, tenant: str) -> UsageDelta:
     tally = gateway.node.app._tallies[tenant]
-    return Counted(*(getattr(tally, field) for field in Counted._fields))
+    return UsageDelta(*(getattr(tally, field) for field in UsageDelta._fields))

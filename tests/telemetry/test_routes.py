@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.kernel.identity import Scope
 from postroad.kernel.ids import new_id
 from postroad.telemetry.event_types import PLATFORM
@@ -92,7 +92,7 @@ async def test_events_can_be_chosen_by_a_pattern(tenant: Tenant, pattern: str, e
 
 async def test_a_start_of_a_process_is_told_to_the_platform_alone(gateway: Gateway) -> None:
     async def started() -> list[Any]:
-        found = await events_of(gateway.node.engine.link, "TELEMETRY", PLATFORM)
+        found = await events_of(gateway.node.engine.connection, "TELEMETRY", PLATFORM)
         return [event for event in found if event["event"] == "worker.started"]
 
     [event, *_] = await eventually(started)
@@ -213,7 +213,7 @@ async def test_what_cannot_be_read_in_the_stream_does_not_stop_it(gateway: Gatew
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
         before = await tenant.publish(queue, "before")
         for payload in (b"not JSON", b'{"no": "name"}', b"[]", b"\xff", b""):
-            await committer.append(Draft(f"job.{tenant.id}", payload, new_id()))
+            await committer.append(PendingMessage(f"job.{tenant.id}", payload, new_id()))
         after = await tenant.publish(queue, "after")
         assert event_ids(await reader.take(2)) == [before["messageId"], after["messageId"]]
 
@@ -232,5 +232,5 @@ async def test_frames_are_where_the_positions_say(gateway: Gateway, tenant: Tena
         await tenant.publish(queue, 1)
         event = await reader.next()
     assert event is not None and event.id
-    last = await stream_reader.last(gateway.node.engine.link, "JOBS", f"job.{tenant.id}")
+    last = await stream_reader.last(gateway.node.engine.connection, "JOBS", f"job.{tenant.id}")
     assert last is not None and event.id.split("-")[0] == str(last.sequence)

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from postroad.container import Role
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.telemetry import storage_sampler
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.storage_sampler import StorageSampler
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
-from tests.servers import OpenLink, Server
+from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
 
 class Watcher:
-    def __init__(self, gateway: Gateway, *tenants: Tenant, link: Link | None = None) -> None:
-        self.link, self.outbox = link or gateway.node.engine.link, Outbox(gateway.node.engine.committers)
+    def __init__(self, gateway: Gateway, *tenants: Tenant, connection: Connection | None = None) -> None:
+        self.connection, self.outbox = connection or gateway.node.engine.connection, Outbox(gateway.node.engine.committers)
         self.tenants = [tenant.id for tenant in tenants]
-        self.sampler = StorageSampler(self.link, self.outbox, lambda: self.tenants, gateway.clock)
+        self.sampler = StorageSampler(self.connection, self.outbox, lambda: self.tenants, gateway.clock)
 
     async def tell(self) -> None:
         await self.sampler.tell()
@@ -37,8 +37,8 @@ async def append(tenant: Tenant, stream: str) -> None:
     (await tenant.client.call("POST", f"/v1/stream/{stream}", headers=headers, data=b"x" * 1000)).ok(204)
 
 
-async def stored(link: Link, *streams: str) -> tuple[int, int]:
-    infos = [await stream_info(link, name) for name in streams]
+async def stored(connection: Connection, *streams: str) -> tuple[int, int]:
+    infos = [await stream_info(connection, name) for name in streams]
     return sum(one.state.bytes for one in infos if one), sum(one.state.messages for one in infos if one)
 
 
@@ -55,7 +55,7 @@ async def test_all_that_a_tenant_has_is_added_up(gateway: Gateway, tenant: Tenan
     await watcher.tell()
     [found] = await told(tenant)
     names = (f"Q_{tenant.id}__a", f"Q_{tenant.id}__b_uc", f"D_{tenant.id}", f"S_{tenant.id}")
-    assert (found["bytes"], found["messages"]) == await stored(watcher.link, *names)
+    assert (found["bytes"], found["messages"]) == await stored(watcher.connection, *names)
     assert (found["queues"], found["streams"]) == (2, 3)
     assert found["messages"] == 6 + 6 and found["bytes"] > 3000
 
@@ -73,20 +73,20 @@ async def test_streams_are_counted_as_they_come_and_go(gateway: Gateway, tenant:
 
 
 async def test_one_pass_is_for_all_tenants(
-    gateway: Gateway, open_link: OpenLink, engine_url: str, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, open_connection: OpenConnection, engine_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenants = [await gateway.tenant() for _ in range(5)]
     for tenant in tenants:
         await append(tenant, "a")
-    link = await open_link(engine_url)  # its own: other parts of the gateway ask too
-    watcher = Watcher(gateway, *tenants, link=link)
-    api, asked = Link.api, list[str]()
+    connection = await open_connection(engine_url)  # its own: other parts of the gateway ask too
+    watcher = Watcher(gateway, *tenants, connection=connection)
+    api, asked = Connection.api, list[str]()
 
-    async def noting(self: Link, call: str, *more: Any, **others: Any) -> bytes:
-        asked.extend([call] if self is link else [])
+    async def noting(self: Connection, call: str, *more: Any, **others: Any) -> bytes:
+        asked.extend([call] if self is connection else [])
         return await api(self, call, *more, **others)
 
-    monkeypatch.setattr(Link, "api", noting)
+    monkeypatch.setattr(Connection, "api", noting)
     await watcher.tell()
     pages = asked.count("STREAM.LIST")
     assert sorted(call for call in asked if call != "STREAM.LIST") == sorted(f"STREAM.INFO.S_{one.id}" for one in tenants)
@@ -103,7 +103,7 @@ async def test_who_has_nothing_is_not_told_of_and_who_has_nothing_any_more_once(
     watcher = Watcher(gateway, tenant, other)
     await append(tenant, "a")
     await watcher.tell()
-    await gateway.node.engine.link.api(f"STREAM.DELETE.S_{tenant.id}")
+    await gateway.node.engine.connection.api(f"STREAM.DELETE.S_{tenant.id}")
     for _ in range(3):
         await watcher.tell()
     assert [(one["bytes"], one["messages"], one["streams"]) for one in (await told(tenant))[1:]] == [(0, 0, 0)]

@@ -5,26 +5,26 @@ from urllib.parse import parse_qs
 
 from postroad.access import hook as operators
 from postroad.access.hook import Attempt, Authorize
-from postroad.access.identity_cache import FIRST_TENANT, Directory, Watch
+from postroad.access.identity_cache import FIRST_TENANT, CallerWatch, IdentityCache
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import KEY_PREFIXES
-from postroad.access.login_throttle import Guard
+from postroad.access.login_throttle import LoginThrottle
 from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.governance.audit import Audit
 from postroad.http.messages import Request
 from postroad.http.routing import Route
 from postroad.kernel.errors import Forbidden, Unauthenticated
-from postroad.kernel.identity import SEND_A_KEY, Actor, Caller, Credential, Need, Scope
+from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Actor, Caller, Credential, RouteRequirement, Scope
 
 
-class Gate:
+class RequestAuthenticator:
     def __init__(
         self,
-        directory: Directory,
+        directory: IdentityCache,
         tokens: Tokens,
         jwts: JwtSecrets,
-        guard: Guard,
+        guard: LoginThrottle,
         audit: Audit,
         *,
         authorize: Authorize | None = None,
@@ -34,7 +34,7 @@ class Gate:
         self._directory, self._tokens, self._jwts, self._guard, self._audit = directory, tokens, jwts, guard, audit
         self._authorize, self._keys_in_urls, self._is_open = authorize, keys_in_urls, is_open
 
-    async def admit(self, request: Request, route: Route) -> Caller:
+    async def authenticate(self, request: Request, route: Route) -> Caller:
         """The caller, if this route is open to it. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound,
         TenantDisabled, OutOfTouch."""
         self._directory.check_in_touch()
@@ -60,10 +60,10 @@ class Gate:
         may_ask = not self._guard.is_braked(request.client)
         record = await self._directory.tenant(tenant) if may_ask else None
         if record is None or record.state is not TenantState.READY:
-            raise self._guard.fail(request.client, SEND_A_KEY)
+            raise self._guard.fail(request.client, MISSING_CREDENTIALS_HINT)
         scopes = _OPEN_SCOPES if self._is_open and tenant == FIRST_TENANT else frozenset[Scope]()
         if route.scope not in scopes and route.scope is not Scope.READ:
-            raise Unauthenticated(SEND_A_KEY)
+            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
         return Caller(tenant, "", scopes, credential=Credential.NONE)
 
     async def _identified(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
@@ -81,7 +81,7 @@ class Gate:
             return await self._jwts.caller(text, named or FIRST_TENANT)
         return None
 
-    def watch(self, caller: Caller) -> Watch:
+    def watch(self, caller: Caller) -> CallerWatch:
         return self._directory.watch(caller)
 
 
@@ -107,15 +107,17 @@ def _credential(request: Request, route: Route) -> tuple[str, bool]:
                 return found[0], True
     scheme, _, text = (header or "").partition(" ")
     if scheme.lower() not in ("bearer", "apikey"):
-        raise Unauthenticated(SEND_A_KEY)
+        raise Unauthenticated(MISSING_CREDENTIALS_HINT)
     return text.strip(), False
 
 
 def _check(caller: Caller, request: Request, route: Route) -> None:
-    if route.scope is Need.PLATFORM:
+    if route.scope is RouteRequirement.PLATFORM:
         if not caller.is_platform:
             raise Forbidden("this needs a platform key")
-    elif route.scope is not Need.IDENTITY and route.scope not in caller.scopes and route.or_scope not in caller.scopes:
+    elif (
+        route.scope is not RouteRequirement.IDENTITY and route.scope not in caller.scopes and route.or_scope not in caller.scopes
+    ):
         raise Forbidden(f"the key lacks the scope {str(route.scope)!r}")
     if caller.allowed is not None or caller.only_stream is not None:
         for kind in route.guarded:
@@ -126,7 +128,7 @@ def _check(caller: Caller, request: Request, route: Route) -> None:
 
 def _is_tenants_business(request: Request, route: Route) -> bool:
     """Whether a platform key acts in a tenant's place here, which the tenant may want to know of."""
-    if route.scope in (Need.PLATFORM, Need.IDENTITY):
+    if route.scope in (RouteRequirement.PLATFORM, RouteRequirement.IDENTITY):
         return False
     return route.path.startswith("/v1/") or request.header(b"x-postroad-tenant") is not None
 

@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from postroad.access.key_usage import KeyUses
+from postroad.access.key_usage import KeyUsage
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
 from postroad.access.records import KeyRecord, TenantRecord, TenantState
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Forbidden, InvalidParameter, OutOfTouch, TenantDisabled, TenantNotFound
+from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale, TenantDisabled, TenantNotFound
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential
 from postroad.kernel.names import tenant_id
 
@@ -21,11 +21,17 @@ _TOUCH_SECONDS = 0.05  # how long a good answer to whether the registry is follo
 _TIMER_SECONDS_MAX = 30 * 86_400.0  # whoever stays longer is asked to come back
 
 
-class Directory:
+class IdentityCache:
     """Who there is. `trust_seconds_max`: how old the registry may be before nobody is let in on its word."""
 
     def __init__(
-        self, tenants: Table[TenantRecord], keys: Table[KeyRecord], uses: KeyUses, clock: Clock, *, trust_seconds_max: float
+        self,
+        tenants: ReplicatedTable[TenantRecord],
+        keys: ReplicatedTable[KeyRecord],
+        uses: KeyUsage,
+        clock: Clock,
+        *,
+        trust_seconds_max: float,
     ) -> None:
         self._tenants, self._keys, self._uses, self._clock = tenants, keys, uses, clock
         self._trust_seconds_max = trust_seconds_max
@@ -34,7 +40,7 @@ class Directory:
         self._unknown: dict[str, float] = {}  # ids that the engine did not know either, and when that was
         self._hashes: dict[str, tuple[str, ...]] = {}
         self._by_tenant: dict[str | None, set[str]] = {}
-        self._watched: dict[str, set[Watch]] = {}
+        self._watched: dict[str, set[CallerWatch]] = {}
         keys.on_change(self._key_changed)
         tenants.on_change(self._tenant_changed)
 
@@ -66,7 +72,7 @@ class Directory:
             return
         age = max(self._keys.out_of_touch_seconds, self._tenants.out_of_touch_seconds)
         if age > self._trust_seconds_max:
-            raise OutOfTouch(f"the registry was last followed {age:.0f} s ago", retry_after=5)
+            raise RegistryStale(f"the registry was last followed {age:.0f} s ago", retry_after=5)
         self._in_touch_until = now + _TOUCH_SECONDS
 
     async def caller_by_key(self, text: str, named_tenant: str | None, *, may_ask: bool = True) -> Caller | None:
@@ -166,10 +172,10 @@ class Directory:
     def key_count(self, tenant: str | None) -> int:
         return len(self._by_tenant.get(tenant, ()))
 
-    def watch(self, caller: Caller) -> "Watch":
+    def watch(self, caller: Caller) -> "CallerWatch":
         """To be closed. It has ended already if the key was revoked since the caller was let in."""
         left_ms = None if caller.expires_at_ms is None else caller.expires_at_ms - self._clock()
-        watch = Watch(self._watched, caller, left_ms)
+        watch = CallerWatch(self._watched, caller, left_ms)
         record = self._keys.get(caller.key_id)
         if caller.credential in (Credential.KEY, Credential.TOKEN) and (record is None or not self._holds(record, caller)):
             watch.end()
@@ -183,10 +189,10 @@ class Directory:
             watch.end()
 
 
-class Watch:
+class CallerWatch:
     """Tells an answer that goes on for long when its caller's right to it has ended. To be closed."""
 
-    def __init__(self, watched: dict[str, set["Watch"]], caller: Caller, left_ms: int | None) -> None:
+    def __init__(self, watched: dict[str, set["CallerWatch"]], caller: Caller, left_ms: int | None) -> None:
         loop = asyncio.get_running_loop()
         self.caller = caller
         self.ended: asyncio.Future[None] = loop.create_future()

@@ -5,13 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.key_service import Keyring, record_of
+from postroad.access.key_service import KeyService, record_of
 from postroad.access.keys import INVITE_PREFIX, is_same_hash, key_hash, key_id_of, new_key
 from postroad.access.records import InviteRecord, KeyRecord
 from postroad.access.tenants import Tenants
 from postroad.access.views import invite_view, key_view
 from postroad.governance.audit import PLATFORM, Audit
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import InvalidParameter, InviteEnded, InviteNotFound
 from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
@@ -35,7 +35,9 @@ class Claim(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_un
 
 
 class Invites:
-    def __init__(self, table: Table[InviteRecord], tenants: Tenants, keyring: Keyring, audit: Audit, clock: Clock) -> None:
+    def __init__(
+        self, table: ReplicatedTable[InviteRecord], tenants: Tenants, keyring: KeyService, audit: Audit, clock: Clock
+    ) -> None:
         self._table, self._tenants, self._keyring, self._audit, self._clock = table, tenants, keyring, audit, clock
 
     async def create(self, actor: Actor, wanted: NewInvite) -> tuple[InviteRecord, str]:

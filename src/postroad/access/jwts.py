@@ -12,15 +12,15 @@ import msgspec
 import structlog
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.identity_cache import Directory
+from postroad.access.identity_cache import IdentityCache
 from postroad.access.key_service import LATEST_MS, When, check_expiry
 from postroad.access.records import SecretRecord, TenantState
 from postroad.access.views import secret_view
-from postroad.crypto.secret_encryption import Vault, VaultLocked
+from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.governance.audit import Audit
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import NotNow, SecretNotFound, TenantDisabled
+from postroad.kernel.errors import PreconditionFailed, SecretNotFound, TenantDisabled
 from postroad.kernel.identity import Actor, Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 
@@ -43,7 +43,9 @@ class NewSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
 
 
 class JwtSecrets:
-    def __init__(self, table: Table[SecretRecord], directory: Directory, vault: Vault, audit: Audit, clock: Clock) -> None:
+    def __init__(
+        self, table: ReplicatedTable[SecretRecord], directory: IdentityCache, vault: SecretCipher, audit: Audit, clock: Clock
+    ) -> None:
         self._table, self._directory, self._vault, self._audit, self._clock = table, directory, vault, audit, clock
         self._by_tenant: dict[str, dict[str, SecretRecord]] = {}
         self._plain: dict[str, str] = {}
@@ -62,7 +64,7 @@ class JwtSecrets:
     async def create(self, actor: Actor, wanted: NewSecret) -> tuple[SecretRecord, str]:
         """The record, and the secret, which nobody can ask for again."""
         if len(self._by_tenant.get(actor.tenant, ())) >= SECRETS_MAX:
-            raise NotNow(f"a tenant has at most {SECRETS_MAX} JWT secrets: delete one that is no longer used")
+            raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets: delete one that is no longer used")
         expires_at_ms = None if wanted.expires_at is None else int(wanted.expires_at.timestamp() * 1000)
         check_expiry(expires_at_ms, self._clock())
         plain = wanted.secret if isinstance(wanted.secret, str) else secrets.token_urlsafe(48)
@@ -153,7 +155,7 @@ class JwtSecrets:
         if plain is None:
             try:
                 plain = self._plain[record.id] = self._vault.unlock(_owner(record.tenant, record.id), record.locked)
-            except VaultLocked:
+            except DecryptionFailed:
                 log.error("jwt_secret_locked", tenant=record.tenant, secret_id=record.id)
         return plain
 

@@ -7,16 +7,16 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.access.identity_cache import Directory
+from postroad.access.identity_cache import IdentityCache
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_hash, key_id_of, new_key
 from postroad.access.records import KeyHash, KeyRecord
 from postroad.access.views import key_view
 from postroad.governance.audit import PLATFORM, Audit
-from postroad.governance.tenant_settings import PreferenceStore
-from postroad.jetstream.replicated_table import Table
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Forbidden, KeyNotFound, NotNow
-from postroad.kernel.identity import ALL_SCOPES, EVERYTHING, Actor, Caller, Scope
+from postroad.kernel.errors import Forbidden, KeyNotFound, PreconditionFailed
+from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Actor, Caller, Scope
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4
@@ -33,9 +33,9 @@ When = Annotated[datetime, Meta(tz=True)]
 class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     name: KeyName
     scopes: Scopes = ALL_SCOPES
-    allowed_queues: Globs = EVERYTHING
-    allowed_topics: Globs = EVERYTHING
-    allowed_streams: Globs = EVERYTHING
+    allowed_queues: Globs = ALL_RESOURCES
+    allowed_topics: Globs = ALL_RESOURCES
+    allowed_streams: Globs = ALL_RESOURCES
     expires_at: When | None = None
     platform: Annotated[bool, Meta(description="A platform key; only a platform key can make one.")] = False
 
@@ -58,11 +58,16 @@ class Rotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid
     ] = 86_400
 
 
-class Keyring:
+class KeyService:
     def __init__(
-        self, table: Table[KeyRecord], directory: Directory, preferences: PreferenceStore, audit: Audit, clock: Clock
+        self,
+        table: ReplicatedTable[KeyRecord],
+        directory: IdentityCache,
+        tenant_settings: TenantSettingsStore,
+        audit: Audit,
+        clock: Clock,
     ) -> None:
-        self._table, self._directory, self._preferences = table, directory, preferences
+        self._table, self._directory, self._tenant_settings = table, directory, tenant_settings
         self._audit, self._clock = audit, clock
 
     async def add(self, record: KeyRecord) -> None:
@@ -80,7 +85,7 @@ class Keyring:
         if wanted.platform and set(wanted.scopes) != set(ALL_SCOPES):
             raise invalid_field("$.scopes", "a platform key has all scopes")
         if tenant is not None:
-            count, most = self._directory.key_count(tenant), self._preferences.of(tenant).max_keys
+            count, most = self._directory.key_count(tenant), self._tenant_settings.of(tenant).max_keys
             if count >= most:
                 raise Forbidden(f"the tenant has {count} keys; {most} is the limit")
         text = new_key(TENANT_PREFIX if tenant else PLATFORM_PREFIX)
@@ -139,7 +144,7 @@ class Keyring:
         def rotated(record: KeyRecord) -> KeyRecord:
             kept = _phased_out(record.hashes, now, now + grace_seconds * 1000)
             if len(kept) >= _HASHES_MAX:
-                raise NotNow(
+                raise PreconditionFailed(
                     f"{len(kept)} earlier texts of this key are still in their grace; rotate with a grace of 0 to end them"
                 )
             return msgspec.structs.replace(record, hashes=(KeyHash(sha256=key_hash(text), created_at_ms=now), *kept))
@@ -179,9 +184,9 @@ def record_of(
     scopes: tuple[Scope, ...],
     now_ms: int,
     *,
-    allowed_queues: tuple[str, ...] = EVERYTHING,
-    allowed_topics: tuple[str, ...] = EVERYTHING,
-    allowed_streams: tuple[str, ...] = EVERYTHING,
+    allowed_queues: tuple[str, ...] = ALL_RESOURCES,
+    allowed_topics: tuple[str, ...] = ALL_RESOURCES,
+    allowed_streams: tuple[str, ...] = ALL_RESOURCES,
     expires_at_ms: int | None = None,
     created_by: str = "",
 ) -> KeyRecord:
@@ -229,7 +234,7 @@ def _is_seen_by(caller: Caller, record: KeyRecord) -> bool:
 
 def _check_not_own(actor: Actor, record: KeyRecord) -> None:
     if record.id == actor.caller.key_id:
-        raise NotNow("a key cannot disable or delete itself: use another one")
+        raise PreconditionFailed("a key cannot disable or delete itself: use another one")
 
 
 def _check_no_more(caller: Caller, record: KeyRecord) -> None:

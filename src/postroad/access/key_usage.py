@@ -16,7 +16,7 @@ _AT_ONCE = 64
 log = structlog.get_logger("postroad.access")
 
 
-class KeyUses:
+class KeyUsage:
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self._bucket, self._clock = bucket, clock
         self._seen: dict[str, int] = {}

@@ -14,7 +14,7 @@ from postroad.kernel.errors import RateLimited, Unauthenticated
 _ADDRESSES_MAX = 10_000
 
 
-class Guard:
+class LoginThrottle:
     """`burst` failures may come at once, and `per_minute` from then on, per address and worker."""
 
     def __init__(self, burst: int, per_minute: float, now: Callable[[], float] = time.monotonic) -> None:

@@ -9,13 +9,13 @@ from msgspec import Meta
 
 from postroad.access.invites import Claim, Invites, NewInvite
 from postroad.access.key_service import LATEST_MS, When
-from postroad.access.login_throttle import Guard
+from postroad.access.login_throttle import LoginThrottle
 from postroad.access.routes import KeyMade, PlaceCursor, SettingsView, settings_view
 from postroad.access.tenants import NewTenant, TenantChange, Tenants
 from postroad.access.views import InviteView, TenantView, invite_view, key_view, tenant_view
 from postroad.governance.audit import PLATFORM, Audit, AuditEntry, AuditFilter
-from postroad.governance.tenant_settings import PreferenceChange, PreferenceStore
-from postroad.http.messages import Reply, Request
+from postroad.governance.tenant_settings import TenantSettingsChange, TenantSettingsStore
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
@@ -24,12 +24,12 @@ from postroad.kernel.errors import (
     Forbidden,
     InviteEnded,
     InviteNotFound,
-    NotNow,
+    PreconditionFailed,
     RateLimited,
     TenantNotFound,
     Unauthenticated,
 )
-from postroad.kernel.identity import Need, Scope
+from postroad.kernel.identity import RouteRequirement, Scope
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,9 +91,15 @@ class AuditList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 class PlatformRoutes:
     def __init__(
-        self, tenants: Tenants, invites: Invites, preferences: PreferenceStore, audit: Audit, guard: Guard, clock: Clock
+        self,
+        tenants: Tenants,
+        invites: Invites,
+        tenant_settings: TenantSettingsStore,
+        audit: Audit,
+        guard: LoginThrottle,
+        clock: Clock,
     ) -> None:
-        self._tenants, self._invites, self._preferences = tenants, invites, preferences
+        self._tenants, self._invites, self._tenant_settings = tenants, invites, tenant_settings
         self._audit, self._guard, self._clock = audit, guard, clock
 
     def table(self) -> Sequence[Route]:
@@ -101,7 +107,7 @@ class PlatformRoutes:
 
     def _tenants_table(self) -> list[Route]:
         tenants, one = "/api/control/tenants", "/api/control/tenants/{tenant}"
-        tag, need = "Tenants", Need.PLATFORM
+        tag, need = "Tenants", RouteRequirement.PLATFORM
         return [
             Route("GET", tenants, self.list_tenants, need, "List tenants", tag, query=PageQuery, answer=TenantList),
             Route(
@@ -126,7 +132,7 @@ class PlatformRoutes:
                 tag,
                 body=TenantChange,
                 answer=TenantView,
-                errors=(TenantNotFound, NotNow, EngineUnavailable),
+                errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
             ),
             Route(
                 "DELETE",
@@ -137,7 +143,7 @@ class PlatformRoutes:
                 tag,
                 answer=TenantView,
                 status=202,
-                errors=(TenantNotFound, NotNow, EngineUnavailable),
+                errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
                 description="Its credentials stop at once; its state is `deleting` until all that it has is gone.",
             ),
         ]
@@ -145,12 +151,21 @@ class PlatformRoutes:
     def _invites_table(self) -> list[Route]:
         invites, tag = "/api/control/invites", "Invites"
         return [
-            Route("GET", invites, self.list_invites, Need.PLATFORM, "List invites", tag, query=InviteQuery, answer=InviteList),
+            Route(
+                "GET",
+                invites,
+                self.list_invites,
+                RouteRequirement.PLATFORM,
+                "List invites",
+                tag,
+                query=InviteQuery,
+                answer=InviteList,
+            ),
             Route(
                 "POST",
                 invites,
                 self.create_invite,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "Make an invite",
                 tag,
                 body=NewInvite,
@@ -163,7 +178,7 @@ class PlatformRoutes:
                 "DELETE",
                 f"{invites}/{{invite}}",
                 self.revoke_invite,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "Revoke an invite",
                 tag,
                 status=204,
@@ -188,16 +203,22 @@ class PlatformRoutes:
         settings = "/api/control/settings"
         return [
             Route(
-                "GET", settings, self.get_platform_settings, Need.PLATFORM, "Show the defaults", "Settings", answer=SettingsView
+                "GET",
+                settings,
+                self.get_platform_settings,
+                RouteRequirement.PLATFORM,
+                "Show the defaults",
+                "Settings",
+                answer=SettingsView,
             ),
             Route(
                 "POST",
                 settings,
                 self.change_platform_settings,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "Change the defaults",
                 "Settings",
-                body=PreferenceChange,
+                body=TenantSettingsChange,
                 answer=SettingsView,
                 errors=(EngineUnavailable,),
                 description="What holds for tenants that chose nothing else. null goes back to what the processes started with.",
@@ -216,39 +237,39 @@ class PlatformRoutes:
             ),
         ]
 
-    async def list_tenants(self, request: Request) -> Reply:
+    async def list_tenants(self, request: Request) -> Response:
         query: PageQuery = request.query
         records, cursor = self._tenants.page(query.limit, query.cursor)
-        return Reply(TenantList(tenants=[tenant_view(record) for record in records], next_cursor=cursor))
+        return Response(TenantList(tenants=[tenant_view(record) for record in records], next_cursor=cursor))
 
-    async def create_tenant(self, request: Request) -> Reply:
-        return Reply(tenant_view(await self._tenants.create(request.actor, request.body)), status=201)
+    async def create_tenant(self, request: Request) -> Response:
+        return Response(tenant_view(await self._tenants.create(request.actor, request.body)), status=201)
 
-    async def get_tenant(self, request: Request) -> Reply:
-        return Reply(tenant_view(await self._tenants.find(request.parameters["tenant"])))
+    async def get_tenant(self, request: Request) -> Response:
+        return Response(tenant_view(await self._tenants.find(request.parameters["tenant"])))
 
-    async def change_tenant(self, request: Request) -> Reply:
-        return Reply(tenant_view(await self._tenants.change(request.actor, request.parameters["tenant"], request.body)))
+    async def change_tenant(self, request: Request) -> Response:
+        return Response(tenant_view(await self._tenants.change(request.actor, request.parameters["tenant"], request.body)))
 
-    async def delete_tenant(self, request: Request) -> Reply:
-        return Reply(tenant_view(await self._tenants.delete(request.actor, request.parameters["tenant"])), status=202)
+    async def delete_tenant(self, request: Request) -> Response:
+        return Response(tenant_view(await self._tenants.delete(request.actor, request.parameters["tenant"])), status=202)
 
-    async def list_invites(self, request: Request) -> Reply:
+    async def list_invites(self, request: Request) -> Response:
         query: InviteQuery = request.query
         records, cursor = self._invites.page(query.limit, query.cursor)
         now = self._clock()
-        return Reply(InviteList(invites=[invite_view(record, now) for record in records], next_cursor=cursor))
+        return Response(InviteList(invites=[invite_view(record, now) for record in records], next_cursor=cursor))
 
-    async def create_invite(self, request: Request) -> Reply:
+    async def create_invite(self, request: Request) -> Response:
         record, code = await self._invites.create(request.actor, request.body)
         made = InviteMade(code, invite_view(record, self._clock()))
-        return Reply(made, status=201, headers=[(b"cache-control", b"no-store")])
+        return Response(made, status=201, headers=[(b"cache-control", b"no-store")])
 
-    async def revoke_invite(self, request: Request) -> Reply:
+    async def revoke_invite(self, request: Request) -> Response:
         await self._invites.revoke(request.actor, request.parameters["invite"])
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def claim(self, request: Request) -> Reply:
+    async def claim(self, request: Request) -> Response:
         """Whoever guesses codes is braked like whoever guesses keys."""
         try:
             record, text = await self._invites.claim(request.body, request_id=request.request_id, address=request.client)
@@ -257,16 +278,16 @@ class PlatformRoutes:
             if not isinstance(brake, Unauthenticated):
                 raise brake from None
             raise
-        return Reply(KeyMade(key=text, record=key_view(record)), status=201, headers=[(b"cache-control", b"no-store")])
+        return Response(KeyMade(key=text, record=key_view(record)), status=201, headers=[(b"cache-control", b"no-store")])
 
-    async def get_platform_settings(self, _request: Request) -> Reply:
-        return Reply(settings_view(self._preferences, PLATFORM))
+    async def get_platform_settings(self, _request: Request) -> Response:
+        return Response(settings_view(self._tenant_settings, PLATFORM))
 
-    async def change_platform_settings(self, request: Request) -> Reply:
-        await self._preferences.change(request.actor, PLATFORM, request.body)
-        return Reply(settings_view(self._preferences, PLATFORM))
+    async def change_platform_settings(self, request: Request) -> Response:
+        await self._tenant_settings.change(request.actor, PLATFORM, request.body)
+        return Response(settings_view(self._tenant_settings, PLATFORM))
 
-    async def list_audit(self, request: Request) -> Reply:
+    async def list_audit(self, request: Request) -> Response:
         query: AuditQuery = request.query
         wanted = AuditFilter(
             since=_utc(query.since),
@@ -277,7 +298,7 @@ class PlatformRoutes:
             request_id=query.requestId,
         )
         page = await self._audit.page(_audited_tenant(request), wanted, limit=query.limit, before=query.cursor)
-        return Reply(AuditList(entries=page.entries, scanned=page.scanned, next_cursor=page.next_cursor))
+        return Response(AuditList(entries=page.entries, scanned=page.scanned, next_cursor=page.next_cursor))
 
 
 def _audited_tenant(request: Request) -> str | None:

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from postroad.access.keys import is_same_hash
-from postroad.kernel.identity import EVERYTHING, Scope, narrowed
+from postroad.kernel.identity import ALL_RESOURCES, Scope, resource_restrictions
 
 TENANTS_BUCKET = "postroad_tenants"
 KEYS_BUCKET = "postroad_keys"
@@ -52,9 +52,9 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tenant: str | None
     name: str
     scopes: tuple[Scope, ...]
-    allowed_queues: tuple[str, ...] = EVERYTHING
-    allowed_topics: tuple[str, ...] = EVERYTHING
-    allowed_streams: tuple[str, ...] = EVERYTHING
+    allowed_queues: tuple[str, ...] = ALL_RESOURCES
+    allowed_topics: tuple[str, ...] = ALL_RESOURCES
+    allowed_streams: tuple[str, ...] = ALL_RESOURCES
     is_enabled: bool = True
     hashes: tuple[KeyHash, ...]
     created_by: str = ""
@@ -64,7 +64,7 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
-        return narrowed(queue=self.allowed_queues, topic=self.allowed_topics, stream=self.allowed_streams)
+        return resource_restrictions(queue=self.allowed_queues, topic=self.allowed_topics, stream=self.allowed_streams)
 
     def is_good(self, at_ms: int) -> bool:
         return self.is_enabled and (self.expires_at_ms is None or at_ms < self.expires_at_ms)

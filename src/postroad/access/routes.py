@@ -6,15 +6,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from postroad.access.identity_cache import Directory
+from postroad.access.identity_cache import IdentityCache
 from postroad.access.jwts import JwtSecrets, NewSecret
-from postroad.access.key_service import KeyChange, Keyring, NewKey, Rotation
-from postroad.access.key_usage import KeyUses
+from postroad.access.key_service import KeyChange, KeyService, NewKey, Rotation
+from postroad.access.key_usage import KeyUsage
 from postroad.access.records import KeyRecord
 from postroad.access.tokens import NewToken, Tokens
 from postroad.access.views import KeyView, SecretView, key_view, secret_view
-from postroad.governance.tenant_settings import PreferenceChange, Preferences, PreferenceStore
-from postroad.http.messages import Reply, Request
+from postroad.governance.tenant_settings import TenantSettings, TenantSettingsChange, TenantSettingsStore
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
@@ -22,10 +22,10 @@ from postroad.kernel.errors import (
     Forbidden,
     InvalidParameter,
     KeyNotFound,
-    NotNow,
+    PreconditionFailed,
     SecretNotFound,
 )
-from postroad.kernel.identity import EVERYTHING, Credential, Need, Scope
+from postroad.kernel.identity import ALL_RESOURCES, Credential, RouteRequirement, Scope
 
 
 class KeyList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -85,7 +85,7 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class SettingsView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What holds, and which of it was chosen here; the rest is the platform's default."""
 
-    settings: Preferences
+    settings: TenantSettings
     chosen: dict[str, Any]
 
 
@@ -95,15 +95,15 @@ _CHANGING = (EngineUnavailable,)
 class AccessRoutes:
     def __init__(
         self,
-        directory: Directory,
-        keyring: Keyring,
-        uses: KeyUses,
+        directory: IdentityCache,
+        keyring: KeyService,
+        uses: KeyUsage,
         secrets: JwtSecrets,
         tokens: Tokens,
-        preferences: PreferenceStore,
+        tenant_settings: TenantSettingsStore,
     ) -> None:
         self._directory, self._keyring, self._uses = directory, keyring, uses
-        self._secrets, self._tokens, self._preferences = secrets, tokens, preferences
+        self._secrets, self._tokens, self._tenant_settings = secrets, tokens, tenant_settings
 
     def table(self) -> Sequence[Route]:
         return [*self._callers_table(), *self._keys_table(), *self._secrets_table(), *self._settings_table()]
@@ -114,7 +114,7 @@ class AccessRoutes:
                 "GET",
                 "/v1/whoami",
                 self.whoami,
-                Need.IDENTITY,
+                RouteRequirement.IDENTITY,
                 "Who am I?",
                 "Access",
                 answer=WhoAmI,
@@ -165,7 +165,7 @@ class AccessRoutes:
                 "Keys",
                 body=KeyChange,
                 answer=KeyView,
-                errors=(NotNow, *found),
+                errors=(PreconditionFailed, *found),
                 description="Takes effect on every gateway in under a second.",
             ),
             Route(
@@ -177,10 +177,19 @@ class AccessRoutes:
                 "Keys",
                 body=Rotation,
                 answer=KeyMade,
-                errors=(NotNow, *found),
+                errors=(PreconditionFailed, *found),
                 description="The text before stays good for the grace. The key's id, scopes and history stay.",
             ),
-            Route("DELETE", one, self.delete_key, Scope.ADMIN, "Delete a key", "Keys", status=204, errors=(NotNow, *found)),
+            Route(
+                "DELETE",
+                one,
+                self.delete_key,
+                Scope.ADMIN,
+                "Delete a key",
+                "Keys",
+                status=204,
+                errors=(PreconditionFailed, *found),
+            ),
         ]
 
     def _secrets_table(self) -> list[Route]:
@@ -197,7 +206,7 @@ class AccessRoutes:
                 body=NewSecret,
                 answer=SecretMade,
                 status=201,
-                errors=(NotNow, *_CHANGING),
+                errors=(PreconditionFailed, *_CHANGING),
                 description="For JWTs (HS256) that open stream and session routes. Up to five at a time, for rotation.",
             ),
             Route(
@@ -223,19 +232,19 @@ class AccessRoutes:
                 Scope.ADMIN,
                 "Change the tenant's settings",
                 "Settings",
-                body=PreferenceChange,
+                body=TenantSettingsChange,
                 answer=SettingsView,
                 errors=_CHANGING,
                 description="Takes effect on every gateway in under a second. null goes back to the default.",
             ),
         ]
 
-    async def whoami(self, request: Request) -> Reply:
+    async def whoami(self, request: Request) -> Response:
         caller = request.caller
         allowed = caller.allowed or {}
         if caller.credential is Credential.JWT:
-            allowed = {"queue": (), "topic": (), "stream": EVERYTHING if caller.only_stream is None else (caller.only_stream,)}
-        return Reply(
+            allowed = {"queue": (), "topic": (), "stream": ALL_RESOURCES if caller.only_stream is None else (caller.only_stream,)}
+        return Response(
             WhoAmI(
                 tenant=caller.tenant,
                 platform=caller.is_platform,
@@ -244,19 +253,19 @@ class AccessRoutes:
                 key_name=caller.name,
                 subject=caller.subject,
                 scopes=sorted(caller.scopes),
-                allowed_queues=allowed.get("queue", EVERYTHING),
-                allowed_topics=allowed.get("topic", EVERYTHING),
-                allowed_streams=allowed.get("stream", EVERYTHING),
+                allowed_queues=allowed.get("queue", ALL_RESOURCES),
+                allowed_topics=allowed.get("topic", ALL_RESOURCES),
+                allowed_streams=allowed.get("stream", ALL_RESOURCES),
                 expires_at=None if caller.expires_at_ms is None else rfc3339(caller.expires_at_ms),
             )
         )
 
-    async def create_token(self, request: Request) -> Reply:
+    async def create_token(self, request: Request) -> Response:
         wanted: NewToken = request.body
         token, expires_at_ms = self._tokens.mint(request.caller, wanted)
-        return Reply(TokenMade(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
+        return Response(TokenMade(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
 
-    async def list_keys(self, request: Request) -> Reply:
+    async def list_keys(self, request: Request) -> Response:
         query: KeyQuery = request.query
         if query.platform and not request.caller.is_platform:
             raise Forbidden("only a platform key may see the platform's keys")
@@ -266,54 +275,54 @@ class AccessRoutes:
         shown = records[: query.limit]
         used = await self._uses.of(record.id for record in shown)
         cursor = ".".join(map(str, _place(shown[-1]))) if len(records) > query.limit else None
-        return Reply(KeyList(keys=[key_view(record, used.get(record.id)) for record in shown], next_cursor=cursor))
+        return Response(KeyList(keys=[key_view(record, used.get(record.id)) for record in shown], next_cursor=cursor))
 
-    async def create_key(self, request: Request) -> Reply:
+    async def create_key(self, request: Request) -> Response:
         record, text = await self._keyring.create(request.actor, request.body)
-        return Reply(KeyMade(key=text, record=key_view(record)), status=201, headers=[_NOT_STORED])
+        return Response(KeyMade(key=text, record=key_view(record)), status=201, headers=[_NOT_STORED])
 
-    async def get_key(self, request: Request) -> Reply:
-        return Reply(await self._view(await self._keyring.find(request.actor, request.parameters["key"])))
+    async def get_key(self, request: Request) -> Response:
+        return Response(await self._view(await self._keyring.find(request.actor, request.parameters["key"])))
 
-    async def change_key(self, request: Request) -> Reply:
-        return Reply(await self._view(await self._keyring.change(request.actor, request.parameters["key"], request.body)))
+    async def change_key(self, request: Request) -> Response:
+        return Response(await self._view(await self._keyring.change(request.actor, request.parameters["key"], request.body)))
 
-    async def rotate_key(self, request: Request) -> Reply:
+    async def rotate_key(self, request: Request) -> Response:
         rotation: Rotation = request.body
         record, text = await self._keyring.rotate(request.actor, request.parameters["key"], rotation.grace_seconds)
-        return Reply(KeyMade(key=text, record=key_view(record)), headers=[_NOT_STORED])
+        return Response(KeyMade(key=text, record=key_view(record)), headers=[_NOT_STORED])
 
-    async def delete_key(self, request: Request) -> Reply:
+    async def delete_key(self, request: Request) -> Response:
         await self._keyring.delete(request.actor, request.parameters["key"])
-        return Reply(status=204)
+        return Response(status=204)
 
     async def _view(self, record: KeyRecord) -> KeyView:
         return key_view(record, (await self._uses.of([record.id])).get(record.id))
 
-    async def list_secrets(self, request: Request) -> Reply:
-        return Reply(SecretList([secret_view(record) for record in self._secrets.of(request.caller.tenant)]))
+    async def list_secrets(self, request: Request) -> Response:
+        return Response(SecretList([secret_view(record) for record in self._secrets.of(request.caller.tenant)]))
 
-    async def create_secret(self, request: Request) -> Reply:
+    async def create_secret(self, request: Request) -> Response:
         record, plain = await self._secrets.create(request.actor, request.body)
-        return Reply(SecretMade(plain, secret_view(record)), status=201, headers=[_NOT_STORED])
+        return Response(SecretMade(plain, secret_view(record)), status=201, headers=[_NOT_STORED])
 
-    async def delete_secret(self, request: Request) -> Reply:
+    async def delete_secret(self, request: Request) -> Response:
         await self._secrets.delete(request.actor, request.parameters["secret"])
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def get_settings(self, request: Request) -> Reply:
-        return Reply(settings_view(self._preferences, request.caller.tenant))
+    async def get_settings(self, request: Request) -> Response:
+        return Response(settings_view(self._tenant_settings, request.caller.tenant))
 
-    async def change_settings(self, request: Request) -> Reply:
-        await self._preferences.change(request.actor, request.caller.tenant, request.body)
-        return Reply(settings_view(self._preferences, request.caller.tenant))
+    async def change_settings(self, request: Request) -> Response:
+        await self._tenant_settings.change(request.actor, request.caller.tenant, request.body)
+        return Response(settings_view(self._tenant_settings, request.caller.tenant))
 
 
 _NOT_STORED = (b"cache-control", b"no-store")
 
 
-def settings_view(preferences: PreferenceStore, tenant: str) -> SettingsView:
-    return SettingsView(settings=preferences.of(tenant), chosen=preferences.chosen(tenant))
+def settings_view(tenant_settings: TenantSettingsStore, tenant: str) -> SettingsView:
+    return SettingsView(settings=tenant_settings.of(tenant), chosen=tenant_settings.chosen(tenant))
 
 
 def _place(record: KeyRecord) -> tuple[int, str]:

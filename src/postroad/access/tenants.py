@@ -10,14 +10,14 @@ import structlog
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.access.identity_cache import FIRST_TENANT
-from postroad.access.key_service import Keyring, record_of
+from postroad.access.key_service import KeyService, record_of
 from postroad.access.records import TenantRecord, TenantState
 from postroad.access.views import tenant_view
 from postroad.governance.audit import Audit
-from postroad.governance.tenant_settings import PreferenceStore
-from postroad.jetstream.replicated_table import Table
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, NotNow, PostroadError, TenantNotFound
+from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, PostroadError, PreconditionFailed, TenantNotFound
 from postroad.kernel.identity import ALL_SCOPES, Actor
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
@@ -46,9 +46,20 @@ class Tenants:
     """`cleaners` delete what a tenant has, whatever that is; they are told its id and may be called again."""
 
     def __init__(
-        self, table: Table[TenantRecord], keyring: Keyring, preferences: PreferenceStore, audit: Audit, clock: Clock
+        self,
+        table: ReplicatedTable[TenantRecord],
+        keyring: KeyService,
+        tenant_settings: TenantSettingsStore,
+        audit: Audit,
+        clock: Clock,
     ) -> None:
-        self._table, self._keyring, self._preferences, self._audit, self._clock = table, keyring, preferences, audit, clock
+        self._table, self._keyring, self._tenant_settings, self._audit, self._clock = (
+            table,
+            keyring,
+            tenant_settings,
+            audit,
+            clock,
+        )
         self._cleaners: Sequence[Cleaner] = ()
         self._must_clean = asyncio.Event()
         table.on_change(self._changed)
@@ -84,7 +95,7 @@ class Tenants:
     async def add(self, record: TenantRecord, *, auto_create_queues: bool) -> None:
         """Raises AlreadyExists. The settings come first: a tenant that is there has them."""
         await self._check_free(record.id)
-        await self._preferences.set_up(record.id, auto_create_queues=auto_create_queues)
+        await self._tenant_settings.set_up(record.id, auto_create_queues=auto_create_queues)
         try:
             await self._table.create(record.id, record)
         except Conflict as exc:
@@ -108,11 +119,11 @@ class Tenants:
         """Raises TenantNotFound, NotNow while it is being deleted."""
         record = await self.find(name)
         if wanted.enabled is False and record.id == FIRST_TENANT:
-            raise NotNow("the first tenant stands in for requests that name none; it cannot be disabled")
+            raise PreconditionFailed("the first tenant stands in for requests that name none; it cannot be disabled")
 
         def changed(record: TenantRecord) -> TenantRecord:
             if record.state is TenantState.DELETING:
-                raise NotNow(f"the tenant {record.id!r} is being deleted")
+                raise PreconditionFailed(f"the tenant {record.id!r} is being deleted")
             after = record
             if wanted.description is not UNSET:
                 after = msgspec.structs.replace(after, description=wanted.description)
@@ -134,7 +145,7 @@ class Tenants:
         """From now on none of its credentials work; what it has is deleted soon, by the control role (`clean_up`)."""
         record = await self.find(name)
         if record.id == FIRST_TENANT:
-            raise NotNow("the first tenant stands in for requests that name none; it cannot be deleted")
+            raise PreconditionFailed("the first tenant stands in for requests that name none; it cannot be deleted")
         async with self._audit.change(actor, "tenant.delete", record.id, tenant=record.id, before=tenant_view(record)):
             found = await self._table.change(
                 record.id,
@@ -164,7 +175,7 @@ class Tenants:
             for cleaner in self._cleaners:
                 await cleaner(name)
             await self._keyring.delete_all(name)
-            await self._preferences.remove(name)
+            await self._tenant_settings.remove(name)
             await self._table.change(name, lambda now: msgspec.structs.replace(now, state=TenantState.DELETED))
             log.info("tenant_deleted", tenant=name)
         except PostroadError as problem:
@@ -202,5 +213,5 @@ class Tenants:
 
     async def abandon(self, name: str) -> None:
         """Of a claim that lost against another one: nobody ever was this tenant, so its id is free again."""
-        await self._preferences.remove(name)
+        await self._tenant_settings.remove(name)
         await self._table.delete(name)

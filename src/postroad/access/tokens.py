@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.access.identity_cache import Directory
+from postroad.access.identity_cache import IdentityCache
 from postroad.access.records import TenantState
-from postroad.crypto.signing import SealBroken, Sealer
+from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.routing import GUARDED, Route
 from postroad.jetstream.bucket import Bucket
 from postroad.kernel.clock import Clock
@@ -45,7 +45,7 @@ _decode = msgspec.msgpack.Decoder(_Token).decode
 
 
 class Tokens:
-    def __init__(self, directory: Directory, sealer: Sealer, uses: Bucket, clock: Clock) -> None:
+    def __init__(self, directory: IdentityCache, sealer: Signer, uses: Bucket, clock: Clock) -> None:
         self._directory, self._sealer, self._uses, self._clock = directory, sealer, uses, clock
         self._resources: list[tuple[re.Pattern[str], str]] = []
 
@@ -71,7 +71,7 @@ class Tokens:
         """The caller of a token, None if it is not good, or not good for this. `project`: the tenant that the path names."""
         try:
             token = _decode(self._sealer.open(_OWNER, text.removeprefix(TOKEN_PREFIX)))
-        except (SealBroken, msgspec.DecodeError):
+        except (SignatureInvalid, msgspec.DecodeError):
             return None
         now = self._clock()
         if token.expires_at_ms <= now or token.resource != resource or project not in (None, token.tenant):

@@ -7,10 +7,10 @@ import typer
 from postroad import __version__
 
 if TYPE_CHECKING:
-    from postroad.runtime.supervisor import Running
+    from postroad.runtime.supervisor import StartupInfo
 
 
-def print_banner(running: "Running") -> None:
+def print_banner(running: "StartupInfo") -> None:
     """Keys are shown on the first start only; after that the file has them. Nothing here is wrapped, so it can be copied."""
     lines = [("API", running.url), ("Docs", f"{running.url}/docs"), ("Engine", running.engine), ("Data", str(running.data_dir))]
     if running.credentials:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from postroad.cli.output import Yes, confirm, connected, faults_told, show, to_json
+from postroad.cli.output import Yes, confirm, connected, exit_on_error, show, to_json
 from postroad.cli.profiles import CREDENTIALS, Choice, choice, target
-from postroad.kernel.errors import Refused, Unavailable
+from postroad.kernel.errors import AuthError, Unavailable
 
 if TYPE_CHECKING:
     from postroad.demo.clock import Stage
@@ -50,7 +50,7 @@ def demo(
     from postroad.demo.run import Wanted, play
 
     wanted = Wanted(*found, seconds=seconds, seed=seed, rate=rate, is_deleted=not keep)
-    with faults_told():
+    with exit_on_error():
         try:
             with _progress(seconds) as look:
                 played = play(wanted, look)
@@ -66,14 +66,14 @@ def demo(
 
 def target_for_demo(yes: bool) -> tuple[str, str]:
     """The server and the platform key, after a look at both. Ends the command where the demo has no business."""
-    with faults_told():
+    with exit_on_error():
         found = target(choice.get(Choice()))
     if not is_loopback(found.url):
         confirm(f"{found.url} is not on this machine. Make three tenants there, and send them traffic?", yes)
     with connected() as client:
         try:
             me = client.keys.whoami()
-        except (Unavailable, Refused) as problem:
+        except (Unavailable, AuthError) as problem:
             start = ": `postroad up` starts one" if isinstance(problem, Unavailable) else ""
             _refuse(f"no demo at {found.url}: {problem.title}, {problem.detail or problem.code}{start}")
     if not me.platform:

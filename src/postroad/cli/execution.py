@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from postroad.cli.output import complaints_told, to_json
+from postroad.cli.output import echo_warnings, to_json
 from postroad.cli.profiles import environment_of_children
 from postroad.client import Message, Postroad
 from postroad.client.worker import DeadLetter, Ended, Retry, Worker, WorkerOptions
@@ -21,7 +21,7 @@ _LAST_WORDS_SECONDS = 1.0
 
 def work_off(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:
     """Until a signal comes or, with `once`, the queue is empty."""
-    with complaints_told("postroad.runtime.worker"):
+    with echo_warnings("postroad.runtime.worker"):
         asyncio.run(_work(client, queue, command, tell, options))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.profiles import Choice, choice, target, without_key
-from postroad.kernel.errors import InvalidRequest, Missing, PostroadError, RateLimited, Refused, Unavailable
+from postroad.kernel.errors import AuthError, InvalidRequest, NotFound, PostroadError, RateLimited, Unavailable
 
 if TYPE_CHECKING:
     from postroad.client import Postroad
@@ -24,8 +24,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _EXIT_CODES: tuple[tuple[type[PostroadError], int], ...] = (
     (RateLimited, 5),
     (InvalidRequest, 2),
-    (Refused, 3),
-    (Missing, 4),
+    (AuthError, 3),
+    (NotFound, 4),
     (Unavailable, 5),
 )
 
@@ -33,7 +33,7 @@ _DEADLINE_SECONDS = 8.0  # somebody sits there and waits
 
 
 @contextmanager
-def faults_told() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Errors become a line and an exit code."""
     try:
         yield
@@ -49,7 +49,7 @@ def faults_told() -> Iterator[None]:
 @contextmanager
 def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
     """A client of the server that the options, the environment or a profile names (`profiles.py`)."""
-    with faults_told():
+    with exit_on_error():
         found = target(choice.get(Choice()))
         if found.key is None and not anonymous:
             raise ValueError(without_key())
@@ -64,7 +64,7 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
 
 
 @contextmanager
-def complaints_told(logger: str) -> Iterator[None]:
+def echo_warnings(logger: str) -> Iterator[None]:
     """What the SDK has to say while it keeps trying, such as that the server does not answer."""
 
     class Told(logging.Handler):

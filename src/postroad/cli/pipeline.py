@@ -16,7 +16,7 @@ from postroad.cli.output import AsJson, connected, show_one
 from postroad.cli.server import DataDir
 
 if TYPE_CHECKING:
-    from postroad.pipeline.driver import Pipeline, Wishes
+    from postroad.pipeline.driver import Pipeline, PipelineConfig
     from postroad.settings import Settings
 
 pipeline = typer.Typer(help="The data pipeline: events into Parquet, Parquet into answers.", no_args_is_help=True)
@@ -143,9 +143,9 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
         raise typer.Exit(2) from None
 
 
-def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "Wishes":
+def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
     _need_spark()
-    from postroad.pipeline.driver import JOBS, Progress, Wishes
+    from postroad.pipeline.driver import JOBS, PipelineConfig, Progress
 
     chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else JOBS
     unknown = [name for name in chosen if name not in JOBS]
@@ -156,7 +156,7 @@ def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         if not quiet or progress.counts.quarantined:
             typer.echo(progress.line())
 
-    return Wishes(
+    return PipelineConfig(
         jobs=chosen,
         period_seconds=settings.pipeline_seconds,
         bronze_days=settings.lake_bronze_days,
@@ -175,7 +175,7 @@ def _need_spark() -> None:
 
 
 @contextmanager
-def _started(settings: "Settings", wishes: "Wishes") -> Iterator["Pipeline"]:
+def _started(settings: "Settings", wishes: "PipelineConfig") -> Iterator["Pipeline"]:
     """Spark, the lake and the engine, for as long as the block lasts. What goes wrong is a line and an exit code."""
     from postroad.pipeline.driver import LakeBusy, Pipeline
     from postroad.pipeline.jetstream import Engine, JetStreamError, engine_options

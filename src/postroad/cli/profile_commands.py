@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, faults_told, show
+from postroad.cli.output import AsJson, Yes, confirm, exit_on_error, show
 from postroad.cli.profiles import (
     DEFAULT_URL,
     Profile,
@@ -41,7 +41,7 @@ Name = Annotated[str, typer.Argument(help="The profile's name.", autocompletion=
 @profiles.command("list")
 def list_profiles(as_json: AsJson = False) -> None:
     """All profiles; of a key, only its beginning."""
-    with faults_told():
+    with exit_on_error():
         found = read_profiles()
         if is_seen_by_others(profiles_path()):
             typer.echo(f"postroad: others can read {profiles_path()}: chmod 600 it", err=True)
@@ -73,7 +73,7 @@ def add_profile(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the profile of this name.")] = False,
 ) -> None:
     """Keep a server and a key. The key comes from --key-file, POSTROAD_KEY, a pipe or a prompt, never from the command line."""
-    with faults_told():
+    with exit_on_error():
         known = read_profiles()
         if name in known.by_name and not replace:
             raise ProfileFault(f"there is a profile {name!r}; --replace replaces it")
@@ -86,7 +86,7 @@ def add_profile(
 @profiles.command("use")
 def use_profile(name: Name) -> None:
     """Make a profile the default."""
-    with faults_told():
+    with exit_on_error():
         write_profiles(read_profiles().using(name))
         typer.echo(f"using {name}")
 
@@ -94,7 +94,7 @@ def use_profile(name: Name) -> None:
 @profiles.command("remove")
 def remove_profile(name: Name, yes: Yes = False) -> None:
     """Forget a profile. Its key stays good: `postroad keys delete` is for that."""
-    with faults_told():
+    with exit_on_error():
         rest = read_profiles().without(name)
         confirm(f"Remove the profile {name}?", yes)
         write_profiles(rest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, complaints_told, confirm, connected, json_as_it_is, print_json, show_one, to_json
+from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, json_as_it_is, print_json, show_one, to_json
 from postroad.cli.queues import json_of
 from postroad.cli.times import duration, from_now
 from postroad.kernel.errors import Forbidden
@@ -265,7 +265,7 @@ def write_as_it_comes(
         media = client.streams.info(stream, project=project).content_type
         mode: Any = "long-poll" if long_poll else None
         following = client.streams.follow(stream, start, skip=skip, live=mode, project=project)
-        with complaints_told("postroad.streams"), closing(following) as followed:
+        with echo_warnings("postroad.streams"), closing(following) as followed:
             for number, message in enumerate(followed, 1):
                 _write(message, media, as_json)
                 reached.at(message)

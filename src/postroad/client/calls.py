@@ -97,11 +97,11 @@ class operation(Generic[S, P, T]):  # noqa: N801  # a decorator, and spelled lik
         if namespace is None:
             return self
 
-        def carry_out(*args: Any, **kwargs: Any) -> Any:
-            return namespace._transport.carry_out(self._build(namespace, *args, **kwargs))
+        def execute(*args: Any, **kwargs: Any) -> Any:
+            return namespace._transport.execute(self._build(namespace, *args, **kwargs))
 
-        carry_out.__doc__ = self.__doc__
-        return carry_out
+        execute.__doc__ = self.__doc__
+        return execute
 
 
 class pages(Generic[S, P, T]):  # noqa: N801
@@ -141,11 +141,11 @@ class watch(Generic[S, P, T]):  # noqa: N801
         if namespace is None:
             return self
 
-        def see_through(*args: Any, **kwargs: Any) -> Any:
+        def poll_until_done(*args: Any, **kwargs: Any) -> Any:
             return namespace._transport.watch(self._build(namespace, *args, **kwargs))
 
-        see_through.__doc__ = self.__doc__
-        return see_through
+        poll_until_done.__doc__ = self.__doc__
+        return poll_until_done
 
 
 class live(Generic[S, P]):  # noqa: N801

@@ -10,14 +10,14 @@ import msgspec
 from postroad.client.calls import Call, Content
 from postroad.client.shapes.streams import Appended
 from postroad.client.stream_protocol import append_call, content_of, content_of_messages
-from postroad.kernel.errors import Conflicting, InvalidRequest, Missing, ProducerFenced
+from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound, ProducerFenced
 
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, Script, SyncTransport
 
 # These say that the append was not made, and would not be. Others may come after a try that was: who is refused, or told to come
 # later, may have been heard before.
-_REFUSED = (InvalidRequest, Conflicting, Missing, ProducerFenced)
+_REFUSED = (InvalidRequest, ConflictError, NotFound, ProducerFenced)
 
 
 class Entry(msgspec.Struct, frozen=True):

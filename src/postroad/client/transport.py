@@ -24,7 +24,16 @@ from postroad.client.encoding import segment
 from postroad.client.follower import SILENCE_SECONDS, Follower
 from postroad.client.shapes.access import WhoAmI
 from postroad.client.shapes.streams import StreamMessage
-from postroad.kernel.errors import ERRORS, Conflicting, InvalidRequest, Missing, PostroadError, Refused, Unavailable, Unreachable
+from postroad.kernel.errors import (
+    ERRORS,
+    AuthError,
+    ConflictError,
+    InvalidRequest,
+    NotFound,
+    PostroadError,
+    Unavailable,
+    Unreachable,
+)
 
 T = TypeVar("T")
 
@@ -156,9 +165,9 @@ def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
 
 _FAMILIES: dict[int, type[PostroadError]] = {
     **dict.fromkeys((400, 413, 415, 422), InvalidRequest),
-    **dict.fromkeys((401, 403), Refused),
-    **dict.fromkeys((404, 410), Missing),
-    409: Conflicting,
+    **dict.fromkeys((401, 403), AuthError),
+    **dict.fromkeys((404, 410), NotFound),
+    409: ConflictError,
     **dict.fromkeys((502, 503, 504, 507), Unavailable),
 }
 
@@ -224,7 +233,7 @@ class SyncTransport:
         self._own_tenant = _OwnTenant(settings)
         self._client = httpx.Client(**_client_arguments(settings))
 
-    def carry_out(self, call: Call[T]) -> T:
+    def execute(self, call: Call[T]) -> T:
         if OWN_TENANT in call.path:
             return self.play(self._own_tenant.placing(call))
         conversation = _conversation(call, self.settings, time.monotonic())
@@ -244,13 +253,13 @@ class SyncTransport:
                 return done.value  # type: ignore[no-any-return]
 
     def iterate(self, listed: Pages[T]) -> Iterator[T]:
-        answer = self.carry_out(listed.call)
+        answer = self.execute(listed.call)
         while True:
             yield from listed.items(answer)
             cursor = listed.cursor(answer)
             if cursor is None:
                 return
-            answer = self.carry_out(listed.following(cursor))
+            answer = self.execute(listed.following(cursor))
 
     def watch(self, watched: Watch[T]) -> T:
         watching = _watching(watched, time.monotonic())
@@ -260,7 +269,7 @@ class SyncTransport:
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
             else:
-                answer = self.carry_out(step)
+                answer = self.execute(step)
             try:
                 step = watching.send((answer, time.monotonic()))
             except StopIteration as done:
@@ -271,7 +280,7 @@ class SyncTransport:
             call = next(script)
             while True:
                 try:
-                    answer = self.carry_out(call)
+                    answer = self.execute(call)
                 except PostroadError as problem:
                     call = script.throw(problem)
                 else:
@@ -289,7 +298,7 @@ class SyncTransport:
                             if follower.is_over():
                                 return
                 else:
-                    yield from follower.take(self.carry_out(follower.call()))
+                    yield from follower.take(self.execute(follower.call()))
                 pause = follower.rest()
             except PostroadError as problem:
                 pause = follower.rest_after(problem)
@@ -323,7 +332,7 @@ class AsyncTransport:
         self._own_tenant = _OwnTenant(settings)
         self._client = httpx.AsyncClient(**_client_arguments(settings))
 
-    async def carry_out(self, call: Call[T]) -> T:
+    async def execute(self, call: Call[T]) -> T:
         if OWN_TENANT in call.path:
             return await self.play(self._own_tenant.placing(call))
         conversation = _conversation(call, self.settings, time.monotonic())
@@ -343,14 +352,14 @@ class AsyncTransport:
                 return done.value  # type: ignore[no-any-return]
 
     async def iterate(self, listed: Pages[T]) -> AsyncIterator[T]:
-        answer = await self.carry_out(listed.call)
+        answer = await self.execute(listed.call)
         while True:
             for item in listed.items(answer):
                 yield item
             cursor = listed.cursor(answer)
             if cursor is None:
                 return
-            answer = await self.carry_out(listed.following(cursor))
+            answer = await self.execute(listed.following(cursor))
 
     async def watch(self, watched: Watch[T]) -> T:
         watching = _watching(watched, time.monotonic())
@@ -360,7 +369,7 @@ class AsyncTransport:
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             else:
-                answer = await self.carry_out(step)
+                answer = await self.execute(step)
             try:
                 step = watching.send((answer, time.monotonic()))
             except StopIteration as done:
@@ -371,7 +380,7 @@ class AsyncTransport:
             call = next(script)
             while True:
                 try:
-                    answer = await self.carry_out(call)
+                    answer = await self.execute(call)
                 except PostroadError as problem:
                     call = script.throw(problem)
                 else:
@@ -390,7 +399,7 @@ class AsyncTransport:
                             if follower.is_over():
                                 return
                 else:
-                    for message in follower.take(await self.carry_out(follower.call())):
+                    for message in follower.take(await self.execute(follower.call())):
                         yield message
                 pause = follower.rest()
             except PostroadError as problem:

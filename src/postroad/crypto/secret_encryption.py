@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 _NONCE_BYTES = 12
 
 
-class VaultLocked(Exception):
+class DecryptionFailed(Exception):
     """No platform key that is known here opens it, or it belongs to somebody else, or it was altered."""
 
 
-class Vault:
+class SecretCipher:
     def __init__(self, platform_keys: tuple[str, ...]) -> None:
         made = [hmac.digest(key.encode(), b"postroad vault 1", hashlib.sha256) for key in platform_keys]
         self._keys = [(hashlib.sha256(b"number" + key).digest()[:1], AESGCM(key)) for key in made]
@@ -40,12 +40,12 @@ class Vault:
         try:
             raw = base64.urlsafe_b64decode(locked)
         except (binascii.Error, ValueError) as exc:
-            raise VaultLocked from exc
+            raise DecryptionFailed from exc
         for number, key in self._keys:
             plain = _opened(key, owner, raw) if number == raw[:1] else None
             if plain is not None:
                 return plain
-        raise VaultLocked
+        raise DecryptionFailed
 
 
 def _opened(key: AESGCM, owner: str, raw: bytes) -> str | None:

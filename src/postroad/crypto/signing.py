@@ -14,11 +14,11 @@ import hmac
 _TAG_BYTES = 16
 
 
-class SealBroken(Exception):
+class SignatureInvalid(Exception):
     """Not sealed by us, not for this owner, or altered."""
 
 
-class Sealer:
+class Signer:
     """Seals one kind of thing."""
 
     def __init__(self, platform_keys: tuple[str, ...], kind: str) -> None:
@@ -34,12 +34,12 @@ class Sealer:
         try:
             raw = base64.b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError) as exc:
-            raise SealBroken from exc
+            raise SignatureInvalid from exc
         tag, body = raw[1 : 1 + _TAG_BYTES], raw[1 + _TAG_BYTES :]
         for number, key in self._keys:
             if number == raw[:1] and hmac.compare_digest(tag, _tag(key, owner, body)):
                 return body
-        raise SealBroken
+        raise SignatureInvalid
 
 
 def _number(key: bytes) -> bytes:

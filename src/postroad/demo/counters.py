@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SPENT = "maxAttempts reached"  # the reason of a dead letter that the server gave up by itself
+MAX_ATTEMPTS_REACHED = "maxAttempts reached"  # the reason of a dead letter that the server gave up by itself
 
 OF_QUEUES = ("published", "delayed", "delivered", "done", "retried", "dead", "redriven", "lost")
 OF_TENANTS = (

@@ -6,7 +6,7 @@ from typing import Literal
 
 from postroad.client import Acked, AsyncPostroad, Message
 from postroad.demo.clock import Stage
-from postroad.demo.counters import SPENT, QueueTally
+from postroad.demo.counters import MAX_ATTEMPTS_REACHED, QueueTally
 from postroad.demo.plan import PlannedMessage, Verdict, draws, messages, verdict, working_seconds
 from postroad.demo.scenarios import QueueStory, Redrive
 
@@ -90,7 +90,7 @@ def _count(decided: Verdict, some: Sequence[Message], settled: Acked, tally: Que
         elif decided.action == "dlq":
             tally.died(decided.reason, message.attempt)
         elif decided.is_last:
-            tally.died(SPENT, message.attempt)
+            tally.died(MAX_ATTEMPTS_REACHED, message.attempt)
         else:
             tally.counts["retried"] += 1
 

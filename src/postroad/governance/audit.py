@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, stream_info
 from postroad.kernel.clock import Clock, Timestamp, rfc3339
 from postroad.kernel.identity import Actor
@@ -90,8 +90,8 @@ def audit_stream(replicas: int, keep_days: int = 0) -> StreamSpec:
 
 
 class Audit:
-    def __init__(self, link: Link, committers: Committers, clock: Clock) -> None:
-        self._link, self._clock = link, clock
+    def __init__(self, connection: Connection, committers: Committers, clock: Clock) -> None:
+        self._connection, self._clock = connection, clock
         self._committer = committers.of(AUDIT_STREAM)
 
     async def record(
@@ -125,7 +125,7 @@ class Audit:
             before=_shown(before),
             after=_shown(after),
         )
-        await self._committer.append(Draft(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
+        await self._committer.append(PendingMessage(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
         return entry.id
 
     @asynccontextmanager
@@ -146,7 +146,7 @@ class Audit:
         The log is read in windows of sequences from its end. Where a tenant's entries are few the windows grow, so that the
         cost goes by the entries and not by what other tenants have written between them.
         """
-        info = await stream_info(self._link, AUDIT_STREAM)
+        info = await stream_info(self._connection, AUDIT_STREAM)
         top = info.state.last_seq if info else 0
         if before is not None:
             top = min(top, before - 1)
@@ -178,7 +178,7 @@ class Audit:
         found: list[tuple[int, AuditEntry]] = []
         position = bottom
         while position <= top:
-            page = await stream_reader.read(self._link, AUDIT_STREAM, subject, position, _PAGE)
+            page = await stream_reader.read(self._connection, AUDIT_STREAM, subject, position, _PAGE)
             for stored in page.entries:
                 if stored.sequence > top:
                     return found

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.governance.audit import PLATFORM, Audit
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden
 from postroad.kernel.identity import Actor
@@ -32,7 +32,7 @@ _Pull = Annotated[int, Meta(ge=1, le=1000)]
 _Ttl = Annotated[int, Meta(ge=1000, le=30 * 86_400_000)]
 
 
-class Preferences(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What holds for a tenant."""
 
     audit_mode: AuditMode
@@ -46,7 +46,7 @@ class Preferences(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_keys: _Count
 
 
-class PreferenceChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What to change; a field that is left out stays, null goes back to the default."""
 
     audit_mode: Annotated[
@@ -71,7 +71,7 @@ class PreferenceChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True
 _LIMITS = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys"})
 
 
-class PreferenceRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TenantSettingsRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What was chosen for a tenant, or under `_platform` for all: only the names that were set."""
 
     v: int = 1
@@ -79,37 +79,37 @@ class PreferenceRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     updated_at_ms: int = 0
 
 
-class PreferenceStore:
+class TenantSettingsStore:
     """`of(tenant)` costs a dictionary look-up; a change reaches every worker within moments."""
 
-    def __init__(self, table: Table[PreferenceRecord], audit: Audit, clock: Clock, initial: Preferences) -> None:
+    def __init__(self, table: ReplicatedTable[TenantSettingsRecord], audit: Audit, clock: Clock, initial: TenantSettings) -> None:
         self._table, self._audit, self._clock, self._initial = table, audit, clock, initial
-        self._known: dict[str, Preferences] = {}
+        self._known: dict[str, TenantSettings] = {}
         table.on_change(self._changed)
 
-    def _changed(self, key: str, _record: PreferenceRecord | None) -> None:
+    def _changed(self, key: str, _record: TenantSettingsRecord | None) -> None:
         if key == PLATFORM:
             self._known.clear()
         else:
             self._known.pop(key, None)
 
-    def of(self, tenant: str) -> Preferences:
+    def of(self, tenant: str) -> TenantSettings:
         """What holds for the tenant; for `_platform`, what holds for tenants that chose nothing."""
         found = self._known.get(tenant)
         if found is None:
             found = self._known[tenant] = self._resolved(tenant)
         return found
 
-    def _resolved(self, tenant: str) -> Preferences:
+    def _resolved(self, tenant: str) -> TenantSettings:
         chosen = {**self.chosen(PLATFORM), **self.chosen(tenant)}
         values = {**msgspec.to_builtins(self._initial), **chosen}
-        return msgspec.convert(values, Preferences)
+        return msgspec.convert(values, TenantSettings)
 
     def chosen(self, tenant: str) -> dict[str, Any]:
         record = self._table.get(tenant)
         return record.chosen if record else {}
 
-    async def change(self, actor: Actor, tenant: str, change: PreferenceChange) -> Preferences:
+    async def change(self, actor: Actor, tenant: str, change: TenantSettingsChange) -> TenantSettings:
         """Raises Forbidden when a limit is changed by anyone but the platform."""
         wanted = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
         refused = sorted(_camel(name) for name in wanted if name in _LIMITS)
@@ -122,7 +122,7 @@ class PreferenceStore:
     async def set_up(self, tenant: str, *, auto_create_queues: bool) -> None:
         """What a new tenant starts with. Part of its creation, which is on record as a whole."""
         chosen = {"autoCreateQueues": True} if auto_create_queues else {}
-        record = PreferenceRecord(chosen=chosen, updated_at_ms=self._clock())
+        record = TenantSettingsRecord(chosen=chosen, updated_at_ms=self._clock())
         try:
             await self._table.create(tenant, record)
         except Conflict:
@@ -136,12 +136,12 @@ class PreferenceStore:
         async with self._audit.change(actor, "settings.change", "settings", tenant=tenant, before=before, after=make(before)):
             if await self._table.fetch(tenant) is None:
                 try:
-                    await self._table.create(tenant, PreferenceRecord(chosen=make({}), updated_at_ms=self._clock()))
+                    await self._table.create(tenant, TenantSettingsRecord(chosen=make({}), updated_at_ms=self._clock()))
                     return
                 except Conflict:
                     self._table.forget(tenant)
             await self._table.change(
-                tenant, lambda record: PreferenceRecord(chosen=make(record.chosen), updated_at_ms=self._clock())
+                tenant, lambda record: TenantSettingsRecord(chosen=make(record.chosen), updated_at_ms=self._clock())
             )
 
 

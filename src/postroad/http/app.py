@@ -15,8 +15,8 @@ import structlog
 
 from postroad.http import metrics
 from postroad.http.client_ip import Network, client_address
-from postroad.http.messages import ClientGone, Receive, Reply, Request, Scope, Send, Watching
-from postroad.http.problems import problem_reply
+from postroad.http.messages import ClientGone, Receive, Request, Response, RevocationWatch, Scope, Send
+from postroad.http.problems import problem_response
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
 from postroad.kernel.errors import (
@@ -27,26 +27,26 @@ from postroad.kernel.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from postroad.kernel.identity import Caller, Need
+from postroad.kernel.identity import Caller, RouteRequirement
 from postroad.kernel.ids import ShortIds
-from postroad.kernel.usage_counters import NOBODY, Tally, Traffic
+from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
-_PLATFORM = Need.PLATFORM  # to look it up in its class takes longer than all the rest of counting
+_PLATFORM = RouteRequirement.PLATFORM  # to look it up in its class takes longer than all the rest of counting
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("postroad.http")
 
 
-class Authority(Protocol):
+class Authenticator(Protocol):
     """Decides who may come in."""
 
-    async def admit(self, request: Request, route: Route) -> Caller:
+    async def authenticate(self, request: Request, route: Route) -> Caller:
         """The caller. Raises Unauthenticated, Forbidden, RateLimited, TenantNotFound, TenantDisabled, OutOfTouch."""
 
-    def watch(self, caller: Caller) -> Watching:
-        """Tells when what `admit` found no longer holds."""
+    def watch(self, caller: Caller) -> RevocationWatch:
+        """Tells when what `authenticate` found no longer holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,11 @@ class AppSettings:
 class App:
     """Serves the routes of a `Router`. `drain` makes long answers end; new requests are still served until the socket closes."""
 
-    def __init__(self, router: Router, authority: Authority, settings: AppSettings, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self, router: Router, authority: Authenticator, settings: AppSettings, traffic: UsageCounters | None = None
+    ) -> None:
         self._router, self._authority, self._settings = router, authority, settings
-        self._tallies = (traffic or Traffic()).tallies
+        self._tallies = (traffic or UsageCounters()).tallies
         self._request_ids = ShortIds()
         self._open = 0
         self.draining = asyncio.Event()
@@ -95,33 +97,33 @@ class App:
         method = scope["method"]
         route: Route | None = None
         request: Request | None = None
-        tally: Tally | None = None
+        tally: TenantCounters | None = None
         status = 0
         self._open += 1
         try:
             try:
                 if method == "OPTIONS":
-                    reply = self._preflight(scope["path"])
+                    response = self._preflight(scope["path"])
                 else:
                     if self._open > self._settings.requests_max:
                         raise Overloaded("too many requests are open", retry_after=1)
                     route, parameters = self._router.find(method, scope["path"])
                     request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
-                    reply = await self._handle(route, request, scope)
+                    response = await self._handle(route, request, scope)
             except PostroadError as problem:
                 if problem.status >= 500:
                     log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail)
-                reply = problem_reply(problem, request_id)
+                response = problem_response(problem, request_id)
             except ClientGone:
                 status = 499
                 return
             except Exception:  # a bug: the answer says no more than where to look
                 log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
-                reply = problem_reply(PostroadError("see the logs for this request id"), request_id)
-            status = reply.status
+                response = problem_response(PostroadError("see the logs for this request id"), request_id)
+            status = response.status
             tally = self._tally(request, route)
             try:
-                await self._send(reply, request_id, method, request, tally, receive, send)
+                await self._send(response, request_id, method, request, tally, receive, send)
             except Exception:  # its head is out: all that is left is to break off, so that the client sees it
                 log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
                 raise
@@ -134,7 +136,7 @@ class App:
                 tally.server_errors += status >= 500
             self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)
 
-    async def _handle(self, route: Route, request: Request, scope: Scope) -> Reply:
+    async def _handle(self, route: Route, request: Request, scope: Scope) -> Response:
         client = scope.get("client")
         request.client = client[0] if client else ""
         if self._settings.trusted_proxies:
@@ -142,7 +144,7 @@ class App:
             request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
         request.query_string = scope["query_string"]
         if route.scope is not None:
-            request._caller = await self._authority.admit(request, route)
+            request._caller = await self._authority.authenticate(request, route)
             request._watch = self._authority.watch
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
@@ -155,10 +157,10 @@ class App:
             self._tally(request, route).bytes_in += len(request.body)
         return await route.handler(request)
 
-    def _tally(self, request: Request | None, route: Route | None) -> Tally:
+    def _tally(self, request: Request | None, route: Route | None) -> TenantCounters:
         """Whose counts it goes to: those of the tenant that the caller was let in for."""
         if request is None or request._caller is None or route is None or route.scope is _PLATFORM:
-            return self._tallies[NOBODY]
+            return self._tallies[ANONYMOUS]
         return self._tallies[request._caller.tenant]
 
     async def _read_body(self, request: Request) -> bytes:
@@ -181,40 +183,40 @@ class App:
                 return b"".join([*chunks, chunk]) if chunks else chunk
             chunks.append(chunk)
 
-    def _preflight(self, path: str) -> Reply:
+    def _preflight(self, path: str) -> Response:
         methods = ", ".join(self._router.methods(path)).encode()
         if not methods:
             raise RouteNotFound(f"nothing is served at {path[:200]}")
-        reply = Reply(status=204, headers=[(b"allow", methods)])
+        response = Response(status=204, headers=[(b"allow", methods)])
         if self._settings.cors_origin:
-            reply.headers += [
+            response.headers += [
                 (b"access-control-allow-methods", methods),
                 (b"access-control-allow-headers", _CORS_HEADERS),
                 (b"access-control-max-age", b"86400"),
             ]
-        return reply
+        return response
 
     async def _send(
         self,
-        reply: Reply,
+        response: Response,
         request_id: str,
         method: str,
         request: Request | None,
-        tally: Tally,
+        tally: TenantCounters,
         receive: Receive,
         send: Send,
     ) -> None:
-        headers = [*self._common, (b"x-request-id", request_id.encode()), *reply.headers]
-        if isinstance(reply.body, AsyncIterator):
-            headers.append((b"content-type", reply.media))
+        headers = [*self._common, (b"x-request-id", request_id.encode()), *response.headers]
+        if isinstance(response.body, AsyncIterator):
+            headers.append((b"content-type", response.media))
             if request is None:
                 raise TypeError("only a route's answer is a stream")
-            await self._send_stream(reply, headers, request, tally, receive, send)
+            await self._send_stream(response, headers, request, tally, receive, send)
             return
-        body = reply.encoded()
-        if body or reply.status not in (204, 304):
-            headers += [(b"content-type", reply.media), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        body = response.encoded()
+        if body or response.status not in (204, 304):
+            headers += [(b"content-type", response.media), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if method == "HEAD":
             body = b""
         tally.bytes_out += len(body)
@@ -222,18 +224,18 @@ class App:
 
     async def _send_stream(
         self,
-        reply: Reply,
+        response: Response,
         headers: list[tuple[bytes, bytes]],
         request: Request,
-        tally: Tally,
+        tally: TenantCounters,
         receive: Receive,
         send: Send,
     ) -> None:
         """Chunk by chunk until the source ends, the client leaves, or its right to the answer ends."""
-        chunks = reply.body
+        chunks = response.body
         if not isinstance(chunks, AsyncIterator):
             raise TypeError("not a stream")
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         metrics.live_readers.inc()
 
         async def pump() -> None:

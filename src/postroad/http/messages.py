@@ -22,7 +22,7 @@ T = TypeVar("T")
 _TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Watching(Protocol):
+class RevocationWatch(Protocol):
     """What `Request.watching` needs of whoever lets callers in."""
 
     ended: "asyncio.Future[None]"
@@ -50,7 +50,7 @@ class Request:
     body: Any = None
     query: Any = None
     _caller: Caller | None = None
-    _watch: "Callable[[Caller], Watching] | None" = None
+    _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
     @property
     def caller(self) -> Caller:
@@ -89,7 +89,7 @@ class Request:
         finally:
             watch.close()
 
-    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T:
+    async def cancel_on_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
         """The work's result. If the client hangs up first, its key is revoked, or the process is asked to stop, the work is
         cancelled: ClientGone, Unauthenticated or Draining is raised."""
         working = asyncio.ensure_future(work)
@@ -121,7 +121,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Reply:
+class Response:
     """What to answer. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
 
     body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None

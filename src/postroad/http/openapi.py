@@ -14,17 +14,17 @@ from postroad.kernel.errors import (
     Forbidden,
     InvalidParameter,
     MalformedJson,
-    OutOfTouch,
     Overloaded,
     PostroadError,
     RateLimited,
+    RegistryStale,
     TenantDisabled,
     TenantNotFound,
     TooLarge,
     Unauthenticated,
     UnsupportedMediaType,
 )
-from postroad.kernel.identity import Need
+from postroad.kernel.identity import RouteRequirement
 from postroad.kernel.names import QUEUE, STREAM, STREAM_CHARS_MAX, TENANT
 
 _REF = "#/components/schemas/{name}"
@@ -107,9 +107,9 @@ def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
 def _needs(route: Route) -> str:
     if route.scope is None:
         return "Open to anyone."
-    if route.scope is Need.PLATFORM:
+    if route.scope is RouteRequirement.PLATFORM:
         return "Needs a platform key."
-    if route.scope is Need.IDENTITY:
+    if route.scope is RouteRequirement.IDENTITY:
         return "Needs any valid credential."
     return f"Needs the scope `{route.scope}`" + (f" or `{route.or_scope}`." if route.or_scope else ".")
 
@@ -123,7 +123,7 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
 
 def _header_parameters(route: Route) -> list[dict[str, Any]]:
     names = dict(route.headers)
-    if route.scope and route.scope is not Need.PLATFORM:
+    if route.scope and route.scope is not RouteRequirement.PLATFORM:
         names["X-Postroad-Tenant"] = _TENANT
     return [{"name": name, "in": "header", "required": False, **_described(kind)} for name, kind in names.items()]
 
@@ -194,7 +194,7 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
     if route.parameters or route.query is not None:
         errors.append(InvalidParameter)
     if route.scope:
-        errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, OutOfTouch]
+        errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, RegistryStale]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
     if route.takes_bytes:

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Reply
+from postroad.http.messages import Response
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, Unauthenticated
 
 PROBLEM_MEDIA = b"application/problem+json"
@@ -44,14 +44,14 @@ def problem_of(error: PostroadError, request_id: str | UnsetType = UNSET) -> Pro
     )
 
 
-def problem_reply(error: PostroadError, request_id: str) -> Reply:
-    reply = Reply(problem_of(error, request_id), error.status, PROBLEM_MEDIA)
+def problem_response(error: PostroadError, request_id: str) -> Response:
+    response = Response(problem_of(error, request_id), error.status, PROBLEM_MEDIA)
     for name, value in error.headers:
-        reply.headers.append((name.encode(), value.encode("latin-1")))
+        response.headers.append((name.encode(), value.encode("latin-1")))
     if error.retry_after is not None:
-        reply.headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
+        response.headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
     if isinstance(error, Unauthenticated):
-        reply.headers.append((b"www-authenticate", b'Bearer realm="postroad"'))
+        response.headers.append((b"www-authenticate", b'Bearer realm="postroad"'))
     if isinstance(error, MethodNotAllowed):
-        reply.headers.append((b"allow", ", ".join(error.extra["allow"]).encode()))  # type: ignore[arg-type]
-    return reply
+        response.headers.append((b"allow", ", ".join(error.extra["allow"]).encode()))  # type: ignore[arg-type]
+    return response

@@ -20,7 +20,7 @@ _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 log = structlog.get_logger("postroad.http")
 
 
-class Exchange:
+class RequestCycle:
     __slots__ = (
         "_chunks",
         "_done",

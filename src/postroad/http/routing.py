@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
-from postroad.kernel.identity import Need, Scope
+from postroad.kernel.identity import RouteRequirement, Scope
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 GUARDED = frozenset({"queue", "topic", "stream"})  # path parameters that a key's globs are held against
 
@@ -29,7 +29,7 @@ class Route:
     method: str
     path: str
     handler: Handler
-    scope: Scope | Need | None
+    scope: Scope | RouteRequirement | None
     summary: str
     tag: str
     body: Any = None

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from postroad.http.app import App
 from postroad.http.messages import Scope
 from postroad.http.problems import PROBLEM_MEDIA, problem_of
-from postroad.http.request_cycle import Exchange
-from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeadTooSlow, MalformedRequest, PostroadError
+from postroad.http.request_cycle import RequestCycle
+from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, PostroadError
 from postroad.kernel.json import encode
 
 
@@ -80,13 +80,13 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
 
         _rest_clock: asyncio.TimerHandle | None = None
         _rests_since = 0.0
-        _current: Exchange | None = None  # that the app is at; `cycle` is the one that came last, which may have to wait
-        cycle: Exchange | None  # type: ignore[assignment]
-        pipeline: deque[Exchange]  # type: ignore[assignment]
+        _current: RequestCycle | None = None  # that the app is at; `cycle` is the one that came last, which may have to wait
+        cycle: RequestCycle | None  # type: ignore[assignment]
+        pipeline: deque[RequestCycle]  # type: ignore[assignment]
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
-            self._clock = self.loop.call_later(limits.head_seconds_max, self._refuse, HeadTooSlow())
+            self._clock = self.loop.call_later(limits.head_seconds_max, self._refuse, HeaderTimeout())
 
         def data_received(self, data: bytes) -> None:
             self._chunk = data
@@ -107,7 +107,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
                     return
             if self._clock is None:
                 seconds, problem = (
-                    (limits.head_seconds_max, HeadTooSlow()) if self._is_head_open else (limits.body_seconds_max, BodyTooSlow())
+                    (limits.head_seconds_max, HeaderTimeout()) if self._is_head_open else (limits.body_seconds_max, BodyTooSlow())
                 )
                 self._clock = self.loop.call_later(seconds, self._refuse, problem)
 
@@ -139,7 +139,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
             scope["raw_path"], scope["query_string"], scope["http_version"] = url.path, url.query or b"", version
             before, self.cycle = (
                 self.cycle,
-                Exchange(
+                RequestCycle(
                     scope,
                     self.transport,
                     self.flow,
@@ -154,7 +154,7 @@ def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
                 self.flow.pause_reading()
                 self.pipeline.appendleft(self.cycle)
 
-        def _start(self, exchange: Exchange) -> None:
+        def _start(self, exchange: RequestCycle) -> None:
             self._current = exchange
             task = self.loop.create_task(exchange.run(self.app))
             self.tasks.add(task)

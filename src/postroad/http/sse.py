@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 
 HEARTBEAT_SECONDS = 15.0
 _HEARTBEAT = b": beat\n\n"
@@ -18,9 +18,11 @@ def frame(data: bytes, *, event: str | None = None, event_id: str | None = None)
     return head.encode() + b"".join([b"data: " + line + b"\n" for line in data.split(b"\n")]) + b"\n"
 
 
-def event_stream(request: Request, frames: AsyncIterator[bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> Reply:
+def event_stream(request: Request, frames: AsyncIterator[bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> Response:
     """A reply that sends the frames, beats when there are none, and ends when the process is asked to stop."""
-    return Reply(_until_draining(request.draining, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS))
+    return Response(
+        _until_draining(request.draining, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS)
+    )
 
 
 async def _until_draining(

@@ -13,13 +13,13 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from postroad.http.app import Authority
-from postroad.http.messages import Reply, Request
+from postroad.http.app import Authenticator
+from postroad.http.messages import Request, Response
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route
-from postroad.kernel.buffered_metrics import write_down
+from postroad.kernel.buffered_metrics import flush
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
-from postroad.kernel.identity import Need
+from postroad.kernel.identity import RouteRequirement
 from postroad.kernel.json import encode
 
 
@@ -44,10 +44,10 @@ ReadinessChecks = Callable[[], Awaitable[dict[str, Check]]]
 
 
 @dataclass(slots=True)
-class Operations:
+class SystemRoutes:
     version: str
     checks: ReadinessChecks
-    authority: Authority
+    authority: Authenticator
     metrics_dir: Path | None = None
     _document: bytes = field(init=False, default=b"")
 
@@ -78,55 +78,55 @@ class Operations:
         """The routes that the description is of, these ones included."""
         self._document = encode(openapi_document(routes, self.version))
 
-    async def healthz(self, _request: Request) -> Reply:
-        return Reply(Health("ok", self.version))
+    async def healthz(self, _request: Request) -> Response:
+        return Response(Health("ok", self.version))
 
-    async def livez(self, request: Request) -> Reply:
+    async def livez(self, request: Request) -> Response:
         return await self.healthz(request)
 
-    async def health(self, request: Request) -> Reply:
+    async def health(self, request: Request) -> Response:
         return await self.healthz(request)
 
-    async def readyz(self, request: Request) -> Reply:
+    async def readyz(self, request: Request) -> Response:
         checks = await self.checks()
         if request.draining.is_set():
             checks = {**checks, "process": Check(False, "stopping")}
         is_ready = all(check.ok for check in checks.values())
-        return Reply(Readiness("ready" if is_ready else "not ready", checks), status=200 if is_ready else 503)
+        return Response(Readiness("ready" if is_ready else "not ready", checks), status=200 if is_ready else 503)
 
-    async def metrics(self, request: Request) -> Reply:
+    async def metrics(self, request: Request) -> Response:
         await self._admit_to_metrics(request)
         registry = REGISTRY
         if self.metrics_dir is not None:
-            write_down()
+            flush()
             registry = CollectorRegistry()
             MultiProcessCollector(registry, str(self.metrics_dir))  # type: ignore[no-untyped-call]
-        return Reply(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
+        return Response(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
 
     async def _admit_to_metrics(self, request: Request) -> None:
         is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers
         if _is_loopback(request.client) and not is_forwarded:
             return
-        await self.authority.admit(request, Route("GET", "/metrics", self.metrics, Need.PLATFORM, "", ""))
+        await self.authority.authenticate(request, Route("GET", "/metrics", self.metrics, RouteRequirement.PLATFORM, "", ""))
 
-    async def openapi(self, _request: Request) -> Reply:
-        return Reply(self._document)
+    async def openapi(self, _request: Request) -> Response:
+        return Response(self._document)
 
-    async def docs(self, _request: Request) -> Reply:
-        return page_reply((files("postroad.http") / "docs.html").read_bytes())
+    async def docs(self, _request: Request) -> Response:
+        return page_response((files("postroad.http") / "docs.html").read_bytes())
 
-    async def errors(self, _request: Request) -> Reply:
-        return page_reply(errors_page())
+    async def errors(self, _request: Request) -> Response:
+        return page_response(errors_page())
 
 
-def page_reply(page: bytes) -> Reply:
+def page_response(page: bytes) -> Response:
     """A page that may run its own script and style, call its own origin, and nothing else."""
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; style-src {_hash_of(page, b'style')}; "
         f"script-src {_hash_of(page, b'script')}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'"
     )
-    return Reply(page, media=b"text/html; charset=utf-8", headers=[(b"content-security-policy", policy.encode())])
+    return Response(page, media=b"text/html; charset=utf-8", headers=[(b"content-security-policy", policy.encode())])
 
 
 def _hash_of(page: bytes, tag: bytes) -> str:

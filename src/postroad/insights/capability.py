@@ -7,15 +7,15 @@ from postroad.insights.pipeline_status import PipelineWatch, measure
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights
 from postroad.insights.store import ResultsStore
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock
 
 
-class InsightParts:
-    def __init__(self, link: Link, clock: Clock) -> None:
-        self._store = ResultsStore(link)
+class InsightsCapability:
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._store = ResultsStore(connection)
         self.service = Insights(self._store, clock)
-        self.watch = PipelineWatch(link, clock)
+        self.watch = PipelineWatch(connection, clock)
 
     def routes(self) -> Sequence[Route]:
         return InsightRoutes(self.service, self.watch).table()

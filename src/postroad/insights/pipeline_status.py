@@ -18,7 +18,7 @@ from postroad.insights import metrics
 from postroad.insights.rows import VERSION, Batch, Number, When
 from postroad.insights.store import STREAM, subject_of
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
@@ -96,8 +96,8 @@ def _read(payload: bytes) -> _Told | None:
 class PipelineWatch:
     """Looks at the engine when it is asked, and no more often than it is worth."""
 
-    def __init__(self, link: Link, clock: Clock, *, look_every: float = LOOK_EVERY_SECONDS) -> None:
-        self._link, self._clock, self._look_every = link, clock, look_every
+    def __init__(self, connection: Connection, clock: Clock, *, look_every: float = LOOK_EVERY_SECONDS) -> None:
+        self._connection, self._clock, self._look_every = connection, clock, look_every
         self._looking: asyncio.Task[tuple[_Told | None, list[SourceProgress]]] | None = None
         self._seen: tuple[_Told | None, list[SourceProgress]] | None = None
         self._seen_at = 0.0
@@ -140,7 +140,7 @@ class PipelineWatch:
             await asyncio.sleep(self._look_every)
 
     async def _look(self) -> tuple[_Told | None, list[SourceProgress]]:
-        entry = await stream_reader.last(self._link, STREAM, SUBJECT)
+        entry = await stream_reader.last(self._connection, STREAM, SUBJECT)
         told = _read(entry.payload) if entry else None
         if told is None:
             return None, []
@@ -148,7 +148,7 @@ class PipelineWatch:
         return told, [await self._as_of_now(row) for row in named[:_STREAMS_MAX]]
 
     async def _as_of_now(self, row: SourceProgress) -> SourceProgress:
-        info = await stream_info(self._link, row.stream)
+        info = await stream_info(self._connection, row.stream)
         last = info.state.last_seq if info else row.last_sequence
         return msgspec.structs.replace(row, last_sequence=last, lag=max(0, last - row.sequence))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Handler, Route
 from postroad.insights.pipeline_status import PipelineStatus, PipelineWatch
 from postroad.insights.rows import (
@@ -25,7 +25,7 @@ from postroad.insights.rules import Grain
 from postroad.insights.service import Found, Insights
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable
-from postroad.kernel.identity import Need, Scope
+from postroad.kernel.identity import RouteRequirement, Scope
 
 QueueName = Annotated[str, Meta(min_length=1, max_length=80)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -134,7 +134,7 @@ class InsightRoutes:
                 "GET",
                 "/api/control/pipeline",
                 self.show_pipeline,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "How is the pipeline?",
                 _TAG,
                 answer=PipelineStatus,
@@ -143,22 +143,22 @@ class InsightRoutes:
             ),
         ]
 
-    async def report_usage(self, request: Request) -> Reply:
+    async def report_usage(self, request: Request) -> Response:
         return await self._over_time(request, Report.USAGE, UsageReport)
 
-    async def report_latency(self, request: Request) -> Reply:
+    async def report_latency(self, request: Request) -> Response:
         return await self._over_time(request, Report.LATENCY, LatencyReport)
 
-    async def report_dead_letters(self, request: Request) -> Reply:
+    async def report_dead_letters(self, request: Request) -> Response:
         return await self._over_time(request, Report.DEAD_LETTERS, DeadLettersReport)
 
-    async def report_sessions(self, request: Request) -> Reply:
+    async def report_sessions(self, request: Request) -> Response:
         return await self._over_time(request, Report.SESSIONS, SessionsReport)
 
-    async def report_backlog(self, request: Request) -> Reply:
+    async def report_backlog(self, request: Request) -> Response:
         return await self._over_time(request, Report.BACKLOG, BacklogReport)
 
-    async def _over_time(self, request: Request, report: Report, answer: type[Any]) -> Reply:
+    async def _over_time(self, request: Request, report: Report, answer: type[Any]) -> Response:
         query: TimeQuery = request.query
         found = await self._insights.over_time(
             request.caller,
@@ -171,15 +171,15 @@ class InsightRoutes:
             cursor=query.cursor,
         )
         grain, since, until = found.asked or (Grain.DAY, 0, 0)
-        return Reply(answer(grain=grain, since=rfc3339(since), until=rfc3339(until), **_page(report, found)))
+        return Response(answer(grain=grain, since=rfc3339(since), until=rfc3339(until), **_page(report, found)))
 
-    async def report_health(self, request: Request) -> Reply:
+    async def report_health(self, request: Request) -> Response:
         query: HealthQuery = request.query
         found = await self._insights.health(request.caller, queue=query.queue, limit=query.limit, cursor=query.cursor)
-        return Reply(HealthReport(**_page(Report.HEALTH, found)))
+        return Response(HealthReport(**_page(Report.HEALTH, found)))
 
-    async def show_pipeline(self, _request: Request) -> Reply:
-        return Reply(await self._watch.now())
+    async def show_pipeline(self, _request: Request) -> Response:
+        return Response(await self._watch.now())
 
 
 def _route(report: Report, handler: Handler, summary: str, query: Any, answer: Any, description: str) -> Route:

@@ -10,7 +10,7 @@ import structlog
 from postroad.insights import metrics
 from postroad.insights.rows import Report, Results, read_results
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, purge_stream
 
 STREAM = "INSIGHTS"
@@ -49,8 +49,8 @@ class ResultsStore:
     """Reads by subject. The engine is asked each time, so that a newer batch is seen at once; what is kept spares reading the
     rows of a message anew whose sequence is still the same."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._kept_bytes = 0
 
@@ -60,7 +60,7 @@ class ResultsStore:
 
     async def _read(self, tenant: str, report: Report, day: str, part: str) -> tuple[Results, int]:
         subject = subject_of(tenant, report, day, part)
-        entry = await stream_reader.last(self._link, STREAM, subject)
+        entry = await stream_reader.last(self._connection, STREAM, subject)
         if entry is None:
             return Results(), 0
         kept = self._kept.get(subject)
@@ -86,4 +86,4 @@ class ResultsStore:
 
     async def delete_all(self, tenant: str) -> None:
         """All results of a tenant that goes."""
-        await purge_stream(self._link, STREAM, f"insight.{tenant}.>")
+        await purge_stream(self._connection, STREAM, f"insight.{tenant}.>")

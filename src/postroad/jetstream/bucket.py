@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committer, Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committer, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.stream_reader import Entry
@@ -27,10 +27,10 @@ class Value:
 class Bucket:
     """One bucket. Keys are NATS tokens joined by dots: escape what users chose."""
 
-    def __init__(self, link: Link, name: str, committers: Committers) -> None:
+    def __init__(self, connection: Connection, name: str, committers: Committers) -> None:
         self.name = name
         self.stream = f"KV_{name}"
-        self._link = link
+        self._connection = connection
         self._subject = f"$KV.{name}."
         self._committer: Committer = committers.of(self.stream)
 
@@ -48,11 +48,11 @@ class Bucket:
             "num_replicas": replicas,
             "republish": republish(everything),
         }
-        await ensure_stream(self._link, StreamSpec(self.stream, (everything,), options))
+        await ensure_stream(self._connection, StreamSpec(self.stream, (everything,), options))
 
     async def get(self, key: str) -> Value | None:
         """None if the key is not there (any more)."""
-        entry = await stream_reader.last(self._link, self.stream, self._subject + key)
+        entry = await stream_reader.last(self._connection, self.stream, self._subject + key)
         found = self._value(entry) if entry else None
         return found if found and found.value is not None else None
 
@@ -66,7 +66,7 @@ class Bucket:
             return await self._write(key, value, ttl_seconds, 0)
         except Conflict:
             # A deleted or expired key leaves a marker, whose sequence is then the last one.
-            entry = await stream_reader.last(self._link, self.stream, self._subject + key)
+            entry = await stream_reader.last(self._connection, self.stream, self._subject + key)
             if entry is None or self._value(entry).value is not None:
                 raise
             return await self._write(key, value, ttl_seconds, entry.sequence)
@@ -85,7 +85,7 @@ class Bucket:
             headers.append(("Nats-TTL", f"{ttl_seconds}s"))
         if revision is not None:
             headers.append(("Nats-Expected-Last-Subject-Sequence", str(revision)))
-        draft = Draft(self._subject + key, value, new_id(), header_lines(headers), is_conditional=revision is not None)
+        draft = PendingMessage(self._subject + key, value, new_id(), header_lines(headers), is_conditional=revision is not None)
         return (await self._committer.append(draft)).sequence
 
     def _value(self, entry: Entry) -> Value:
@@ -93,16 +93,18 @@ class Bucket:
         return Value(entry.subject.removeprefix(self._subject), None if is_gone else entry.payload, entry.sequence)
 
     def follower(self, apply: Callable[[Value], None], *, after: int = 0, look_every: float = 0.5) -> "Follower":
-        return Follower(self._link, self, apply, after, look_every)
+        return Follower(self._connection, self, apply, after, look_every)
 
 
 class Follower:
     """Tells `apply` every change of a bucket from a revision on: first what is there, then each change as it happens."""
 
-    def __init__(self, link: Link, bucket: Bucket, apply: Callable[[Value], None], after: int, look_every: float) -> None:
+    def __init__(
+        self, connection: Connection, bucket: Bucket, apply: Callable[[Value], None], after: int, look_every: float
+    ) -> None:
         self._bucket, self._apply = bucket, apply
         deliver: Callable[[Entry], Awaitable[None]] = self._deliver
-        self._tail = Tail(link, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, look_every=look_every)
+        self._tail = Tail(connection, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, look_every=look_every)
 
     async def _deliver(self, entry: Entry) -> None:
         self._apply(self._bucket._value(entry))

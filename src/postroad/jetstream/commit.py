@@ -17,9 +17,9 @@ import msgspec
 
 from postroad.jetstream import metrics
 from postroad.jetstream.api_errors import decode_pub_ack, translate
-from postroad.jetstream.connection import Link, Lost, Reply
+from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import publish_command
-from postroad.jetstream.write_buffer_limit import Backlog
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
@@ -27,14 +27,14 @@ from postroad.kernel.ids import ShortIds
 # cluster's leader must refuse it before it tells the replicas. An expected last id is looked at by each of them as it writes, and
 # nats-server 2.15 then takes the stream for broken, for good.
 _NEVER = "Nats-Rollup: never\r\n"
-_MANY = 16  # single messages in flight: from there on they go out once a millisecond, in one piece
+_COALESCE_FROM = 16  # single messages in flight: from there on they go out once a millisecond, in one piece
 _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a message
 
 
-class Draft(msgspec.Struct, frozen=True):
+class PendingMessage(msgspec.Struct, frozen=True):
     """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream.
 
-    `rests_on`: its condition is about everything under this subject. The engine checks such a condition against what was stored
+    `precondition_subject`: its condition is about everything under this subject. The engine checks such a condition against what was stored
     before the batch, and not against what stands before it in the same one; so there must be nothing of the kind.
     """
 
@@ -43,7 +43,7 @@ class Draft(msgspec.Struct, frozen=True):
     id: str
     headers: str = ""
     is_conditional: bool = False
-    rests_on: str = ""
+    precondition_subject: str = ""
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ class Draft(msgspec.Struct, frozen=True):
         return len(self.payload) + header_bytes + len(self.subject) + _HEADERS_ROOM
 
 
-class Stored(msgspec.Struct, frozen=True):
+class PublishAck(msgspec.Struct, frozen=True):
     """Where a message came to rest. `is_duplicate`: the id was known, and the sequence is the first one's."""
 
     sequence: int
@@ -67,17 +67,17 @@ class CommitPolicy:
     deadline_seconds: float = 10.0
 
 
-class _Unit:
+class _PendingWrite:
     """Messages of one caller that are stored together or not at all; nearly always a single one."""
 
     __slots__ = ("drafts", "future", "give_up_at", "may_be_stored", "size")
 
-    def __init__(self, drafts: Sequence[Draft], size: int, give_up_at: float) -> None:
+    def __init__(self, drafts: Sequence[PendingMessage], size: int, give_up_at: float) -> None:
         self.drafts = drafts
         self.size = size
         self.give_up_at = give_up_at
         self.may_be_stored = False  # by an earlier try that nobody answered
-        self.future: asyncio.Future[Sequence[Stored]] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
     @property
     def is_conditional(self) -> bool:
@@ -87,23 +87,23 @@ class _Unit:
 class Committer:
     """Appends to one stream; callers that overlap share a batch and its fsync."""
 
-    def __init__(self, link: Link, stream: str, policy: CommitPolicy, backlog: Backlog) -> None:
+    def __init__(self, connection: Connection, stream: str, policy: CommitPolicy, backlog: WriteBufferLimit) -> None:
         self.stream = stream
-        self._link = link
+        self._connection = connection
         self._policy = policy
         self._backlog = backlog
         self._batch_ids = ShortIds()
-        self._waiting: deque[_Unit] = deque()
+        self._waiting: deque[_PendingWrite] = deque()
         self._together_waiting = 0  # units of several messages: they need a batch anyway, and the others may come along
         self._alone_in_flight = 0
-        self._alone: dict[str, tuple[_Unit, float]] = {}  # by reply subject, with the time until which it is waited for
+        self._alone: dict[str, tuple[_PendingWrite, float]] = {}  # by reply subject, with the time until which it is waited for
         self._is_watched = False
         self._is_batch_in_flight = False
         self._is_advance_due = False
         self._ended_by: PostroadError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(self, draft: Draft) -> Stored:
+    async def append(self, draft: PendingMessage) -> PublishAck:
         """Return once the message would survive a crash.
 
         Raises Conflict if a condition in the headers does not hold, EngineFull when the stream is at its limit, TooLarge,
@@ -112,17 +112,17 @@ class Committer:
         """
         return (await self.submit((draft,)))[0]
 
-    async def append_together(self, drafts: Sequence[Draft]) -> Sequence[Stored]:
+    async def append_together(self, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
         """As `append`, for messages of which either all are stored or none."""
         return await self.submit(drafts)
 
-    async def append_each(self, drafts: Sequence[Sequence[Draft]]) -> list[Sequence[Stored] | PostroadError]:
+    async def append_each(self, drafts: Sequence[Sequence[PendingMessage]]) -> list[Sequence[PublishAck] | PostroadError]:
         """As `append_together` for each of many, which share their batches; an outcome for each, in order."""
-        outcomes: list[Sequence[Stored] | PostroadError] = []
-        waiting: list[asyncio.Future[Sequence[Stored]] | PostroadError] = []
-        for together in drafts:
+        outcomes: list[Sequence[PublishAck] | PostroadError] = []
+        waiting: list[asyncio.Future[Sequence[PublishAck]] | PostroadError] = []
+        for run_together in drafts:
             try:
-                waiting.append(self.submit(together))
+                waiting.append(self.submit(run_together))
             except PostroadError as refused:
                 waiting.append(refused)
         for one in waiting:
@@ -136,17 +136,17 @@ class Committer:
         """The stream is gone for good: what nobody answered is not sent again, but fails with this problem."""
         self._ended_by = problem
 
-    def submit(self, drafts: Sequence[Draft]) -> "asyncio.Future[Sequence[Stored]]":
+    def submit(self, drafts: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
         """As `append_together`, for who has something better to do than to wait."""
         size = 0
         for draft in drafts:
-            if draft.size > self._link.max_payload:
+            if draft.size > self._connection.max_payload:
                 raise TooLarge(
-                    f"a message of {len(draft.payload)} bytes is over what the engine takes ({self._link.max_payload})"
+                    f"a message of {len(draft.payload)} bytes is over what the engine takes ({self._connection.max_payload})"
                 )
             size += draft.size
         self._backlog.take(size)
-        unit = _Unit(drafts, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
+        unit = _PendingWrite(drafts, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
         self._waiting.append(unit)
         self._together_waiting += len(drafts) > 1
         self._advance_soon()
@@ -176,13 +176,13 @@ class Committer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take_batch(self) -> list[_Unit]:
-        units: list[_Unit] = []
+    def _take_batch(self) -> list[_PendingWrite]:
+        units: list[_PendingWrite] = []
         written: set[str] = set()  # above which there are subjects in this batch
         messages = size = 0
         while self._waiting:
             unit = self._waiting[0]
-            if units and any(draft.rests_on and draft.rests_on in written for draft in unit.drafts):
+            if units and any(draft.precondition_subject and draft.precondition_subject in written for draft in unit.drafts):
                 break
             messages += len(unit.drafts)
             size += unit.size
@@ -201,14 +201,14 @@ class Committer:
 
     # One by one
 
-    def _send_alone(self, unit: _Unit) -> None:
+    def _send_alone(self, unit: _PendingWrite) -> None:
         """The short way, without a task and a timer for each: whatever goes wrong goes the long one."""
         reply = ""
         try:
-            reply, answered = self._link.expect()
-            self._link.send(self._encode_single(unit.drafts[0], reply), is_urgent=self._alone_in_flight < _MANY)
+            reply, answered = self._connection.expect()
+            self._connection.send(self._encode_single(unit.drafts[0], reply), is_urgent=self._alone_in_flight < _COALESCE_FROM)
         except Exception:  # the connection is away, or a mistake of our own, which must reach the caller
-            self._link.forget(reply)
+            self._connection.forget(reply)
             self._start(self._store_alone(unit))
             return
         loop = asyncio.get_running_loop()
@@ -224,8 +224,8 @@ class Committer:
         if sent is None:
             return
         try:
-            outcome: Sequence[Stored] | PostroadError = self._stored([sent[0]], answered.result())[0]
-        except (Lost, EngineUnavailable) as problem:
+            outcome: Sequence[PublishAck] | PostroadError = self._stored([sent[0]], answered.result())[0]
+        except (ConnectionLost, EngineUnavailable) as problem:
             self._go_long(sent[0], problem)
             return
         except PostroadError as refusal:
@@ -243,16 +243,16 @@ class Committer:
                 asyncio.get_running_loop().call_at(until, self._give_up_late)
                 return
             del self._alone[reply]
-            self._link.forget(reply)
+            self._connection.forget(reply)
             self._go_long(unit, TimeoutError())
         self._is_watched = False
 
-    def _go_long(self, unit: _Unit, problem: Exception) -> None:
+    def _go_long(self, unit: _PendingWrite, problem: Exception) -> None:
         metrics.commit_retries.inc()
         unit.may_be_stored = True
         self._start(self._store_alone(unit, problem))
 
-    async def _store_alone(self, unit: _Unit, problem: Exception | None = None) -> None:
+    async def _store_alone(self, unit: _PendingWrite, problem: Exception | None = None) -> None:
         """The problem is that of an earlier try."""
         try:
             if problem is not None and self._ended_by is not None:
@@ -265,7 +265,7 @@ class Committer:
             self._alone_in_flight -= 1
             self._advance_soon()
 
-    async def _store_batch(self, units: list[_Unit]) -> None:
+    async def _store_batch(self, units: list[_PendingWrite]) -> None:
         try:
             if not await self._until_answered(units):
                 await self._each_for_itself(units)
@@ -273,7 +273,7 @@ class Committer:
             self._is_batch_in_flight = False
             self._advance_soon()
 
-    async def _each_for_itself(self, units: list[_Unit]) -> None:
+    async def _each_for_itself(self, units: list[_PendingWrite]) -> None:
         """A batch was refused as a whole and the answer does not say for whose sake: let only the guilty fail."""
         metrics.commit_rejected_batches.inc()
         suspects = [unit for unit in units if unit.is_conditional]
@@ -282,14 +282,14 @@ class Committer:
             others = []
         await asyncio.gather(*[self._until_answered([unit]) for unit in suspects + others])
 
-    async def _until_answered(self, units: list[_Unit]) -> bool:
+    async def _until_answered(self, units: list[_PendingWrite]) -> bool:
         """Send, again and again while nobody answers, until stored or past the deadline. False if a batch was refused."""
         loop = asyncio.get_running_loop()
         pause = 0.02
         while units:
             try:
                 stored = await self._send(units)
-            except (Lost, TimeoutError, EngineUnavailable) as exc:
+            except (ConnectionLost, TimeoutError, EngineUnavailable) as exc:
                 metrics.commit_retries.inc()
                 for unit in units:
                     unit.may_be_stored = True
@@ -311,25 +311,25 @@ class Committer:
             return True
         return True
 
-    async def _found_stored(self, unit: _Unit, refusal: Exception) -> Sequence[Stored] | Exception:
+    async def _found_stored(self, unit: _PendingWrite, refusal: Exception) -> Sequence[PublishAck] | Exception:
         """What an earlier try stored may be refused for that very reason: a batch with known ids is, and a condition is looked at
         before the id. If all of its ids are known, the unit is stored already."""
         if not (unit.may_be_stored or (len(unit.drafts) > 1 and isinstance(refusal, EngineRefused))):
             return refusal
-        places: list[Stored] = []
+        places: list[PublishAck] = []
         for draft in unit.drafts:
             # A known id is looked up before this refusal, so the answer is the place or an error, and nothing is stored.
-            probe = Draft(draft.subject, b"", draft.id, _NEVER)
+            probe = PendingMessage(draft.subject, b"", draft.id, _NEVER)
             try:
-                [[place]] = await self._send([_Unit((probe,), 0, unit.give_up_at)])
-            except (Lost, TimeoutError, EngineUnavailable) as exc:
+                [[place]] = await self._send([_PendingWrite((probe,), 0, unit.give_up_at)])
+            except (ConnectionLost, TimeoutError, EngineUnavailable) as exc:
                 return self._too_late(exc)
             except PostroadError:
                 return refusal
-            places.append(Stored(place.sequence, is_duplicate=not unit.may_be_stored))
+            places.append(PublishAck(place.sequence, is_duplicate=not unit.may_be_stored))
         return places
 
-    def _fail(self, units: list[_Unit], problem: PostroadError) -> None:
+    def _fail(self, units: list[_PendingWrite], problem: PostroadError) -> None:
         for unit in units:
             self._settle(unit, problem)
 
@@ -337,11 +337,11 @@ class Committer:
         await asyncio.sleep(seconds)
         try:
             async with asyncio.timeout_at(give_up_at):
-                await self._link.wait_up()
+                await self._connection.wait_up()
         except TimeoutError:
             return
 
-    def _still_in_time(self, units: list[_Unit], now: float, cause: Exception) -> list[_Unit]:
+    def _still_in_time(self, units: list[_PendingWrite], now: float, cause: Exception) -> list[_PendingWrite]:
         late = [unit for unit in units if unit.give_up_at <= now]
         for unit in late:
             self._settle(unit, self._too_late(cause))
@@ -353,7 +353,7 @@ class Committer:
         problem.__cause__ = cause
         return problem
 
-    def _settle(self, unit: _Unit, outcome: Sequence[Stored] | Exception) -> None:
+    def _settle(self, unit: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         self._backlog.give_back(unit.size)
         if unit.future.done():  # cancelled: the caller no longer wants to know
             return
@@ -362,21 +362,21 @@ class Committer:
         else:
             unit.future.set_result(outcome)
 
-    async def _send(self, units: list[_Unit]) -> list[Sequence[Stored]]:
+    async def _send(self, units: list[_PendingWrite]) -> list[Sequence[PublishAck]]:
         """One try: a single publish, or one atomic batch written in one piece."""
         drafts = [draft for unit in units for draft in unit.drafts]
-        reply, answered = self._link.expect()
+        reply, answered = self._connection.expect()
         commands = self._encode_single(drafts[0], reply) if len(drafts) == 1 else self._encode_batch(drafts, reply)
         try:
-            self._link.send(commands)
+            self._connection.send(commands)
             try_until = asyncio.get_running_loop().time() + self._policy.try_seconds
             async with asyncio.timeout_at(min(try_until, units[-1].give_up_at)):
                 answer = await answered
         finally:
-            self._link.forget(reply)
+            self._connection.forget(reply)
         return self._stored(units, answer)
 
-    def _stored(self, units: list[_Unit], answer: Reply) -> list[Sequence[Stored]]:
+    def _stored(self, units: list[_PendingWrite], answer: Reply) -> list[Sequence[PublishAck]]:
         """What an answer says. Raises EngineUnavailable, or what the engine refused it for."""
         count = sum(len(unit.drafts) for unit in units)
         if answer.status == "503":
@@ -390,15 +390,15 @@ class Committer:
         if count == 1:
             metrics.stored_alone.inc()
             # A duplicate of our own earlier try is no duplicate to the caller.
-            return [(Stored(ack.seq, ack.duplicate and not units[0].may_be_stored),)]
+            return [(PublishAck(ack.seq, ack.duplicate and not units[0].may_be_stored),)]
         metrics.stored_in_batch.inc(count)
         metrics.commit_batch_size.observe(count)
         return _share_out(units, ack.seq - count + 1)
 
-    def _encode_single(self, draft: Draft, reply: str) -> bytes:
+    def _encode_single(self, draft: PendingMessage, reply: str) -> bytes:
         return publish_command(draft.subject, reply, f"Nats-Msg-Id: {draft.id}\r\n{draft.headers}", draft.payload)
 
-    def _encode_batch(self, drafts: list[Draft], reply: str) -> bytes:
+    def _encode_batch(self, drafts: list[PendingMessage], reply: str) -> bytes:
         batch = f"Nats-Batch-Id: {self._batch_ids()}\r\nNats-Batch-Sequence: "
         last = len(drafts)
         commands = [
@@ -411,11 +411,11 @@ class Committer:
         return b"".join(commands)
 
 
-def _share_out(units: list[_Unit], first: int) -> list[Sequence[Stored]]:
+def _share_out(units: list[_PendingWrite], first: int) -> list[Sequence[PublishAck]]:
     """A batch is stored without gaps, so its first sequence gives everyone's."""
-    shares: list[Sequence[Stored]] = []
+    shares: list[Sequence[PublishAck]] = []
     for unit in units:
-        shares.append(tuple(Stored(first + index) for index in range(len(unit.drafts))))
+        shares.append(tuple(PublishAck(first + index) for index in range(len(unit.drafts))))
         first += len(unit.drafts)
     return shares
 
@@ -423,14 +423,14 @@ def _share_out(units: list[_Unit], first: int) -> list[Sequence[Stored]]:
 class Committers:
     """The process's committers, one per stream, made when first needed. An idle one costs a few hundred bytes and no task."""
 
-    def __init__(self, link: Link, policy: CommitPolicy, backlog: Backlog) -> None:
-        self._link, self._policy, self._backlog = link, policy, backlog
+    def __init__(self, connection: Connection, policy: CommitPolicy, backlog: WriteBufferLimit) -> None:
+        self._connection, self._policy, self._backlog = connection, policy, backlog
         self._by_stream: dict[str, Committer] = {}
 
     def of(self, stream: str) -> Committer:
         found = self._by_stream.get(stream)
         if found is None:
-            found = self._by_stream[stream] = Committer(self._link, stream, self._policy, self._backlog)
+            found = self._by_stream[stream] = Committer(self._connection, stream, self._policy, self._backlog)
         return found
 
     def forget(self, stream: str, problem: PostroadError | None = None) -> None:

@@ -32,7 +32,7 @@ log = structlog.get_logger("postroad.jetstream")
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSettings:
+class ConnectionSettings:
     urls: tuple[str, ...] = field(repr=False)  # with passwords
     name: str = "postroad"
     credentials_file: Path | None = None
@@ -44,7 +44,7 @@ class LinkSettings:
     has_replicas: bool = False  # streams have copies, and who answers a direct get may lag behind the leader (`log.py`)
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection went away before the answer came: the request may or may not have been carried out."""
 
 
@@ -61,8 +61,8 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Link:
-    settings: LinkSettings
+class Connection:
+    settings: ConnectionSettings
     _nc: Client = field(init=False)
     _prefix: str = field(init=False)
     _awaited: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)
@@ -181,7 +181,7 @@ class Link:
         lost, self._awaited = self._awaited, {}
         for future in lost.values():
             if not future.done():
-                future.set_exception(Lost())
+                future.set_exception(ConnectionLost())
         for queue in self._streamed.values():
             queue.put_nowait(None)
         if not self._is_closing:
@@ -208,7 +208,7 @@ class Link:
         encodes and flushes message by message: for a batch of 128 that costs five times as much (decision 0004). Raises Lost."""
         connection = self._nc
         if connection.is_closed:
-            raise Lost
+            raise ConnectionLost
         connection._pending.append(commands)
         connection._pending_data_size += len(commands)
         if is_urgent:
@@ -230,7 +230,7 @@ class Link:
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """A reply subject and the future of its answer, which is Lost if the connection goes away first."""
         if not self._up.is_set():
-            raise Lost
+            raise ConnectionLost
         subject = f"{self._prefix}{self._next():x}"
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._awaited[subject] = future
@@ -239,7 +239,7 @@ class Link:
     def expect_many(self) -> tuple[str, "asyncio.Queue[Reply | None]"]:
         """As `expect`, for a request that many messages answer. None in the queue: the connection was lost."""
         if not self._up.is_set():
-            raise Lost
+            raise ConnectionLost
         subject = f"{self._prefix}{self._next():x}"
         queue: asyncio.Queue[Reply | None] = asyncio.Queue()
         self._streamed[subject] = queue
@@ -291,7 +291,7 @@ class Link:
                     problem = failure.description
                 else:
                     problem = "no responders"
-            except (Lost, TimeoutError):
+            except (ConnectionLost, TimeoutError):
                 pass
             if loop.time() + pause > give_up:
                 raise EngineUnavailable(f"the engine did not carry out {call.split('.')[0].lower()}: {problem}", retry_after=1)
@@ -319,7 +319,7 @@ class Link:
         """
         subscription = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
-        async def hear_out() -> None:
+        async def drain() -> None:
             if not self.is_up:
                 return
             self.send(b"UNSUB %d\r\n" % subscription._id)  # nats-py, if it did this, would hear no more
@@ -327,7 +327,7 @@ class Link:
             await subscription._pending_queue.join()
 
         async def stop() -> None:
-            ending = asyncio.create_task(hear_out())
+            ending = asyncio.create_task(drain())
             ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # an end is an end
             try:
                 await asyncio.wait({ending}, timeout=_DRAIN_SECONDS)

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec
-from postroad.jetstream.pull_consumer import ACK, Delivered, WorkQueue, ensure_work_consumer, nak
+from postroad.jetstream.pull_consumer import ACK, Delivery, PullConsumer, ensure_work_consumer, nak
 from postroad.kernel.errors import PostroadError
 
 _AT_ONCE = 8
@@ -27,19 +27,19 @@ def work_stream(stream: str, subject: str, replicas: int) -> StreamSpec:
     return StreamSpec(stream, (f"{subject}.>",), options)
 
 
-class WorkStream(Generic[Thing]):
+class DurableWorker(Generic[Thing]):
     """`read` says what a message is about, None if it is nothing that can be done: then it is dropped."""
 
-    def __init__(self, link: Link, spec: StreamSpec, consumer: str, read: Callable[[bytes], Thing | None]) -> None:
-        self._link, self._stream, self._subject = link, spec.name, spec.subjects[0]
+    def __init__(self, connection: Connection, spec: StreamSpec, consumer: str, read: Callable[[bytes], Thing | None]) -> None:
+        self._connection, self._stream, self._subject = connection, spec.name, spec.subjects[0]
         self._consumer, self._read = consumer, read
 
     async def consume(self, work: Callable[[Thing], Awaitable[object]]) -> None:
         """Do what is asked for, until cancelled. Messages about one thing are one piece of work; one that fails comes again."""
-        await ensure_work_consumer(self._link, self._stream, self._consumer, self._subject)
-        queue = WorkQueue(self._link, self._stream, self._consumer)
+        await ensure_work_consumer(self._connection, self._stream, self._consumer, self._subject)
+        queue = PullConsumer(self._connection, self._stream, self._consumer)
         while True:
-            taken: list[Delivered] = []
+            taken: list[Delivery] = []
             try:
                 taken = await queue.pull(_AT_ONCE, _WAIT_SECONDS)
                 await queue.settle_without_answer([(one.delivery, nak(_LEASE_MS)) for one in taken])
@@ -52,14 +52,14 @@ class WorkStream(Generic[Thing]):
                 log.warning("work_waits", stream=self._stream, code=problem.code)
                 await asyncio.sleep(0.5)
 
-    def _by_thing(self, taken: list[Delivered]) -> dict[Thing | None, list[Delivered]]:
-        groups: dict[Thing | None, list[Delivered]] = {}
+    def _by_thing(self, taken: list[Delivery]) -> dict[Thing | None, list[Delivery]]:
+        groups: dict[Thing | None, list[Delivery]] = {}
         for one in taken:
             groups.setdefault(self._read(one.payload), []).append(one)
         return groups
 
     async def _do(
-        self, queue: WorkQueue, thing: Thing | None, some: list[Delivered], work: Callable[[Thing], Awaitable[object]]
+        self, queue: PullConsumer, thing: Thing | None, some: list[Delivery], work: Callable[[Thing], Awaitable[object]]
     ) -> None:
         verdict = ACK
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from postroad.jetstream.api_errors import CONSUMER_NOT_FOUND, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiFailure, translate
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import EngineRefused
 
 
@@ -65,20 +65,20 @@ def _info(answer: bytes) -> StreamInfo:
     return StreamInfo(decoded.config, decoded.state)
 
 
-async def ensure_stream(link: Link, spec: StreamSpec) -> StreamInfo:
+async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
     """Make the stream be as `spec` says. Raises EngineRefused when the server did not take an option."""
     config = spec.as_config()
     try:
-        info = _info(await link.api(f"STREAM.CREATE.{spec.name}", config))
+        info = _info(await connection.api(f"STREAM.CREATE.{spec.name}", config))
     except ApiFailure as failure:
         if failure.error.err_code != STREAM_NAME_IN_USE:
             raise translate(failure.error) from failure
-        info = _info(await link.call(f"STREAM.UPDATE.{spec.name}", config))
+        info = _info(await connection.call(f"STREAM.UPDATE.{spec.name}", config))
     _compare(spec.name, config, info.config)
     return info
 
 
-async def ensure_consumer(link: Link, stream: str, name: str, config: Mapping[str, object]) -> None:
+async def ensure_consumer(connection: Connection, stream: str, name: str, config: Mapping[str, object]) -> None:
     """A durable pull consumer, made or changed to be as `config` says."""
     wanted = {
         "durable_name": name,
@@ -88,7 +88,7 @@ async def ensure_consumer(link: Link, stream: str, name: str, config: Mapping[st
         "replay_policy": "instant",
         **config,
     }
-    answer = await link.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
+    answer = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
     _compare(f"{stream}/{name}", wanted, msgspec.json.decode(answer)["config"])
 
 
@@ -103,10 +103,10 @@ def _compare(name: str, wanted: Mapping[str, object], got: Mapping[str, Any]) ->
             )
 
 
-async def stream_info(link: Link, name: str) -> StreamInfo | None:
+async def stream_info(connection: Connection, name: str) -> StreamInfo | None:
     """None if there is no such stream."""
     try:
-        return _info(await link.api(f"STREAM.INFO.{name}"))
+        return _info(await connection.api(f"STREAM.INFO.{name}"))
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return None
@@ -130,12 +130,12 @@ class _ListAnswer(msgspec.Struct):
 _decode_list = msgspec.json.Decoder(_ListAnswer).decode
 
 
-async def stream_states(link: Link) -> dict[str, StreamState]:
+async def stream_states(connection: Connection) -> dict[str, StreamState]:
     """Of all streams that there are, some hundreds with each request."""
     found: dict[str, StreamState] = {}
     offset = 0
     while True:
-        answer = _decode_list(await link.call("STREAM.LIST", {"offset": offset}))
+        answer = _decode_list(await connection.call("STREAM.LIST", {"offset": offset}))
         page = answer.streams or []
         found |= {one.config.name: one.state for one in page}
         offset += len(page)
@@ -153,19 +153,19 @@ class ConsumerState(msgspec.Struct, frozen=True):
 _decode_consumer = msgspec.json.Decoder(ConsumerState).decode
 
 
-async def consumer_state(link: Link, stream: str, name: str) -> ConsumerState | None:
+async def consumer_state(connection: Connection, stream: str, name: str) -> ConsumerState | None:
     try:
-        return _decode_consumer(await link.api(f"CONSUMER.INFO.{stream}.{name}"))
+        return _decode_consumer(await connection.api(f"CONSUMER.INFO.{stream}.{name}"))
     except ApiFailure as failure:
         if failure.error.err_code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
             return None
         raise translate(failure.error) from failure
 
 
-async def delete_stream(link: Link, name: str) -> bool:
+async def delete_stream(connection: Connection, name: str) -> bool:
     """False if there was none."""
     try:
-        await link.api(f"STREAM.DELETE.{name}")
+        await connection.api(f"STREAM.DELETE.{name}")
         return True
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
@@ -173,18 +173,18 @@ async def delete_stream(link: Link, name: str) -> bool:
         raise translate(failure.error) from failure
 
 
-async def pause_consumer(link: Link, stream: str, consumer: str, *, is_paused: bool) -> None:
+async def pause_consumer(connection: Connection, stream: str, consumer: str, *, is_paused: bool) -> None:
     """While it is paused the engine delivers nothing from it; what is settled meanwhile is settled."""
     until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
-    await link.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
+    await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
 
 
-async def purge_stream(link: Link, name: str, subject: str | None = None, *, before: int | None = None) -> int:
+async def purge_stream(connection: Connection, name: str, subject: str | None = None, *, before: int | None = None) -> int:
     """How many messages were removed, of one subject or pattern if it is named, `before` a sequence if it is given; none if there
     is no such stream."""
     body = {**({"filter": subject} if subject else {}), **({"seq": before} if before else {})}
     try:
-        answer = await link.api(f"STREAM.PURGE.{name}", body, timeout=30)
+        answer = await connection.api(f"STREAM.PURGE.{name}", body, timeout=30)
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0
@@ -205,21 +205,23 @@ _decode_subjects = msgspec.json.Decoder(_SubjectsAnswer).decode
 _BEYOND = 2**31  # of all subjects: what comes is how many there are, and none of them
 
 
-async def subjects_of(link: Link, name: str, pattern: str) -> list[str]:
+async def subjects_of(connection: Connection, name: str, pattern: str) -> list[str]:
     """The subjects of a stream that fit a pattern and have messages."""
     found: list[str] = []
     while True:
-        answer = _decode_subjects(await link.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": len(found)}))
+        answer = _decode_subjects(
+            await connection.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": len(found)})
+        )
         page = list(answer.state.subjects or ())
         found += page
         if not page or len(found) >= answer.total:
             return found
 
 
-async def count_subjects(link: Link, name: str, pattern: str) -> int:
+async def count_subjects(connection: Connection, name: str, pattern: str) -> int:
     """How many subjects of a stream fit a pattern and have messages, without their names; 0 if there is no such stream."""
     try:
-        answer = await link.api(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": _BEYOND})
+        answer = await connection.api(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": _BEYOND})
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
-from postroad.jetstream.connection import Link, Lost
+from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.errors import EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
@@ -33,11 +33,11 @@ _LAST_WORD_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 
 ACK = b"+ACK"
-_NONSENSE = b'{"batch": "none"}'  # not a number: refused by every version, and sent nothing for
+_INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: refused by every version, and sent nothing for
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryRef:
     """The numbers of one delivery of one message: all that is needed to settle it."""
 
     stream_sequence: int
@@ -47,18 +47,18 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    delivery: Delivery
+class Delivery:
+    delivery: DeliveryRef
     payload: bytes
 
 
-def _delivery_of(ack_subject: str) -> Delivery:
+def _delivery_of(ack_subject: str) -> DeliveryRef:
     """`$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers may put two words
     before the stream and one at the end."""
     words = ack_subject.split(".")
     first = 4 if len(words) == 9 else 6
     attempt, stream_sequence, consumer_sequence, stored_at = words[first : first + 4]
-    return Delivery(int(stream_sequence), int(consumer_sequence), int(attempt), int(stored_at))
+    return DeliveryRef(int(stream_sequence), int(consumer_sequence), int(attempt), int(stored_at))
 
 
 def nak(delay_ms: int) -> bytes:
@@ -66,7 +66,7 @@ def nak(delay_ms: int) -> bytes:
     return b'-NAK {"delay": %d}' % (delay_ms * 1_000_000) if delay_ms > 0 else b"-NAK"
 
 
-async def ensure_work_consumer(link: Link, stream: str, name: str, subject: str) -> None:
+async def ensure_work_consumer(connection: Connection, stream: str, name: str, subject: str) -> None:
     """`ack_wait` only matters between a delivery and its lease: it brings back what a dying process had in hand."""
     config = {
         "filter_subject": subject,
@@ -75,7 +75,7 @@ async def ensure_work_consumer(link: Link, stream: str, name: str, subject: str)
         "max_ack_pending": -1,
         "max_waiting": 10_000,
     }
-    await ensure_consumer(link, stream, name, config)
+    await ensure_consumer(connection, stream, name, config)
 
 
 class _Puller:
@@ -84,20 +84,20 @@ class _Puller:
     def __init__(self, want: int, give_up_at: float) -> None:
         self.want = want
         self.give_up_at = give_up_at
-        self.got: list[Delivered] = []
+        self.got: list[Delivery] = []
         self.has_been_asked_for = False
-        self.future: asyncio.Future[list[Delivered]] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
 
     @property
     def is_served(self) -> bool:
         return len(self.got) >= self.want
 
 
-class WorkQueue:
+class PullConsumer:
     """Leases and settles the messages of one consumer."""
 
-    def __init__(self, link: Link, stream: str, consumer: str) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
+        self._connection = connection
         self._stream = stream
         self.consumer = consumer
         self._ended_by: PostroadError | None = None
@@ -113,7 +113,7 @@ class WorkQueue:
 
     # Pulling
 
-    async def pull(self, want: int, wait_seconds: float) -> list[Delivered]:
+    async def pull(self, want: int, wait_seconds: float) -> list[Delivery]:
         """Up to `want` messages: those that are ready now, or the first to become so within `wait_seconds`.
 
         They must be leased or released by the caller at once. Raises EngineUnavailable.
@@ -137,8 +137,8 @@ class WorkQueue:
     async def _run(self) -> None:
         try:
             self._inbox_name = f"_INBOX.{new_id()}"
-            stop = await self._link.subscribe(self._inbox_name, self._heard, last_word=self._last_word)
-            forget = self._link.on_reconnect(self._start_over)
+            stop = await self._connection.subscribe(self._inbox_name, self._heard, last_word=self._barrier)
+            forget = self._connection.on_reconnect(self._start_over)
             try:
                 while await self._somebody_waits():
                     await self._ask()
@@ -160,14 +160,14 @@ class WorkQueue:
             self._is_wake_open = False
             self._loop = asyncio.create_task(self._run()) if self._pullers else None  # somebody came as this was ending
 
-    async def _last_word(self) -> None:
+    async def _barrier(self) -> None:
         """Return when no message can come any more of those that the engine was asked for.
 
         Whatever a consumer sends goes through one line, and what it refuses is said there, too: the refusal of a request that
         means nothing comes behind the last message that it had chosen us for.
         """
-        with contextlib.suppress(Lost, TimeoutError):
-            await self._link.request(self._next, _NONSENSE, timeout=_LAST_WORD_SECONDS)
+        with contextlib.suppress(ConnectionLost, TimeoutError):
+            await self._connection.request(self._next, _INVALID_PULL_REQUEST, timeout=_LAST_WORD_SECONDS)
 
     async def _heard(self, message: Msg) -> None:
         self._inbox.put_nowait(message)
@@ -214,7 +214,7 @@ class WorkQueue:
                         received += 1
                         if received == more:  # the one asked for earlier is here at once, or will not be
                             bound.reschedule(asyncio.get_running_loop().time() + _WAKE_GRACE_SECONDS)
-                    elif status in ("404", "409", "503") or self._has_lost_touch or not self._link.is_up:
+                    elif status in ("404", "409", "503") or self._has_lost_touch or not self._connection.is_up:
                         if status == "503":
                             await self._no_responders()
                         return
@@ -265,16 +265,16 @@ class WorkQueue:
         self._answer()
 
     async def _request(self, body: dict[str, object]) -> bool:
-        if not self._link.is_up:
+        if not self._connection.is_up:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
-                    await self._link.wait_up()
-        if not self._link.is_up:
+                    await self._connection.wait_up()
+        if not self._connection.is_up:
             await self._no_responders()
             return False
         try:
-            await self._link.publish(self._next, msgspec.json.encode(body), self._inbox_name)
-        except Lost:
+            await self._connection.publish(self._next, msgspec.json.encode(body), self._inbox_name)
+        except ConnectionLost:
             await self._no_responders()
             return False
         return True
@@ -288,7 +288,7 @@ class WorkQueue:
             if status in ("408", "409", "503"):
                 self._is_wake_open = False
             return status
-        delivered = Delivered(_delivery_of(message.reply), message.data)
+        delivered = Delivery(_delivery_of(message.reply), message.data)
         self._is_wake_open = False
         for puller in self._pullers:
             if not puller.is_served:
@@ -297,7 +297,7 @@ class WorkQueue:
         await self._give_back([delivered.delivery])
         return "message"
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def _give_back(self, deliveries: Sequence[DeliveryRef]) -> None:
         """At once; or, if the connection is lost, the engine does so by itself a little later."""
         with contextlib.suppress(EngineUnavailable):
             await self.settle_without_answer([(delivery, nak(0)) for delivery in deliveries])
@@ -329,11 +329,11 @@ class WorkQueue:
 
     # Settling
 
-    def _ack_subject(self, delivery: Delivery) -> str:
+    def _ack_subject(self, delivery: DeliveryRef) -> str:
         numbers = f"{delivery.attempt}.{delivery.stream_sequence}.{delivery.consumer_sequence}.{delivery.stored_at_ns}"
         return f"{self._acks}{numbers}.0"
 
-    async def settle_without_answer(self, settled: Sequence[tuple[Delivery, bytes]]) -> None:
+    async def settle_without_answer(self, settled: Sequence[tuple[DeliveryRef, bytes]]) -> None:
         """Send the verdicts in one piece. For leases: if one is lost, the message comes back earlier than it should.
 
         Raises EngineUnavailable when there is nobody to send them to.
@@ -341,11 +341,11 @@ class WorkQueue:
         commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), len(verdict), verdict) for one, verdict in settled]
         if commands:
             try:
-                self._link.send(b"".join(commands))
-            except Lost as exc:
+                self._connection.send(b"".join(commands))
+            except ConnectionLost as exc:
                 raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
-    async def settle(self, settled: Sequence[tuple[Delivery, bytes]], *, deadline_seconds: float = 10.0) -> None:
+    async def settle(self, settled: Sequence[tuple[DeliveryRef, bytes]], *, deadline_seconds: float = 10.0) -> None:
         """Send the verdicts and return once the engine has stored them all; saying a thing twice is harmless.
 
         Raises EngineUnavailable: then each may or may not be settled.
@@ -359,9 +359,9 @@ class WorkQueue:
                 raise self._ended_by
             try:
                 async with asyncio.timeout_at(give_up):
-                    await self._link.wait_up()
+                    await self._connection.wait_up()
                     left = [one for one in await self._settle_once(left) if not await self._is_removed(one)]
-            except (Lost, TimeoutError):
+            except (ConnectionLost, TimeoutError):
                 pass
             if left:
                 if loop.time() + pause > give_up:
@@ -369,17 +369,17 @@ class WorkQueue:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
 
-    async def _is_removed(self, settled: tuple[Delivery, bytes]) -> bool:
+    async def _is_removed(self, settled: tuple[DeliveryRef, bytes]) -> bool:
         """An ack that is not confirmed is of a delivery that the engine forgot in a crash: the message would be delivered again,
         although its consumer is done with it. So it is taken out of the stream itself; nothing to find there is as good."""
         delivery, verdict = settled
         if verdict != ACK:
             return False
         try:
-            entry = await stream_reader.at(self._link, self._stream, delivery.stream_sequence)
+            entry = await stream_reader.at(self._connection, self._stream, delivery.stream_sequence)
             if entry is None or entry.at_ms != delivery.stored_at_ns // 1_000_000:  # gone, or of a stream made anew
                 return True
-            await self._link.api(
+            await self._connection.api(
                 f"STREAM.MSG.DELETE.{self._stream}", {"seq": delivery.stream_sequence, "no_erase": True}, timeout=2
             )
         except ApiFailure as failure:
@@ -388,23 +388,23 @@ class WorkQueue:
             return False
         return True
 
-    async def _settle_once(self, settled: list[tuple[Delivery, bytes]]) -> list[tuple[Delivery, bytes]]:
+    async def _settle_once(self, settled: list[tuple[DeliveryRef, bytes]]) -> list[tuple[DeliveryRef, bytes]]:
         """One try. Returns those that were not confirmed."""
         commands: list[bytes] = []
         replies: list[str] = []
         answers = []
         try:
             for one, verdict in settled:
-                reply, future = self._link.expect()
+                reply, future = self._connection.expect()
                 replies.append(reply)
                 answers.append(future)
                 commands.append(
                     b"PUB %b %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), reply.encode(), len(verdict), verdict)
                 )
-            self._link.send(b"".join(commands))
+            self._connection.send(b"".join(commands))
             done, _ = await asyncio.wait(answers, timeout=_CONFIRM_SECONDS)
         finally:
             for reply in replies:
-                self._link.forget(reply)
+                self._connection.forget(reply)
         confirmed = {future for future in done if future.exception() is None and future.result().status != "503"}
         return [one for one, future in zip(settled, answers, strict=True) if future not in confirmed]

@@ -14,7 +14,7 @@ log = structlog.get_logger("postroad.jetstream")
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
-class Table(Generic[Record]):
+class ReplicatedTable(Generic[Record]):
     """Records of one type by key. Every process that opens it sees every change; who writes sees its own at once."""
 
     def __init__(self, bucket: Bucket, of: type[Record]) -> None:

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, STREAM_NOT_FOUND, ApiFailure, translate
-from postroad.jetstream.connection import Link, Lost, Reply
+from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.kernel.errors import EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
@@ -59,7 +59,7 @@ def entry_of(payload: bytes, headers: dict[str, str]) -> Entry:
 
 
 async def read(
-    link: Link, stream: str, subject: str, from_sequence: int = 1, limit: int = 256, bytes_max: int = _READ_BYTES_MAX
+    connection: Connection, stream: str, subject: str, from_sequence: int = 1, limit: int = 256, bytes_max: int = _READ_BYTES_MAX
 ) -> Page:
     """Up to `limit` entries of `subject` (a pattern is allowed) at or after `from_sequence`, in order.
 
@@ -67,39 +67,39 @@ async def read(
     is looked for message by message.
     """
     body = {"seq": max(from_sequence, 1), "batch": limit, "max_bytes": bytes_max, "next_by_subj": subject}
-    entries, headers = await _batch(link, stream, body)
+    entries, headers = await _batch(connection, stream, body)
     left = int(headers.get("Nats-Num-Pending", 0))
     following = entries[-1].sequence + 1 if entries else from_sequence
     return Page(entries, following, left)
 
 
-async def read_to(link: Link, stream: str, subject: str, from_sequence: int, end: int, limit: int = 256) -> Page:
+async def read_to(connection: Connection, stream: str, subject: str, from_sequence: int, end: int, limit: int = 256) -> Page:
     """As `read`, of a subject that is known to reach to the sequence `end`: a replica that lacks it is asked again.
 
     Raises EngineUnavailable also if it goes on lacking it.
     """
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + link.settings.request_timeout
+    give_up = loop.time() + connection.settings.request_timeout
     while True:
-        page = await read(link, stream, subject, from_sequence, limit)
-        if not page.is_end or page.next_sequence > end or not link.settings.has_replicas:
+        page = await read(connection, stream, subject, from_sequence, limit)
+        if not page.is_end or page.next_sequence > end or not connection.settings.has_replicas:
             return page
         if loop.time() > give_up:
             raise EngineUnavailable(f"the replica of {stream} that answers is behind", retry_after=1)
         await asyncio.sleep(_LAG_SECONDS)
 
 
-async def newest(link: Link, stream: str, subjects: Sequence[str]) -> list[Entry]:
+async def newest(connection: Connection, stream: str, subjects: Sequence[str]) -> list[Entry]:
     """The newest entry of each of these subjects, as they were at one moment; in the order of their sequences.
 
     What was stored under the first of them before this was called is among them.
     """
-    if not link.settings.has_replicas:
-        return await _newest(link, stream, subjects)
+    if not connection.settings.has_replicas:
+        return await _newest(connection, stream, subjects)
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + link.settings.request_timeout
+    give_up = loop.time() + connection.settings.request_timeout
     while True:
-        held_against, entries = await asyncio.gather(last(link, stream, subjects[0]), _newest(link, stream, subjects))
+        held_against, entries = await asyncio.gather(last(connection, stream, subjects[0]), _newest(connection, stream, subjects))
         if held_against is None or any(entry.sequence >= held_against.sequence for entry in entries):
             return entries
         if loop.time() > give_up:
@@ -107,48 +107,48 @@ async def newest(link: Link, stream: str, subjects: Sequence[str]) -> list[Entry
         await asyncio.sleep(_LAG_SECONDS)
 
 
-async def _newest(link: Link, stream: str, subjects: Sequence[str]) -> list[Entry]:
-    entries, _ = await _batch(link, stream, {"multi_last": list(subjects), "max_bytes": _READ_BYTES_MAX * len(subjects)})
+async def _newest(connection: Connection, stream: str, subjects: Sequence[str]) -> list[Entry]:
+    entries, _ = await _batch(connection, stream, {"multi_last": list(subjects), "max_bytes": _READ_BYTES_MAX * len(subjects)})
     return entries
 
 
-async def _batch(link: Link, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
+async def _batch(connection: Connection, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
     """The entries that answer a batched direct get, and the headers of its end."""
     entries: list[Entry] = []
     try:
-        inbox, answers = link.expect_many()
+        inbox, answers = connection.expect_many()
         try:
-            await link.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body), inbox)
-            async with asyncio.timeout(link.settings.request_timeout):
+            await connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body), inbox)
+            async with asyncio.timeout(connection.settings.request_timeout):
                 while True:
                     answer = await answers.get()
                     if answer is None:
-                        raise Lost
+                        raise ConnectionLost
                     headers = answer.headers or {}
                     if "Status" in headers:
                         break
                     entries.append(entry_of(answer.data, headers))
         finally:
-            link.forget(inbox)
-    except (Lost, TimeoutError) as exc:
+            connection.forget(inbox)
+    except (ConnectionLost, TimeoutError) as exc:
         raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from exc
     if headers["Status"] not in ("204", "404"):  # the end of the batch, or nothing there
         raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
     return entries, headers
 
 
-async def last(link: Link, stream: str, subject: str) -> Entry | None:
+async def last(connection: Connection, stream: str, subject: str) -> Entry | None:
     """The newest entry of one subject (a pattern is allowed), None if there is none."""
-    if link.settings.has_replicas:
-        return await _of_leader(link, stream, {"last_by_subj": subject})
-    return _entry_or_none(await _direct(link, f"{stream}.{subject}", b""))
+    if connection.settings.has_replicas:
+        return await _of_leader(connection, stream, {"last_by_subj": subject})
+    return _entry_or_none(await _direct(connection, f"{stream}.{subject}", b""))
 
 
-async def at(link: Link, stream: str, sequence: int) -> Entry | None:
+async def at(connection: Connection, stream: str, sequence: int) -> Entry | None:
     """The entry with this sequence, None if there is none."""
-    if link.settings.has_replicas:
-        return await _of_leader(link, stream, {"seq": sequence})
-    return _entry_or_none(await _direct(link, stream, msgspec.json.encode({"seq": sequence})))
+    if connection.settings.has_replicas:
+        return await _of_leader(connection, stream, {"seq": sequence})
+    return _entry_or_none(await _direct(connection, stream, msgspec.json.encode({"seq": sequence})))
 
 
 class _Kept(msgspec.Struct):
@@ -166,10 +166,10 @@ class _KeptAnswer(msgspec.Struct):
 _decode_kept = msgspec.json.Decoder(_KeptAnswer).decode
 
 
-async def _of_leader(link: Link, stream: str, body: dict[str, object]) -> Entry | None:
+async def _of_leader(connection: Connection, stream: str, body: dict[str, object]) -> Entry | None:
     """What the stream's leader has: dearer than a direct get, which any replica answers."""
     try:
-        kept = _decode_kept(await link.api(f"STREAM.MSG.GET.{stream}", body)).message
+        kept = _decode_kept(await connection.api(f"STREAM.MSG.GET.{stream}", body)).message
     except ApiFailure as failure:
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return None
@@ -185,18 +185,18 @@ def _headers(block: bytes) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
-async def _direct(link: Link, what: str, body: bytes) -> Reply:
+async def _direct(connection: Connection, what: str, body: bytes) -> Reply:
     """A read may be repeated freely, so one that met a lost connection or a missing leader is, until the time-out."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + link.settings.request_timeout
+    give_up = loop.time() + connection.settings.request_timeout
     while True:
         try:
             async with asyncio.timeout_at(give_up):
-                await link.wait_up()
-                answer = await link.request(f"$JS.API.DIRECT.GET.{what}", body)
+                await connection.wait_up()
+                answer = await connection.request(f"$JS.API.DIRECT.GET.{what}", body)
             if answer.status != "503":
                 return answer
-        except (Lost, TimeoutError):
+        except (ConnectionLost, TimeoutError):
             pass
         if loop.time() + 0.05 > give_up:
             raise EngineUnavailable(f"reading {what.split('.')[0]} was not answered", retry_after=1)

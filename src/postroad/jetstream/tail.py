@@ -13,7 +13,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from postroad.jetstream import metrics, stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry, entry_of
 from postroad.kernel.errors import EngineUnavailable
 
@@ -47,19 +47,25 @@ class Tail:
     """
 
     def __init__(
-        self, link: Link, source: Source, after: int, deliver: Callable[[Entry], Awaitable[None]], *, look_every: float = 5.0
+        self,
+        connection: Connection,
+        source: Source,
+        after: int,
+        deliver: Callable[[Entry], Awaitable[None]],
+        *,
+        look_every: float = 5.0,
     ) -> None:
         self.position = after
         self.seen_at: float | None = None
         self.caught_up = asyncio.Event()  # set once the log was read to its end
-        self._link, self._source, self._deliver, self._look_every = link, source, deliver, look_every
+        self._connection, self._source, self._deliver, self._look_every = connection, source, deliver, look_every
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue(maxsize=4096)
         self._must_look = False
         self._looked_at = 0.0
 
     async def run(self) -> None:
-        stop = await self._link.subscribe(LIVE + self._source.subject, self._heard)
-        stop_listening = self._link.on_reconnect(self.look_soon)
+        stop = await self._connection.subscribe(LIVE + self._source.subject, self._heard)
+        stop_listening = self._connection.on_reconnect(self.look_soon)
         try:
             await self._look()
             while True:
@@ -110,10 +116,10 @@ class Tail:
         while True:
             try:
                 end = await self._end()
-                page = await stream_reader.read(self._link, self._source.stream, self._source.subject, self.position + 1)
+                page = await stream_reader.read(self._connection, self._source.stream, self._source.subject, self.position + 1)
             except EngineUnavailable:
                 await asyncio.sleep(0.1)
-                await self._link.wait_up()
+                await self._connection.wait_up()
                 continue
             for entry in page.entries:
                 self.position = entry.sequence
@@ -128,20 +134,20 @@ class Tail:
     async def _end(self) -> int:
         """What must be reached to have seen everything. Who answers a read may be a replica that lags, or one that is cut off
         from the others and will hear of nothing any more: only the leader can say that there is no more."""
-        if not self._link.settings.has_replicas:
+        if not self._connection.settings.has_replicas:
             return 0
-        newest = await stream_reader.last(self._link, self._source.stream, self._source.subject)
+        newest = await stream_reader.last(self._connection, self._source.stream, self._source.subject)
         return 0 if newest is None else newest.sequence
 
 
-async def follow(link: Link, source: Source, after: int, *, ahead_max: int = 256) -> AsyncIterator[Entry]:
+async def follow(connection: Connection, source: Source, after: int, *, ahead_max: int = 256) -> AsyncIterator[Entry]:
     """The tail as an iterator, for one reader at its own pace.
 
     At most `ahead_max` entries wait for the reader; beyond that the tail stands still, drops what it hears, and reads the rest
     from the log when the reader has caught up. Memory stays bounded and nothing is skipped.
     """
     ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=ahead_max)
-    running = asyncio.create_task(Tail(link, source, after, ready.put).run())
+    running = asyncio.create_task(Tail(connection, source, after, ready.put).run())
     try:
         while True:
             coming = asyncio.ensure_future(ready.get())

@@ -3,7 +3,7 @@
 from postroad.kernel.errors import Overloaded
 
 
-class Backlog:
+class WriteBufferLimit:
     """How many bytes may wait to be stored in this process, over all streams."""
 
     def __init__(self, bytes_max: int) -> None:

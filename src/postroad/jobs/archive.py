@@ -18,11 +18,11 @@ import msgspec
 import structlog
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, purge_stream, stream_info, subjects_of
 from postroad.jobs import metrics
 from postroad.jobs.event_decoder import millis
-from postroad.jobs.page_merge import LOWEST, Key, Placed, Window, latest_of_each
+from postroad.jobs.page_merge import LOWEST, Key, KeyedJob, KeyRange, latest_of_each
 from postroad.jobs.views import JobView
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import EngineUnavailable
@@ -67,7 +67,7 @@ class Budget:
 class Archived(NamedTuple):
     """Jobs of a window. `reached`: all down to this key were looked at; None: all that there are."""
 
-    jobs: list[Placed]
+    jobs: list[KeyedJob]
     reached: Key | None
 
 
@@ -112,41 +112,41 @@ class _Remembered(Generic[V]):
 class History:
     """Reads the archive. What cannot be read in it is left out, and logged."""
 
-    def __init__(self, link: Link, clock: Clock, budget: Budget | None = None) -> None:
-        self._link, self._clock, self._budget = link, clock, budget or Budget()
+    def __init__(self, connection: Connection, clock: Clock, budget: Budget | None = None) -> None:
+        self._connection, self._clock, self._budget = connection, clock, budget or Budget()
         self._days: _Remembered[list[str]] = _Remembered(self._budget.remember_seconds, self._budget.remembered_max)
         self._ranges: _Remembered[_Range] = _Remembered(self._budget.remember_seconds, self._budget.remembered_max)
 
-    async def find(self, tenant: str, job_id: str) -> Placed | None:
+    async def find(self, tenant: str, job_id: str) -> KeyedJob | None:
         """None if the archive does not have it, or there is none. Raises EngineUnavailable."""
         if not _UUID7.fullmatch(job_id):
             return None
         at = int(job_id[:8] + job_id[9:13], 16)
         if at > self._clock() + _DAY:
             return None
-        window = Window((at + _AROUND_MS, LOWEST), (max(0, at - _AROUND_MS), LOWEST))
+        window = KeyRange((at + _AROUND_MS, LOWEST), (max(0, at - _AROUND_MS), LOWEST))
         async with self._in_time():
             if not await self._has_any(tenant):
                 return None
-            found: list[Placed] = []
+            found: list[KeyedJob] = []
             for day in _days(window):
                 chunks = [one for one in await self._chunks(tenant, day) if self._may_have(one, window)]
                 async for _, placed in self._read_all(chunks):
                     found += [one for one in placed if one.job.job_id == job_id]
             return latest_of_each(found).get(job_id)
 
-    async def page(self, tenant: str, window: Window, limit: int, fits: Callable[[JobView], bool]) -> Archived:
+    async def page(self, tenant: str, window: KeyRange, limit: int, fits: Callable[[JobView], bool]) -> Archived:
         """The newest jobs of the window that fit, at least `limit` if there are so many and the budget allows. Raises
         EngineUnavailable."""
         async with self._in_time():
             if not await self._has_any(tenant):
                 return Archived([], None)
             earliest = self._clock() - self._budget.days_back_max * _DAY
-            window = Window(window.below, max(window.above, (max(0, earliest), LOWEST)))
+            window = KeyRange(window.below, max(window.above, (max(0, earliest), LOWEST)))
             return await self._page(tenant, window, limit, fits)
 
-    async def _page(self, tenant: str, window: Window, limit: int, fits: Callable[[JobView], bool]) -> Archived:
-        taken: list[Placed] = []
+    async def _page(self, tenant: str, window: KeyRange, limit: int, fits: Callable[[JobView], bool]) -> Archived:
+        taken: list[KeyedJob] = []
         days, left = _days(window), self._budget.chunks_max
         for some in _grouped(islice(days, self._budget.days), self._budget.at_once):
             for day, chunks in zip(some, await asyncio.gather(*(self._chunks(tenant, day) for day in some)), strict=True):
@@ -162,14 +162,16 @@ class History:
         following = next(days, None)
         return Archived(taken, None if following is None else ((following + 1) * _DAY, LOWEST))
 
-    async def _of_day(self, chunks: Sequence[str], window: Window, limit: int, fits: Callable[[JobView], bool]) -> list[Placed]:
+    async def _of_day(
+        self, chunks: Sequence[str], window: KeyRange, limit: int, fits: Callable[[JobView], bool]
+    ) -> list[KeyedJob]:
         """The newest ones of a day that fit: chunks with the newest jobs first, until none can have anything newer."""
         remembered = {one: self._ranges.get(one) for one in chunks}
         fresh = {name: placed async for name, placed in self._read_all([one for one in chunks if remembered[one] is None])}
         known = [(range_ or _range_of(fresh[name]), name) for name, range_ in remembered.items()]
         waiting = sorted((pair for pair in known if _overlaps(pair[0], window)), reverse=True)
-        seen: list[Placed] = []
-        fitting: list[Placed] = []
+        seen: list[KeyedJob] = []
+        fitting: list[KeyedJob] = []
         for some in _grouped(waiting, self._budget.at_once):
             if sum(one.key >= some[0][0].newest for one in fitting) >= limit:
                 break
@@ -179,13 +181,13 @@ class History:
             fitting = [one for one in latest_of_each(seen).values() if fits(one.job)]
         return sorted(fitting, key=lambda one: one.key, reverse=True)[:limit]
 
-    async def _read_all(self, chunks: Sequence[str]) -> AsyncIterator[tuple[str, list[Placed]]]:
+    async def _read_all(self, chunks: Sequence[str]) -> AsyncIterator[tuple[str, list[KeyedJob]]]:
         for some in _grouped(chunks, self._budget.at_once):
             for name, placed in zip(some, await asyncio.gather(*map(self._read, some)), strict=True):
                 yield name, placed
 
-    async def _read(self, subject: str) -> list[Placed]:
-        entry = await stream_reader.last(self._link, STREAM, subject)
+    async def _read(self, subject: str) -> list[KeyedJob]:
+        entry = await stream_reader.last(self._connection, STREAM, subject)
         placed, problems = _jobs_of(entry.payload) if entry else ([], [])
         if problems and entry:
             metrics.history_unreadable.inc()
@@ -193,7 +195,7 @@ class History:
         self._ranges.put(subject, _range_of(placed))
         return placed
 
-    def _may_have(self, subject: str, window: Window) -> bool:
+    def _may_have(self, subject: str, window: KeyRange) -> bool:
         known = self._ranges.get(subject)
         return known is None or _overlaps(known, window)
 
@@ -201,22 +203,22 @@ class History:
         pattern = f"history.{tenant}.{_day_text(day)}.>"
         found = self._days.get(pattern)
         if found is None:
-            found = sorted(await subjects_of(self._link, STREAM, pattern))
+            found = sorted(await subjects_of(self._connection, STREAM, pattern))
             self._days.put(pattern, found)
         return found
 
     async def _has_any(self, tenant: str) -> bool:
-        info = await stream_info(self._link, STREAM)
+        info = await stream_info(self._connection, STREAM)
         if info is None or not info.state.messages:
             return False
-        return bool((await stream_reader.read(self._link, STREAM, f"history.{tenant}.>", limit=1)).entries)
+        return bool((await stream_reader.read(self._connection, STREAM, f"history.{tenant}.>", limit=1)).entries)
 
     def _in_time(self) -> "_InTime":
         return _InTime(self._budget.seconds)
 
     async def delete_all(self, tenant: str) -> None:
         """All jobs of a tenant that goes."""
-        await purge_stream(self._link, STREAM, f"history.{tenant}.>")
+        await purge_stream(self._connection, STREAM, f"history.{tenant}.>")
 
 
 class _InTime:
@@ -235,7 +237,7 @@ class _InTime:
             raise EngineUnavailable("the archive did not answer in time", retry_after=1) from exc
 
 
-def _jobs_of(payload: bytes) -> tuple[list[Placed], list[str]]:
+def _jobs_of(payload: bytes) -> tuple[list[KeyedJob], list[str]]:
     """Those that can be read, and what is wrong with the others."""
     try:
         chunk = _chunk.decode(payload)
@@ -247,22 +249,22 @@ def _jobs_of(payload: bytes) -> tuple[list[Placed], list[str]]:
     for raw in chunk.jobs:
         try:
             job = msgspec.structs.replace(_job.decode(raw), archived=True)
-            placed.append(Placed((millis(job.created_at), job.job_id), job))
+            placed.append(KeyedJob((millis(job.created_at), job.job_id), job))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as problem:
             problems.append(str(problem))
     return placed, problems
 
 
-def _range_of(placed: Sequence[Placed]) -> _Range:
+def _range_of(placed: Sequence[KeyedJob]) -> _Range:
     keys = [one.key for one in placed]
     return _Range(max(keys), min(keys)) if keys else _NOTHING
 
 
-def _overlaps(range_: _Range, window: Window) -> bool:
+def _overlaps(range_: _Range, window: KeyRange) -> bool:
     return range_ != _NOTHING and range_.newest > window.above and range_.oldest < window.below
 
 
-def _days(window: Window) -> Iterator[int]:
+def _days(window: KeyRange) -> Iterator[int]:
     """The days of the window, counted from 1970, the latest first."""
     last = window.below[0] if window.below[1] != LOWEST else window.below[0] - 1
     return iter(range(last // _DAY, window.above[0] // _DAY - 1, -1))

@@ -4,24 +4,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from postroad.http.routing import Route
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jobs.archive import Budget, History
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
-from postroad.jobs.rpc import FrontDesk, Inquirer
-from postroad.jobs.service import JobBoard
+from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
+from postroad.jobs.service import JobService
 from postroad.kernel.clock import Clock
-from postroad.kernel.task_group import together
+from postroad.kernel.task_group import run_together
 
 
 class Jobs:
     """`folder` is for the files of the projection, and for nothing else."""
 
-    def __init__(self, link: Link, clock: Clock, folder: Path, keep_days: int, archive: Budget | None = None) -> None:
-        self.projection = Projection(link, clock, folder, keep_days)
-        self._history = History(link, clock, archive)
-        self.board = JobBoard(Inquirer(link), self._history)
-        self._desk = FrontDesk(link, self.projection, clock)
+    def __init__(self, connection: Connection, clock: Clock, folder: Path, keep_days: int, archive: Budget | None = None) -> None:
+        self.projection = Projection(connection, clock, folder, keep_days)
+        self._history = History(connection, clock, archive)
+        self.board = JobService(JobsRpcClient(connection), self._history)
+        self._desk = JobsRpcServer(connection, self.projection, clock)
 
     def table(self) -> Sequence[Route]:
         """For gateways. They ask whoever leads."""
@@ -33,4 +33,4 @@ class Jobs:
 
     async def lead(self) -> None:
         """Follow `JOBS` and answer, until cancelled. For one process at a time; two for a moment do no harm."""
-        await together(self.projection.run(), self._desk.run())
+        await run_together(self.projection.run(), self._desk.run())

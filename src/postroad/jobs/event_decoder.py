@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.rules import JobStatus, Purge, Step, Told
+from postroad.jobs.rules import JobStatus, JobTransition, Purge, Step
 from postroad.telemetry.event_types import (
     JobDead,
     JobDone,
@@ -54,9 +54,9 @@ def _parsed(text: str) -> int:
     return at
 
 
-def _queued(event: JobQueued, at: int) -> Told:
+def _queued(event: JobQueued, at: int) -> JobTransition:
     due_at = min(at + event.delay_ms, LATEST_MS) if event.delay_ms > 0 else 0
-    return Told(
+    return JobTransition(
         event.tenant,
         event.job_id,
         event.queue,
@@ -68,39 +68,39 @@ def _queued(event: JobQueued, at: int) -> Told:
     )
 
 
-def _leased(event: JobLeased, at: int) -> Told:
+def _leased(event: JobLeased, at: int) -> JobTransition:
     return _told(event, Step(False, event.attempt, _LEASED, at, "leased", 0, millis(event.lease_until)))
 
 
-def _extended(event: JobExtended, at: int) -> Told:
+def _extended(event: JobExtended, at: int) -> JobTransition:
     return _told(event, Step(False, event.attempt, _EXTENDED, at, "leased", 0, millis(event.lease_until)))
 
 
-def _requeued(event: JobRequeued, at: int) -> Told:
+def _requeued(event: JobRequeued, at: int) -> JobTransition:
     return _told(event, Step(False, event.attempt, _REQUEUED, at, "queued"), event.reason)
 
 
-def _retried(event: JobRetried, at: int) -> Told:
+def _retried(event: JobRetried, at: int) -> JobTransition:
     return _told(event, Step(False, event.attempt, _RETRIED, at, "retrying", millis(event.next_at)), event.reason)
 
 
-def _done(event: JobDone, at: int) -> Told:
+def _done(event: JobDone, at: int) -> JobTransition:
     return _told(event, Step(True, event.attempt, _DONE, at, "done"))
 
 
-def _dead(event: JobDead, at: int) -> Told:
+def _dead(event: JobDead, at: int) -> JobTransition:
     return _told(event, Step(True, event.attempt, _DEAD, at, "dead"), event.last_error or event.reason)._replace(is_death=True)
 
 
-def _redriven(event: JobRedriven, at: int) -> Told:
+def _redriven(event: JobRedriven, at: int) -> JobTransition:
     return _told(event, Step(False, 0, _BEGUN, at, "queued"))._replace(is_redrive=True)
 
 
-def _told(event: JobEvent, step: Step, error: str | None = None) -> Told:
-    return Told(event.tenant, event.job_id, event.queue, event.message_id, step, error)
+def _told(event: JobEvent, step: Step, error: str | None = None) -> JobTransition:
+    return JobTransition(event.tenant, event.job_id, event.queue, event.message_id, step, error)
 
 
-_TELLING: dict[type[JobEvent], Callable[[Any, int], Told]] = {
+_TELLING: dict[type[JobEvent], Callable[[Any, int], JobTransition]] = {
     JobQueued: _queued,
     JobLeased: _leased,
     JobExtended: _extended,
@@ -112,7 +112,7 @@ _TELLING: dict[type[JobEvent], Callable[[Any, int], Told]] = {
 }
 
 
-def told_by(event: JobEvent) -> Told:
+def told_by(event: JobEvent) -> JobTransition:
     """Raises ValueError if a time in it is none."""
     return _TELLING[type(event)](event, millis(event.timestamp))
 
@@ -127,7 +127,7 @@ def purge_by(event: QueuePurged) -> Purge:
 class Line(NamedTuple):
     """An event to be kept as one of its job's: its id, and its text as it was sent."""
 
-    told: Told
+    told: JobTransition
     event_id: str
     text: bytes
 
@@ -141,7 +141,7 @@ class QueuePurge(NamedTuple):
 class Batch(NamedTuple):
     """What a run of frames tells. `last` is the sequence of the last frame, `events` how many there were."""
 
-    told: list[Told]
+    told: list[JobTransition]
     kept: list[Line]
     purges: list[QueuePurge]
     last: int

@@ -14,12 +14,12 @@ Key = tuple[int, str]  # a job's place in the order: when it was created, and it
 LOWEST = "!"  # no id is below it: `(at, LOWEST)` is the place below everything that was created at that moment or later
 
 
-class Placed(NamedTuple):
+class KeyedJob(NamedTuple):
     key: Key
     job: JobView
 
 
-class Window(NamedTuple):
+class KeyRange(NamedTuple):
     """The places between two keys; neither is in it."""
 
     below: Key
@@ -38,9 +38,9 @@ class MergedPage(NamedTuple):
     following: Key | None
 
 
-def latest_of_each(placed: Iterable[Placed]) -> dict[str, Placed]:
+def latest_of_each(placed: Iterable[KeyedJob]) -> dict[str, KeyedJob]:
     """A job that ended twice, since it was put back in between, is in the archive twice: the later end counts."""
-    found: dict[str, Placed] = {}
+    found: dict[str, KeyedJob] = {}
     for one in placed:
         known = found.get(one.job.job_id)
         if known is None or one.job.updated_at > known.job.updated_at:
@@ -49,7 +49,7 @@ def latest_of_each(placed: Iterable[Placed]) -> dict[str, Placed]:
 
 
 def merge(
-    hot: Sequence[Placed], hot_following: Key | None, archived: Sequence[Placed], reached: Key | None, limit: int
+    hot: Sequence[KeyedJob], hot_following: Key | None, archived: Sequence[KeyedJob], reached: Key | None, limit: int
 ) -> MergedPage:
     """A page of both. `reached` None: the archive was seen to the end of what was asked. The known one wins over the archived."""
     known = {one.job.job_id for one in hot}

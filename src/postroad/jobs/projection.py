@@ -14,15 +14,15 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import structlog
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jobs import metrics
-from postroad.jobs.store import Moved, Store, Unusable, files_in, fresh_path, make_store, open_store, remove
-from postroad.jobs.stream_follower import Follower, Keeper, StreamNow, stream_now
+from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
+from postroad.jobs.stream_follower import Follower, StoreThread, StreamNow, stream_now
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import EngineUnavailable, NotNow, PostroadError
-from postroad.kernel.task_group import Crew
+from postroad.kernel.errors import EngineUnavailable, PostroadError, PreconditionFailed
+from postroad.kernel.task_group import TaskCrew
 
-_BITE = 500  # rows of a sweep or a pruning at once: milliseconds, during which readers wait
+_CHUNK_SIZE = 500  # rows of a sweep or a pruning at once: milliseconds, during which readers wait
 _PRUNE_EVERY = 600.0
 _AGAIN_AFTER = 0.5
 _DAY_MS = 86_400_000
@@ -34,7 +34,7 @@ T = TypeVar("T")
 log = structlog.get_logger("postroad.jobs")
 
 
-class StreamAnew(Exception):
+class StreamRecreated(Exception):
     """The stream is not the one that the file was made of."""
 
 
@@ -51,7 +51,7 @@ class Progress:
 class _Running:
     """What there is while the projection runs: the file that answers, and the one that is to take its place."""
 
-    crew: Crew
+    crew: TaskCrew
     current: Follower
     following: "asyncio.Task[None]"
     coming: Follower | None = None
@@ -62,9 +62,16 @@ class Projection:
     """`run` in one process; the others ask that one."""
 
     def __init__(
-        self, link: Link, clock: Clock, folder: Path, keep_days: int, *, look_every: float = 2.0, sweep_every: float = 1.0
+        self,
+        connection: Connection,
+        clock: Clock,
+        folder: Path,
+        keep_days: int,
+        *,
+        look_every: float = 2.0,
+        sweep_every: float = 1.0,
     ) -> None:
-        self._link, self._clock, self._folder = link, clock, folder
+        self._connection, self._clock, self._folder = connection, clock, folder
         self._keep_ms, self._look_every, self._sweep_every = keep_days * _DAY_MS, look_every, sweep_every
         self._running: _Running | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -120,7 +127,7 @@ class Projection:
         return max(gap, self._clock() - self._keep_ms) + _CLOCKS_DIFFER_MS
 
     async def progress(self) -> Progress:
-        state = (await stream_now(self._link)).state
+        state = (await stream_now(self._connection)).state
         running = self._now()
         target = state.last_seq if state.messages else running.current.position
         rebuilt = running.coming.position if running.coming else 0
@@ -134,7 +141,7 @@ class Projection:
         while True:
             try:
                 await self._run_once()
-            except (StreamAnew, Moved) as reason:
+            except (StreamRecreated, ConcurrentWriter) as reason:
                 log.warning("jobs_opened_again", reason=type(reason).__name__)
             except (sqlite3.Error, PostroadError, OSError) as problem:
                 log.error("jobs_failed", problem=repr(problem))
@@ -142,13 +149,13 @@ class Projection:
             await asyncio.sleep(_AGAIN_AFTER)
 
     async def _run_once(self) -> None:
-        stream = await stream_now(self._link)
-        keeper = Keeper(await asyncio.to_thread(self._open, stream))
-        current = Follower(self._link, self._clock, keeper, self._advanced)
+        stream = await stream_now(self._connection)
+        keeper = StoreThread(await asyncio.to_thread(self._open, stream))
+        current = Follower(self._connection, self._clock, keeper, self._advanced)
         if not stream.state.messages and stream.state.last_seq > current.position:
             await keeper.call(Store.note_gap, self._clock())
         _say_what_was_missed(current.position, stream)
-        crew, is_broken = Crew(), False
+        crew, is_broken = TaskCrew(), False
         self._running = running = _Running(crew, current, crew.start(current.run()))
         crew.start(self._watch(running, stream))
         crew.start(self._keep_house(running))
@@ -182,11 +189,11 @@ class Projection:
         while True:
             await asyncio.sleep(self._look_every)
             try:
-                found = await stream_now(self._link)
+                found = await stream_now(self._connection)
             except PostroadError:
                 continue
             if found.created != stream.created or found.state.last_seq < running.current.position:
-                raise StreamAnew
+                raise StreamRecreated
             behind = found.state.last_seq - running.current.position if found.state.messages else 0
             age_ms = self._clock() - running.current.last_at_ms
             metrics.behind_frames.set(behind)
@@ -198,7 +205,7 @@ class Projection:
         prune_at = loop.time()
         while True:
             await asyncio.sleep(self._sweep_every)
-            while await running.current.keeper.call(Store.sweep, self._clock(), _BITE) == _BITE:
+            while await running.current.keeper.call(Store.sweep, self._clock(), _CHUNK_SIZE) == _CHUNK_SIZE:
                 pass
             if loop.time() >= prune_at:
                 await self._prune(running)
@@ -208,7 +215,7 @@ class Projection:
         after: int | None = 0
         now, keeper = self._clock(), running.current.keeper
         while after is not None and running.current.keeper is keeper:
-            count, after = await keeper.call(Store.prune, now, now - self._keep_ms, after, _BITE)
+            count, after = await keeper.call(Store.prune, now, now - self._keep_ms, after, _CHUNK_SIZE)
             metrics.pruned.inc(count)
             await asyncio.sleep(0.01)
 
@@ -219,18 +226,18 @@ class Projection:
 
         Raises NotNow while one is made, EngineUnavailable while there is none.
         """
-        stream = await stream_now(self._link)
+        stream = await stream_now(self._connection)
         running = self._now()
         if running.is_rebuilding:
-            raise NotNow("the jobs are being rebuilt already")
+            raise PreconditionFailed("the jobs are being rebuilt already")
         running.is_rebuilding = True
         running.crew.start(self._rebuild(running, stream))
 
     async def _rebuild(self, running: _Running, stream: StreamNow) -> None:
         """If the disk or the file fails, everything begins again with the old one; an engine that is away is waited for."""
         path = fresh_path(self._folder, self._clock())
-        keeper = Keeper(await asyncio.to_thread(make_store, path, stream.created, is_complete=False))
-        running.coming = Follower(self._link, self._clock, keeper, self._advanced)
+        keeper = StoreThread(await asyncio.to_thread(make_store, path, stream.created, is_complete=False))
+        running.coming = Follower(self._connection, self._clock, keeper, self._advanced)
         following = running.crew.start(running.coming.run())
         log.info("jobs_rebuild_began", target=stream.state.last_seq)
         await self._reach(running, running.coming)
@@ -258,7 +265,7 @@ class Projection:
 def _usable(path: Path, stream: StreamNow) -> Store | None:
     try:
         found = open_store(path, stream.created)
-    except Unusable as reason:
+    except InvalidStoreFile as reason:
         log.warning("jobs_file_discarded", file=path.name, reason=str(reason))
         return None
     if found.position > stream.state.last_seq:  # the engine lost its last writes, and will give these sequences out again

@@ -7,14 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
-from postroad.jobs.rpc import ProgressAnswer
+from postroad.jobs.rpc import ProgressResponse
 from postroad.jobs.rules import JobStatus
-from postroad.jobs.service import JobBoard
+from postroad.jobs.service import JobService
 from postroad.jobs.views import JobView
-from postroad.kernel.errors import EngineUnavailable, JobNotFound, NotNow, Overloaded
-from postroad.kernel.identity import Need, Scope
+from postroad.kernel.errors import EngineUnavailable, JobNotFound, Overloaded, PreconditionFailed
+from postroad.kernel.identity import RouteRequirement, Scope
 
 When = Annotated[datetime, Meta(tz=True)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -69,7 +69,7 @@ _READING = (EngineUnavailable, Overloaded)
 
 
 class JobRoutes:
-    def __init__(self, board: JobBoard) -> None:
+    def __init__(self, board: JobService) -> None:
         self._board = board
 
     def table(self) -> Sequence[Route]:
@@ -114,7 +114,7 @@ class JobRoutes:
                 "GET",
                 control,
                 self.show_progress,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "How far are the jobs?",
                 "Jobs",
                 answer=JobsProgress,
@@ -124,17 +124,17 @@ class JobRoutes:
                 "POST",
                 f"{control}/rebuild",
                 self.rebuild,
-                Need.PLATFORM,
+                RouteRequirement.PLATFORM,
                 "Make the jobs anew",
                 "Jobs",
                 answer=JobsProgress,
                 status=202,
-                errors=(NotNow, *_READING),
+                errors=(PreconditionFailed, *_READING),
                 description="From all that `JOBS` has. The jobs as they are answer until the new ones are there.",
             ),
         ]
 
-    async def list_jobs(self, request: Request) -> Reply:
+    async def list_jobs(self, request: Request) -> Response:
         query: JobQuery = request.query
         found = await self._board.page(
             request.caller,
@@ -148,26 +148,26 @@ class JobRoutes:
             before=_job_key(query.cursor) if query.cursor else None,
         )
         cursor = ".".join(map(str, found.following)) if found.following else None
-        return Reply(JobList(jobs=found.jobs, next_cursor=cursor))
+        return Response(JobList(jobs=found.jobs, next_cursor=cursor))
 
-    async def get_job(self, request: Request) -> Reply:
-        return Reply(await self._board.find(request.caller, request.parameters["job"]))
+    async def get_job(self, request: Request) -> Response:
+        return Response(await self._board.find(request.caller, request.parameters["job"]))
 
-    async def list_events(self, request: Request) -> Reply:
+    async def list_events(self, request: Request) -> Response:
         query: EventQuery = request.query
         after = _event_key(query.cursor) if query.cursor else None
         found = await self._board.events(request.caller, request.parameters["job"], query.limit, after)
         cursor = ".".join(map(str, found.following)) if found.following else None
-        return Reply(JobEventList(events=found.events, next_cursor=cursor))
+        return Response(JobEventList(events=found.events, next_cursor=cursor))
 
-    async def show_progress(self, _request: Request) -> Reply:
-        return Reply(_progress(await self._board.progress()))
+    async def show_progress(self, _request: Request) -> Response:
+        return Response(_progress(await self._board.progress()))
 
-    async def rebuild(self, _request: Request) -> Reply:
-        return Reply(_progress(await self._board.rebuild()), status=202)
+    async def rebuild(self, _request: Request) -> Response:
+        return Response(_progress(await self._board.rebuild()), status=202)
 
 
-def _progress(found: ProgressAnswer) -> JobsProgress:
+def _progress(found: ProgressResponse) -> JobsProgress:
     return JobsProgress(
         position=found.position,
         target=found.target,

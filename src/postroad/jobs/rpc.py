@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link, Lost
+from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jobs.projection import Projection
 from postroad.jobs.queries import EventKey, Key, Wanted, events, find, known, page
 from postroad.jobs.rules import JobStatus
@@ -35,18 +35,18 @@ _BYTES_TO_SPARE = 64 * 1024
 log = structlog.get_logger("postroad.jobs")
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask"):
+class RpcRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask"):
     v: int = _VERSION
     within_ms: int = 0
 
 
-class AskJob(Ask, frozen=True, kw_only=True, tag="job"):
+class JobRequest(RpcRequest, frozen=True, kw_only=True, tag="job"):
     tenant: str
     job: str
     globs: tuple[str, ...] | None = None
 
 
-class AskPage(Ask, frozen=True, kw_only=True, tag="page"):
+class PageRequest(RpcRequest, frozen=True, kw_only=True, tag="page"):
     tenant: str
     queue: str | None = None
     status: JobStatus | None = None
@@ -59,12 +59,12 @@ class AskPage(Ask, frozen=True, kw_only=True, tag="page"):
     before: Key | None = None
 
 
-class AskKnown(Ask, frozen=True, kw_only=True, tag="known"):
+class KnownRequest(RpcRequest, frozen=True, kw_only=True, tag="known"):
     tenant: str
     jobs: list[str]
 
 
-class AskEvents(Ask, frozen=True, kw_only=True, tag="events"):
+class EventsRequest(RpcRequest, frozen=True, kw_only=True, tag="events"):
     tenant: str
     job: str
     globs: tuple[str, ...] | None = None
@@ -72,19 +72,19 @@ class AskEvents(Ask, frozen=True, kw_only=True, tag="events"):
     after: EventKey = (0, 0, "")
 
 
-class AskProgress(Ask, frozen=True, kw_only=True, tag="progress"):
+class ProgressRequest(RpcRequest, frozen=True, kw_only=True, tag="progress"):
     pass
 
 
-class AskRebuild(Ask, frozen=True, kw_only=True, tag="rebuild"):
+class RebuildRequest(RpcRequest, frozen=True, kw_only=True, tag="rebuild"):
     """Not one to repeat: the first one may have been heard."""
 
 
-class JobAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
+class JobResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
     job: JobView
 
 
-class PageAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
+class PageResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
     """Jobs that were created before `complete_since` may be missing: the archive may have them."""
 
     jobs: list[JobView]
@@ -92,32 +92,34 @@ class PageAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
     complete_since: int = 0
 
 
-class KnownAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="known"):
+class KnownResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="known"):
     jobs: list[str]
 
 
-class EventsAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="events"):
+class EventsResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="events"):
     events: list[msgspec.Raw]
     following: EventKey | None
 
 
-class ProgressAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="progress"):
+class ProgressResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="progress"):
     position: int
     target: int
     rebuilt: int | None
 
 
-class ProblemAnswer(msgspec.Struct, frozen=True, tag_field="answer", tag="problem"):
+class ProblemResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="problem"):
     code: str
     detail: str
     retry_after: float | None = None
 
 
-Answer = JobAnswer | PageAnswer | KnownAnswer | EventsAnswer | ProgressAnswer | ProblemAnswer
-A = TypeVar("A", JobAnswer, PageAnswer, KnownAnswer, EventsAnswer, ProgressAnswer)
+Answer = JobResponse | PageResponse | KnownResponse | EventsResponse | ProgressResponse | ProblemResponse
+A = TypeVar("A", JobResponse, PageResponse, KnownResponse, EventsResponse, ProgressResponse)
 
 _encode = msgspec.json.Encoder().encode
-_decode_ask = msgspec.json.Decoder(AskJob | AskPage | AskKnown | AskEvents | AskProgress | AskRebuild).decode
+_decode_ask = msgspec.json.Decoder(
+    JobRequest | PageRequest | KnownRequest | EventsRequest | ProgressRequest | RebuildRequest
+).decode
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
@@ -131,23 +133,23 @@ class Asked(Protocol):
     def reply(self) -> str: ...
 
 
-class FrontDesk:
+class JobsRpcServer:
     """Answers while `run` runs."""
 
-    def __init__(self, link: Link, projection: Projection, clock: Clock) -> None:
-        self._link, self._projection, self._clock = link, projection, clock
+    def __init__(self, connection: Connection, projection: Projection, clock: Clock) -> None:
+        self._connection, self._projection, self._clock = connection, projection, clock
         self._open: set[asyncio.Task[None]] = set()
-        self._answers: dict[type[Ask], Callable[[Any], Awaitable[Answer]]] = {
-            AskJob: self._job,
-            AskPage: self._page,
-            AskKnown: self._known,
-            AskEvents: self._events,
-            AskProgress: self._progress,
-            AskRebuild: self._rebuild,
+        self._answers: dict[type[RpcRequest], Callable[[Any], Awaitable[Answer]]] = {
+            JobRequest: self._job,
+            PageRequest: self._page,
+            KnownRequest: self._known,
+            EventsRequest: self._events,
+            ProgressRequest: self._progress,
+            RebuildRequest: self._rebuild,
         }
 
     async def run(self) -> None:
-        stop = await self._link.subscribe(SUBJECT, self._heard)
+        stop = await self._connection.subscribe(SUBJECT, self._heard)
         try:
             await asyncio.Event().wait()
         finally:
@@ -166,14 +168,14 @@ class FrontDesk:
         try:
             answer = await self._answer_to(asked.data)
         except PostroadError as problem:
-            answer = ProblemAnswer(problem.code, problem.detail, problem.retry_after)
+            answer = ProblemResponse(problem.code, problem.detail, problem.retry_after)
         except Exception as problem:  # a bug: whoever asks must not wait for nothing
             log.exception("jobs_answer_failed")
-            answer = ProblemAnswer(PostroadError.code, type(problem).__name__)
+            answer = ProblemResponse(PostroadError.code, type(problem).__name__)
         payload = _encode(answer)
-        if len(payload) > self._link.max_payload:  # the server would end the connection
-            payload = _encode(ProblemAnswer(EngineRefused.code, "the answer is larger than the engine's messages may be"))
-        await self._link.publish(asked.reply, payload)
+        if len(payload) > self._connection.max_payload:  # the server would end the connection
+            payload = _encode(ProblemResponse(EngineRefused.code, "the answer is larger than the engine's messages may be"))
+        await self._connection.publish(asked.reply, payload)
 
     async def _answer_to(self, data: bytes) -> Answer:
         if len(self._open) > _OPEN_MAX:
@@ -190,19 +192,19 @@ class FrontDesk:
         """So that what was answered with a job's id before this was asked is found."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_ms / 1000
-        last = await stream_reader.last(self._link, STREAM, frame_subject(STREAM, tenant))
+        last = await stream_reader.last(self._connection, STREAM, frame_subject(STREAM, tenant))
         if last is not None and not await self._projection.wait_for(last.sequence, max(0.0, until - loop.time())):
             behind = last.sequence - self._projection.position
             raise EngineUnavailable(f"the jobs are {behind} frames behind; ask again later", retry_after=1)
 
-    async def _job(self, ask: AskJob) -> Answer:
+    async def _job(self, ask: JobRequest) -> Answer:
         await self._catch_up(ask.tenant, ask.within_ms)
         job = await self._projection.read(find, ask.tenant, ask.job, ask.globs)
         if job is None:
             raise JobNotFound(f"there is no job {ask.job!r}")
-        return JobAnswer(job_view(job, self._clock()))
+        return JobResponse(job_view(job, self._clock()))
 
-    async def _page(self, ask: AskPage) -> Answer:
+    async def _page(self, ask: PageRequest) -> Answer:
         await self._catch_up(ask.tenant, ask.within_ms)
         now = self._clock()
         wanted = Wanted(ask.tenant, ask.queue, ask.status, ask.since, ask.until, ask.correlation_id, ask.message_id, ask.globs)
@@ -215,40 +217,40 @@ class FrontDesk:
                 taken.pop()
                 break
         following = (jobs[len(taken) - 1].created_at, jobs[len(taken) - 1].job_id) if len(jobs) > len(taken) else None
-        return PageAnswer(taken, following, self._projection.complete_since)
+        return PageResponse(taken, following, self._projection.complete_since)
 
-    async def _known(self, ask: AskKnown) -> Answer:
-        return KnownAnswer(await self._projection.read(known, ask.tenant, ask.jobs))
+    async def _known(self, ask: KnownRequest) -> Answer:
+        return KnownResponse(await self._projection.read(known, ask.tenant, ask.jobs))
 
-    async def _events(self, ask: AskEvents) -> Answer:
+    async def _events(self, ask: EventsRequest) -> Answer:
         await self._catch_up(ask.tenant, ask.within_ms)
         found = await self._projection.read(events, ask.tenant, ask.job, ask.after, ask.limit, self._bytes_max, ask.globs)
         if found is None:
             raise JobNotFound(f"there is no job {ask.job!r}")
         rows, has_more = found
-        return EventsAnswer([msgspec.Raw(row.text) for row in rows], rows[-1].key if has_more else None)
+        return EventsResponse([msgspec.Raw(row.text) for row in rows], rows[-1].key if has_more else None)
 
     @property
     def _bytes_max(self) -> int:
         """An answer is one message: a page that would be larger ends earlier."""
-        return min(self._link.max_payload, _ANSWER_BYTES_MAX) - _BYTES_TO_SPARE
+        return min(self._connection.max_payload, _ANSWER_BYTES_MAX) - _BYTES_TO_SPARE
 
-    async def _progress(self, _ask: AskProgress) -> Answer:
+    async def _progress(self, _ask: ProgressRequest) -> Answer:
         found = await self._projection.progress()
-        return ProgressAnswer(found.position, found.target, found.rebuilt)
+        return ProgressResponse(found.position, found.target, found.rebuilt)
 
-    async def _rebuild(self, _ask: AskRebuild) -> Answer:
+    async def _rebuild(self, _ask: RebuildRequest) -> Answer:
         await self._projection.rebuild()
-        return await self._progress(AskProgress())
+        return await self._progress(ProgressRequest())
 
 
-class Inquirer:
+class JobsRpcClient:
     """Asks whoever leads; waits for one, for a while, when there is none."""
 
-    def __init__(self, link: Link, *, deadline: float = DEADLINE_SECONDS) -> None:
-        self._link, self._deadline = link, deadline
+    def __init__(self, connection: Connection, *, deadline: float = DEADLINE_SECONDS) -> None:
+        self._connection, self._deadline = connection, deadline
 
-    async def ask(self, ask: Ask, expected: type[A]) -> A:
+    async def ask(self, ask: RpcRequest, expected: type[A]) -> A:
         """Raises what the answering side raised, or EngineUnavailable."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._deadline
@@ -256,24 +258,24 @@ class Inquirer:
         while (left := give_up - loop.time()) > 0:
             try:
                 answer = await self._try(ask, min(left, _TRY_SECONDS))
-            except (Lost, TimeoutError):
-                if isinstance(ask, AskRebuild):
+            except (ConnectionLost, TimeoutError):
+                if isinstance(ask, RebuildRequest):
                     break
                 answer = None
             if isinstance(answer, expected):
                 return answer
-            if isinstance(answer, ProblemAnswer):
+            if isinstance(answer, ProblemResponse):
                 problem = ERRORS.get(answer.code, PostroadError)(answer.detail, retry_after=answer.retry_after)
                 if not isinstance(problem, EngineUnavailable):
                     raise problem
             await asyncio.sleep(_AGAIN_AFTER)
         raise problem
 
-    async def _try(self, ask: Ask, seconds: float) -> Answer | None:
+    async def _try(self, ask: RpcRequest, seconds: float) -> Answer | None:
         """None if nobody is there to ask."""
         within_ms = int(max(0.0, seconds - _ON_THE_WAY_SECONDS) * 1000)
         payload = _encode(msgspec.structs.replace(ask, within_ms=within_ms))
         async with asyncio.timeout(seconds):
-            await self._link.wait_up()
-            reply = await self._link.request(SUBJECT, payload, timeout=seconds)
+            await self._connection.wait_up()
+            reply = await self._connection.request(SUBJECT, payload, timeout=seconds)
         return None if reply.status == "503" else _decode_answer(reply.data)

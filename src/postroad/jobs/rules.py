@@ -61,7 +61,7 @@ class Purge(NamedTuple):
     why: str
 
 
-class Told(NamedTuple):
+class JobTransition(NamedTuple):
     """What one event tells of one job. `is_first`: it begins the job; `is_death`, `is_redrive`: it ends a life, or begins one."""
 
     tenant: str
@@ -127,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return max(self.updated_at, self.purge.at) if self.purge is not None and self.is_purged else self.updated_at
 
 
-def fold(job: Job | None, told: Told) -> Job:
+def fold(job: Job | None, told: JobTransition) -> Job:
     """The job after what was told; made of it if there was none."""
     step, at = told.step, told.step.at
     failure = Failure(at, step.attempt, step.rank, told.error) if told.error else None
@@ -202,26 +202,26 @@ def settle(job: Job, first_purge: Purge | None) -> Job:
     return job if first == job.purge else replace(job, purge=first)
 
 
-class Standing(NamedTuple):
+class StatusUntil(NamedTuple):
     """What a job is, and when it will be something else if no event comes; None if never."""
 
     status: str
     changes_at: int | None
 
 
-def standing_at(job: Job, now: int) -> Standing:
+def standing_at(job: Job, now: int) -> StatusUntil:
     """A delayed job whose time has come is queued; so is a leased one whose lease has passed. What has not ended and is past
     its expiry has expired."""
     step = job.step
     if step.is_end:
-        return Standing(step.status, None)
+        return StatusUntil(step.status, None)
     expiry = 0 if job.redriven_at else job.expires_at  # of the message as first queued; one put back has none that is known
     if job.purge is not None or 0 < expiry <= now:
-        return Standing("expired", None)
+        return StatusUntil("expired", None)
     turns_at = step.lease_until if step.status == "leased" else step.due_at if step.status == "delayed" else 0
     if turns_at > now:
-        return Standing(step.status, min(turns_at, expiry) if expiry else turns_at)
-    return Standing("queued" if step.status in ("leased", "delayed") else step.status, expiry or None)
+        return StatusUntil(step.status, min(turns_at, expiry) if expiry else turns_at)
+    return StatusUntil("queued" if step.status in ("leased", "delayed") else step.status, expiry or None)
 
 
 def status_at(job: Job, now: int) -> JobStatus:

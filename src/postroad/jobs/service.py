@@ -8,21 +8,21 @@ import structlog
 from postroad.jobs import metrics
 from postroad.jobs.archive import Archived, History
 from postroad.jobs.event_decoder import millis
-from postroad.jobs.page_merge import LOWEST, MergedPage, Placed, Window, merge
+from postroad.jobs.page_merge import LOWEST, KeyedJob, KeyRange, MergedPage, merge
 from postroad.jobs.queries import EventKey, Key
 from postroad.jobs.rpc import (
-    AskEvents,
-    AskJob,
-    AskKnown,
-    AskPage,
-    AskProgress,
-    AskRebuild,
-    EventsAnswer,
-    Inquirer,
-    JobAnswer,
-    KnownAnswer,
-    PageAnswer,
-    ProgressAnswer,
+    EventsRequest,
+    EventsResponse,
+    JobRequest,
+    JobResponse,
+    JobsRpcClient,
+    KnownRequest,
+    KnownResponse,
+    PageRequest,
+    PageResponse,
+    ProgressRequest,
+    ProgressResponse,
+    RebuildRequest,
 )
 from postroad.jobs.rules import UNFINISHED, JobStatus
 from postroad.jobs.views import JobView
@@ -35,17 +35,17 @@ _BEGINNING: EventKey = (0, 0, "")
 log = structlog.get_logger("postroad.jobs")
 
 
-class JobBoard:
+class JobService:
     """All of these raise EngineUnavailable when nobody answers in time, or the answer would not be up to date."""
 
-    def __init__(self, inquirer: Inquirer, history: History) -> None:
+    def __init__(self, inquirer: JobsRpcClient, history: History) -> None:
         self._inquirer, self._history = inquirer, history
 
     async def find(self, caller: Caller, job: str) -> JobView:
         """Raises JobNotFound."""
-        ask = AskJob(tenant=caller.tenant, job=job, globs=_globs(caller))
+        ask = JobRequest(tenant=caller.tenant, job=job, globs=_globs(caller))
         try:
-            return (await self._inquirer.ask(ask, JobAnswer)).job
+            return (await self._inquirer.ask(ask, JobResponse)).job
         except JobNotFound:
             archived = await self._archived(caller, job)
             if archived is None:
@@ -76,7 +76,7 @@ class JobBoard:
         before: Key | None,
     ) -> MergedPage:
         """Newest first. Without the archive, if that does not answer: then the list goes on where it would have come in."""
-        ask = AskPage(
+        ask = PageRequest(
             tenant=caller.tenant,
             queue=queue,
             status=status,
@@ -88,10 +88,10 @@ class JobBoard:
             limit=limit,
             before=before,
         )
-        answer = await self._inquirer.ask(ask, PageAnswer)
-        hot = [Placed((millis(job.created_at), job.job_id), job) for job in answer.jobs]
+        answer = await self._inquirer.ask(ask, PageResponse)
+        hot = [KeyedJob((millis(job.created_at), job.job_id), job) for job in answer.jobs]
         below = min(key for key in (before, (until, LOWEST), (answer.complete_since, LOWEST)) if key is not None)
-        window = Window(below, answer.following or (since, ""))
+        window = KeyRange(below, answer.following or (since, ""))
         if window.is_empty or ask.globs == () or status in UNFINISHED:
             return MergedPage(answer.jobs, answer.following)
         try:
@@ -104,35 +104,35 @@ class JobBoard:
             return MergedPage(answer.jobs, answer.following or min((below, *(one.key for one in hot))))
         return merge(hot, answer.following, archived.jobs, archived.reached, limit)
 
-    async def _forgotten(self, ask: AskPage, window: Window) -> Archived:
+    async def _forgotten(self, ask: PageRequest, window: KeyRange) -> Archived:
         """What the archive has, save for what is known: a job that was put back may have ended in one queue and go on in another,
         where it does not fit what is asked for."""
         found = await self._history.page(ask.tenant, window, ask.limit + 1, lambda job: _fits(job, ask))
         known = await self._known(ask.tenant, found.jobs)
         return Archived([one for one in found.jobs if one.job.job_id not in known], found.reached)
 
-    async def _known(self, tenant: str, placed: list[Placed]) -> set[str]:
+    async def _known(self, tenant: str, placed: list[KeyedJob]) -> set[str]:
         if not placed:
             return set()
-        ask = AskKnown(tenant=tenant, jobs=[one.job.job_id for one in placed])
-        return set((await self._inquirer.ask(ask, KnownAnswer)).jobs)
+        ask = KnownRequest(tenant=tenant, jobs=[one.job.job_id for one in placed])
+        return set((await self._inquirer.ask(ask, KnownResponse)).jobs)
 
-    async def events(self, caller: Caller, job: str, limit: int, after: EventKey | None) -> EventsAnswer:
+    async def events(self, caller: Caller, job: str, limit: int, after: EventKey | None) -> EventsResponse:
         """Oldest first; none of an archived job. Raises JobNotFound."""
-        ask = AskEvents(tenant=caller.tenant, job=job, globs=_globs(caller), limit=limit, after=after or _BEGINNING)
+        ask = EventsRequest(tenant=caller.tenant, job=job, globs=_globs(caller), limit=limit, after=after or _BEGINNING)
         try:
-            return await self._inquirer.ask(ask, EventsAnswer)
+            return await self._inquirer.ask(ask, EventsResponse)
         except JobNotFound:
             if await self._archived(caller, job) is None:
                 raise
-            return EventsAnswer([], None)
+            return EventsResponse([], None)
 
-    async def progress(self) -> ProgressAnswer:
-        return await self._inquirer.ask(AskProgress(), ProgressAnswer)
+    async def progress(self) -> ProgressResponse:
+        return await self._inquirer.ask(ProgressRequest(), ProgressResponse)
 
-    async def rebuild(self) -> ProgressAnswer:
+    async def rebuild(self) -> ProgressResponse:
         """Raises NotNow while one goes on."""
-        return await self._inquirer.ask(AskRebuild(), ProgressAnswer)
+        return await self._inquirer.ask(RebuildRequest(), ProgressResponse)
 
 
 def _globs(caller: Caller) -> tuple[str, ...] | None:
@@ -146,7 +146,7 @@ def _is_allowed(job: JobView, globs: tuple[str, ...] | None) -> bool:
     return globs is None or any(glob_matches(glob, job.queue) for glob in globs)
 
 
-def _fits(job: JobView, ask: AskPage) -> bool:
+def _fits(job: JobView, ask: PageRequest) -> bool:
     return (
         (ask.queue is None or job.queue == ask.queue)
         and (ask.status is None or job.status == ask.status)

@@ -62,11 +62,11 @@ _encode = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 
 
-class Moved(Exception):
+class ConcurrentWriter(Exception):
     """The file is not where this process left it: another one has written to it. Open it again."""
 
 
-class Unusable(Exception):
+class InvalidStoreFile(Exception):
     """Not a file of this version, of this stream, or not whole."""
 
 
@@ -147,7 +147,7 @@ class Store:
         try:
             with self._writing() as connection:
                 if self._about() != (self.position, self._next_number):
-                    raise Moved
+                    raise ConcurrentWriter
                 self._note_purges(batch)
                 numbers = self._write_jobs(batch, now)
                 connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", _event_rows(batch.kept, numbers))
@@ -335,23 +335,23 @@ def open_store(path: Path, stream: str) -> Store:
         connection = _connect(path)
         [version] = connection.execute("PRAGMA user_version").fetchone()
         if version != SCHEMA_VERSION:
-            raise Unusable(f"of schema {version}, not {SCHEMA_VERSION}")
+            raise InvalidStoreFile(f"of schema {version}, not {SCHEMA_VERSION}")
         found = connection.execute("SELECT stream, is_complete FROM about").fetchone()
         if found is None or not found[1]:
-            raise Unusable("half made")
+            raise InvalidStoreFile("half made")
         if found[0] != stream:
-            raise Unusable("of another stream")
+            raise InvalidStoreFile("of another stream")
         return Store(path, connection)
     except sqlite3.OperationalError as problem:
         if connection is not None:
             connection.close()
         if problem.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN):
             raise
-        raise Unusable(str(problem)) from problem
-    except (sqlite3.DatabaseError, Unusable) as problem:
+        raise InvalidStoreFile(str(problem)) from problem
+    except (sqlite3.DatabaseError, InvalidStoreFile) as problem:
         if connection is not None:
             connection.close()
-        raise Unusable(str(problem)) from problem
+        raise InvalidStoreFile(str(problem)) from problem
 
 
 def files_in(folder: Path) -> list[Path]:

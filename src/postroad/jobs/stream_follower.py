@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamState
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail
@@ -18,7 +18,7 @@ from postroad.jobs import metrics
 from postroad.jobs.event_decoder import read_frames
 from postroad.jobs.store import Store, remove
 from postroad.kernel.clock import Clock
-from postroad.kernel.task_group import together
+from postroad.kernel.task_group import run_together
 
 STREAM = "JOBS"
 SUBJECT = "job.>"
@@ -44,12 +44,12 @@ class StreamNow(msgspec.Struct, frozen=True):
 _decode_stream = msgspec.json.Decoder(StreamNow).decode
 
 
-async def stream_now(link: Link) -> StreamNow:
+async def stream_now(connection: Connection) -> StreamNow:
     """Raises EngineUnavailable, or EngineRefused if there is no such stream."""
-    return _decode_stream(await link.call(f"STREAM.INFO.{STREAM}"))
+    return _decode_stream(await connection.call(f"STREAM.INFO.{STREAM}"))
 
 
-class Keeper:
+class StoreThread:
     """A store, and the one thread that may touch it."""
 
     def __init__(self, store: Store) -> None:
@@ -70,17 +70,17 @@ class Keeper:
 class Follower:
     """Keeps one store up with the stream, and calls `applied` after each batch."""
 
-    def __init__(self, link: Link, clock: Clock, keeper: Keeper, applied: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, clock: Clock, keeper: StoreThread, applied: Callable[[], None]) -> None:
         self.keeper = keeper
         self.position = keeper.store.position
         self.last_at_ms = 0
-        self._link, self._clock, self._applied = link, clock, applied
+        self._connection, self._clock, self._applied = connection, clock, applied
         self._ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=_FRAMES_AHEAD)
         self._wanted = asyncio.Event()
 
     async def run(self) -> None:
-        tail = Tail(self._link, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
-        await together(tail.run(), self._fold())
+        tail = Tail(self._connection, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
+        await run_together(tail.run(), self._fold())
 
     def hurry(self, *, is_awaited: bool) -> None:
         """Whether somebody waits for what is folded next."""
@@ -110,7 +110,7 @@ class Follower:
 
     async def has_all(self) -> bool:
         """Whether the stream has nothing beyond the position: what was there may have been removed."""
-        page = await stream_reader.read(self._link, STREAM, SUBJECT, self.position + 1, limit=1)
+        page = await stream_reader.read(self._connection, STREAM, SUBJECT, self.position + 1, limit=1)
         return not page.entries
 
 

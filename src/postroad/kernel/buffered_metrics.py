@@ -17,11 +17,11 @@ __all__ = ["Counter", "Gauge", "Histogram", "write_down"]
 _EVERY_SECONDS = 0.5
 
 _lock = threading.Lock()
-_changed: "list[_Gathered]" = []
+_changed: "list[_BufferedValue]" = []
 _shared_value: Any = values.ValueClass
 
 
-class _Gathered:
+class _BufferedValue:
     """A number of which a part is in the file already."""
 
     __slots__ = ("_more", "_shared")
@@ -45,7 +45,7 @@ class _Gathered:
         with _lock:
             return float(self._shared.get() + self._more)
 
-    def write_down(self) -> None:
+    def flush(self) -> None:
         if self._more:
             self._shared.inc(self._more)
             self._more = 0.0
@@ -57,21 +57,21 @@ class _Gathered:
         return None
 
 
-def write_down() -> None:
+def flush() -> None:
     """What was counted since the last time goes to the files."""
     with _lock:
         for value in _changed:
-            value.write_down()
+            value.flush()
         _changed.clear()
 
 
-def _write_down_every_while() -> None:
+def _flush_loop() -> None:
     while True:
         time.sleep(_EVERY_SECONDS)
-        write_down()
+        flush()
 
 
 if _shared_value._multiprocess:
-    values.ValueClass = _Gathered
-    threading.Thread(target=_write_down_every_while, name="postroad-meters", daemon=True).start()
-    atexit.register(write_down)
+    values.ValueClass = _BufferedValue
+    threading.Thread(target=_flush_loop, name="postroad-meters", daemon=True).start()
+    atexit.register(flush)

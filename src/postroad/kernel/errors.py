@@ -91,7 +91,7 @@ class MalformedRequest(InvalidRequest, code="malformed-request", status=400, tit
     """The connection did not speak HTTP/1.1; it was closed."""
 
 
-class HeadTooSlow(InvalidRequest, code="request-timeout", status=408, retryable=True, title="Request timeout"):
+class HeaderTimeout(InvalidRequest, code="request-timeout", status=408, retryable=True, title="Request timeout"):
     """The request's head did not arrive in time; the connection was closed."""
 
 
@@ -110,157 +110,157 @@ class UnsupportedMediaType(InvalidRequest, code="unsupported-media-type", status
 # Who the caller is, or may do.
 
 
-class Refused(PostroadError):
+class AuthError(PostroadError):
     pass
 
 
-class Unauthenticated(Refused, code="unauthenticated", status=401, title="Not authenticated"):
+class Unauthenticated(AuthError, code="unauthenticated", status=401, title="Not authenticated"):
     """No credential was sent, or it is unknown, disabled or expired."""
 
 
-class Forbidden(Refused, code="forbidden", status=403, title="Not allowed"):
+class Forbidden(AuthError, code="forbidden", status=403, title="Not allowed"):
     """The credential is good, but does not allow this; `detail` names the scope that is missing."""
 
 
-class ProducerFenced(Refused, code="producer-fenced", status=403, title="Another producer has taken over"):
+class ProducerFenced(AuthError, code="producer-fenced", status=403, title="Another producer has taken over"):
     """A producer of this id with a higher epoch has written since; `Producer-Epoch` says which."""
 
 
-class TenantDisabled(Refused, code="tenant-disabled", status=403, title="The tenant is disabled"):
+class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="The tenant is disabled"):
     """The tenant was disabled, or is being deleted. None of its credentials work until it is enabled."""
 
 
-class RateLimited(Refused, code="rate-limited", status=429, retryable=True, title="Too many tries"):
+class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Too many tries"):
     """Too many requests with credentials that are not known came from this address; `Retry-After` says when to try again."""
 
 
 # What the caller names is not there.
 
 
-class Missing(PostroadError):
+class NotFound(PostroadError):
     pass
 
 
-class RouteNotFound(Missing, code="route-not-found", status=404, title="No such path"):
+class RouteNotFound(NotFound, code="route-not-found", status=404, title="No such path"):
     """Nothing is served at this path."""
 
 
-class QueueNotFound(Missing, code="queue-not-found", status=404, title="No such queue"):
+class QueueNotFound(NotFound, code="queue-not-found", status=404, title="No such queue"):
     """The tenant has no queue of this name, and queues are not created by publishing to them."""
 
 
-class StreamNotFound(Missing, code="stream-not-found", status=404, title="No such stream"):
+class StreamNotFound(NotFound, code="stream-not-found", status=404, title="No such stream"):
     """There is no stream of this name, or it has expired."""
 
 
-class SessionNotFound(Missing, code="session-not-found", status=404, title="No such session"):
+class SessionNotFound(NotFound, code="session-not-found", status=404, title="No such session"):
     """There is no session of this id, or it has expired."""
 
 
-class StreamGone(Missing, code="stream-gone", status=410, title="The stream was deleted"):
+class StreamGone(NotFound, code="stream-gone", status=410, title="The stream was deleted"):
     """It was deleted, and only the streams that were forked from it still read what it had."""
 
 
-class SubscriptionNotFound(Missing, code="subscription-not-found", status=404, title="No such subscription"):
+class SubscriptionNotFound(NotFound, code="subscription-not-found", status=404, title="No such subscription"):
     """There is no subscription with this id, or it is of streams that the key is kept from."""
 
 
-class MessageNotFound(Missing, code="message-not-found", status=404, title="No such message"):
+class MessageNotFound(NotFound, code="message-not-found", status=404, title="No such message"):
     """There is no message with this id where it was looked for (any more)."""
 
 
-class JobNotFound(Missing, code="job-not-found", status=404, title="No such job"):
+class JobNotFound(NotFound, code="job-not-found", status=404, title="No such job"):
     """The tenant has no job with this id: it never had, it ended too long ago, or it is of a queue that the key is kept from."""
 
 
-class TenantNotFound(Missing, code="tenant-not-found", status=404, title="No such tenant"):
+class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="No such tenant"):
     """A platform key named a tenant that does not exist."""
 
 
-class KeyNotFound(Missing, code="key-not-found", status=404, title="No such key"):
+class KeyNotFound(NotFound, code="key-not-found", status=404, title="No such key"):
     """There is no key with this id, or it is not yours to see."""
 
 
-class SecretNotFound(Missing, code="secret-not-found", status=404, title="No such secret"):
+class SecretNotFound(NotFound, code="secret-not-found", status=404, title="No such secret"):
     """The tenant has no JWT secret with this id."""
 
 
-class InviteNotFound(Missing, code="invite-not-found", status=404, title="No such invite"):
+class InviteNotFound(NotFound, code="invite-not-found", status=404, title="No such invite"):
     """The invite's id or code is not known, or the invite was revoked."""
 
 
-class InviteEnded(Missing, code="invite-ended", status=410, title="The invite has ended"):
+class InviteEnded(NotFound, code="invite-ended", status=410, title="The invite has ended"):
     """The invite was used before, or its time is over. Ask for another one."""
 
 
-class TaskNotFound(Missing, code="task-not-found", status=404, title="No such task"):
+class TaskNotFound(NotFound, code="task-not-found", status=404, title="No such task"):
     """The tenant has no task with this id, or it ended more than a week ago."""
 
 
-class MethodNotAllowed(Missing, code="method-not-allowed", status=405, title="Method not allowed"):
+class MethodNotAllowed(NotFound, code="method-not-allowed", status=405, title="Method not allowed"):
     """The path exists, but not with this method; `Allow` lists the methods it has."""
 
 
 # The state of things forbids it.
 
 
-class Conflicting(PostroadError):
+class ConflictError(PostroadError):
     pass
 
 
-class Conflict(Conflicting, code="conflict", status=409, retryable=True, title="Changed meanwhile"):
+class Conflict(ConflictError, code="conflict", status=409, retryable=True, title="Changed meanwhile"):
     """What the write was based on is no longer the latest."""
 
 
-class AlreadyExists(Conflicting, code="already-exists", status=409, title="There is one already"):
+class AlreadyExists(ConflictError, code="already-exists", status=409, title="There is one already"):
     """Something of this name exists; `detail` says what."""
 
 
-class NotNow(Conflicting, code="not-allowed-now", status=409, title="Not as things are"):
+class PreconditionFailed(ConflictError, code="not-allowed-now", status=409, title="Not as things are"):
     """What was asked for would break something that must hold; `detail` says what."""
 
 
-class StreamExists(Conflicting, code="stream-exists", status=409, title="There is such a stream, of another kind"):
+class StreamExists(ConflictError, code="stream-exists", status=409, title="There is such a stream, of another kind"):
     """A stream of this name exists with another content type, lifetime, origin or state than was asked for."""
 
 
-class StreamClosed(Conflicting, code="stream-closed", status=409, title="The stream is closed"):
+class StreamClosed(ConflictError, code="stream-closed", status=409, title="The stream is closed"):
     """Nothing can be appended any more; `Stream-Next-Offset` is where it ends."""
 
 
-class ContentTypeMismatch(Conflicting, code="content-type-mismatch", status=409, title="Not the stream's content type"):
+class ContentTypeMismatch(ConflictError, code="content-type-mismatch", status=409, title="Not the stream's content type"):
     """What is appended must be of the type that the stream was created with."""
 
 
-class SequenceConflict(Conflicting, code="sequence-conflict", status=409, title="The sequence does not increase"):
+class SequenceConflict(ConflictError, code="sequence-conflict", status=409, title="The sequence does not increase"):
     """A `Stream-Seq` must be greater, byte by byte, than the last one that was accepted."""
 
 
-class ProducerGap(Conflicting, code="producer-gap", status=409, title="A producer's append is missing"):
+class ProducerGap(ConflictError, code="producer-gap", status=409, title="A producer's append is missing"):
     """The producer's sequence skips one: `Producer-Expected-Seq` says which is next."""
 
 
-class WakeFenced(Conflicting, code="wake-fenced", status=409, title="Another wake has taken its place"):
+class WakeFenced(ConflictError, code="wake-fenced", status=409, title="Another wake has taken its place"):
     """The wake was done, released or its lease has ended; what belongs to it no longer counts."""
 
 
-class OffsetRefused(Conflicting, code="offset-refused", status=409, title="The offset cannot be acknowledged"):
+class OffsetRefused(ConflictError, code="offset-refused", status=409, title="The offset cannot be acknowledged"):
     """An acknowledged offset lies before the last one or beyond the stream's end, or its stream is not subscribed to."""
 
 
-class WakeTaken(Conflicting, code="wake-taken", status=409, title="Somebody else has it"):
+class LeaseHeld(ConflictError, code="wake-taken", status=409, title="Somebody else has it"):
     """Another worker holds the lease; `error.current_holder` says which."""
 
 
-class NothingToDo(Conflicting, code="nothing-to-do", status=409, title="Nothing is waiting"):
+class NothingPending(ConflictError, code="nothing-to-do", status=409, title="Nothing is waiting"):
     """Everything in the subscription's streams is acknowledged."""
 
 
-class ReceiptInvalid(Conflicting, code="receipt-invalid", status=400, title="Not a receipt of this queue"):
+class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Not a receipt of this queue"):
     """The receipt was not made by this installation for this queue, or it was altered."""
 
 
-class LeaseExpired(Conflicting, code="lease-expired", status=409, title="The lease has expired"):
+class LeaseExpired(ConflictError, code="lease-expired", status=409, title="The lease has expired"):
     """The receipt's visibility timeout has passed; the message is, or will be, delivered again."""
 
 
@@ -287,7 +287,7 @@ class Draining(Unavailable, code="draining", status=503, retryable=True, title="
     """This process is stopping; another one, or this one after its restart, will answer."""
 
 
-class OutOfTouch(Unavailable, code="out-of-touch", status=503, retryable=True, title="Cannot tell who is calling"):
+class RegistryStale(Unavailable, code="out-of-touch", status=503, retryable=True, title="Cannot tell who is calling"):
     """This worker has not heard from the engine for so long that a key may have been revoked without its knowing."""
 
 

@@ -15,7 +15,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-class Need(StrEnum):
+class RouteRequirement(StrEnum):
     """What a route may ask of a caller beside a scope: to be somebody, or to hold a platform key."""
 
     IDENTITY = "identity"
@@ -33,9 +33,9 @@ class Credential(StrEnum):
 
 
 ALL_SCOPES = tuple(Scope)
-EVERYTHING = ("*",)
+ALL_RESOURCES = ("*",)
 # All that nobody in particular is told, wherever it is refused: two answers that differ would tell what is there.
-SEND_A_KEY = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
+MISSING_CREDENTIALS_HINT = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Caller:
         return globs is None or any(glob_matches(glob, name) for glob in globs)
 
 
-def narrowed(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
+def resource_restrictions(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
     """The globs by kind, without those that allow everything; None if that leaves nothing."""
     kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}
     return kept or None

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class Crew:
+class TaskCrew:
     """As asyncio's TaskGroup, with two differences that a leader needs who must stop when told to. A cancellation is not lost
     when a task fails at the same moment. And a task that does not end is asked again: nats-py now and then swallows a
     cancellation."""
@@ -39,8 +39,8 @@ class Crew:
                 self._failure.exception()  # seen, even if it came last
 
 
-async def together(*work: Coroutine[Any, Any, None]) -> None:
-    crew = Crew()
+async def run_together(*work: Coroutine[Any, Any, None]) -> None:
+    crew = TaskCrew()
     for one in work:
         crew.start(one)
     await crew.run()

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-NOBODY = ""  # requests that are no tenant's: their callers were not let in, or are the platform's
+ANONYMOUS = ""  # requests that are no tenant's: their callers were not let in, or are the platform's
 
 
-class Tally:
+class TenantCounters:
     """Counts that only grow. Whoever counts often for one tenant keeps its tally."""
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Tally:
         self.fanout_messages = 0
 
 
-class Counted(NamedTuple):
+class UsageDelta(NamedTuple):
     """What was counted in some time, or, as they add up, since the beginning."""
 
     requests: int = 0
@@ -44,29 +44,29 @@ class Counted(NamedTuple):
         return self.client_errors + self.server_errors
 
 
-class Tallies(dict[str, Tally]):
+class TenantCounterMap(dict[str, TenantCounters]):
     """By tenant; one that is not there yet is made."""
 
-    def __missing__(self, tenant: str) -> Tally:
-        found = self[tenant] = Tally()
+    def __missing__(self, tenant: str) -> TenantCounters:
+        found = self[tenant] = TenantCounters()
         return found
 
 
-class Traffic:
+class UsageCounters:
     """The tallies of one process."""
 
     def __init__(self) -> None:
-        self.tallies = Tallies()
-        self._taken: dict[str, Counted] = {}
+        self.tallies = TenantCounterMap()
+        self._taken: dict[str, UsageDelta] = {}
 
-    def of(self, tenant: str) -> Tally:
+    def of(self, tenant: str) -> TenantCounters:
         return self.tallies[tenant]
 
-    def take(self) -> Iterator[tuple[str, Counted]]:
+    def take(self) -> Iterator[tuple[str, UsageDelta]]:
         """What was counted since the last time, of the tenants for whom that is anything."""
         for tenant, tally in self.tallies.items():
-            now = Counted(*(getattr(tally, field) for field in Counted._fields))
-            before = self._taken.get(tenant, Counted())
+            now = UsageDelta(*(getattr(tally, field) for field in UsageDelta._fields))
+            before = self._taken.get(tenant, UsageDelta())
             if now != before:
                 self._taken[tenant] = now
-                yield tenant, Counted(*(new - old for new, old in zip(now, before, strict=True)))
+                yield tenant, UsageDelta(*(new - old for new, old in zip(now, before, strict=True)))

@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from postroad.kernel.clock import rfc3339
 from postroad.pipeline import rollups
 from postroad.pipeline.files import LocalFiles
-from postroad.pipeline.ingest import SOURCES, Ingest, Taken
+from postroad.pipeline.ingest import SOURCES, BatchResult, Ingest
 from postroad.pipeline.jetstream import Engine, JetStreamError
 from postroad.pipeline.lake import Counts, Lake, Manifest, of_days, with_staged
 from postroad.pipeline.maintenance import History, Upkeep, tables
-from postroad.pipeline.report_publisher import Answers, Touched
+from postroad.pipeline.report_publisher import AffectedRange, Answers
 from postroad.pipeline.schemas import events_schema
 
 JOBS = ("ingest", "latency", "usage", "dead_letters", "sessions", "queue_health", "job_history", "compact")
@@ -69,7 +69,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PipelineConfig:
     """How the pipeline is to run."""
 
     jobs: Collection[str] = JOBS
@@ -95,7 +95,7 @@ class LakeBusy(Exception):
 
 
 class Pipeline:
-    def __init__(self, lake: Lake, engine: Engine, wishes: Wishes) -> None:
+    def __init__(self, lake: Lake, engine: Engine, wishes: PipelineConfig) -> None:
         self._lake, self._engine, self._wishes = lake, engine, wishes
         self._ingest = Ingest(lake)
         self._answers = Answers(lake, engine, wishes.reports)
@@ -147,14 +147,14 @@ class Pipeline:
         text = self._lake.files.read("checkpoint/metadata")
         return str(json.loads(text)["id"]) if text else ""
 
-    def _answer(self, taken: Taken) -> None:
+    def _answer(self, taken: BatchResult) -> None:
         touched = self._answers.touched(taken.manifest, taken.batch)
         if self._is_once:  # who catches up is asked for the results when it is done
             self._answers.owe(touched)
         else:
             self._answers.tell(taken.manifest, taken.batch, touched, self._wishes.now())
 
-    def _tell(self, taken: Taken, begun: float) -> None:
+    def _tell(self, taken: BatchResult, begun: float) -> None:
         positions = taken.manifest.positions
         lag = lags(self._engine, positions)
         seconds = time.monotonic() - begun
@@ -169,7 +169,7 @@ class Pipeline:
         now = self._wishes.now()
         if self._wishes.has("job_history"):
             for day in self._history.due(self._lake.manifest(), now):
-                self._engine.send(self._history.work_out(day))
+                self._engine.send(self._history.compute(day))
                 self._history.is_done(day)
         if self._wishes.has("compact"):
             self._upkeep.compact(now.date())
@@ -184,9 +184,9 @@ class Pipeline:
                 hours = frozenset(_start_of(day) + number * 3_600_000 for number in range(24))
                 tenants = self._tenants_of(manifest, day)
                 batch = max(manifest.batches.values(), default=0)
-                self._answers.tell(manifest, batch, Touched(tenants, hours), self._wishes.now(), everything=True)
+                self._answers.tell(manifest, batch, AffectedRange(tenants, hours), self._wishes.now(), everything=True)
                 if self._wishes.has("job_history") and day < self._wishes.now().date():
-                    self._engine.send(self._history.work_out(day))
+                    self._engine.send(self._history.compute(day))
                 tell(f"{day}: {len(tenants)} tenants told")
 
     def _measure_again(self, day: date) -> Manifest:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 
-class Taken(Exception):
+class FileExists(Exception):
     """Somebody else has made the file."""
 
 
@@ -80,7 +80,7 @@ class LocalFiles:
             try:
                 os.link(draft, path)
             except FileExistsError as exc:
-                raise Taken(name) from exc
+                raise FileExists(name) from exc
         finally:
             draft.unlink(missing_ok=True)
         _sync(path.parent)
@@ -155,7 +155,7 @@ class HadoopFiles:
 
     def create(self, name: str, text: str) -> None:
         if self._fs.exists(self._at(name)):
-            raise Taken(name)
+            raise FileExists(name)
         stream = self._fs.create(self._at(name), False)
         stream.write(bytearray(text.encode()))
         stream.close()

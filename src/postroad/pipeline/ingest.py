@@ -25,7 +25,7 @@ SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchResult:
     """A batch that is in the lake. `is_new`: it was not before. `to_silver`: after how many seconds its events were written."""
 
     manifest: Manifest
@@ -46,12 +46,12 @@ class Ingest:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def take(self, frame: DataFrame, checkpoint: str, batch: int) -> Taken:
+    def take(self, frame: DataFrame, checkpoint: str, batch: int) -> BatchResult:
         """The batch of this number, as the checkpoint of this id knows it. Raises OtherWriter."""
         begun = time.monotonic()
         manifest = self._lake.manifest()
         if manifest.has(checkpoint, batch):
-            return Taken(manifest, batch, Counts(), is_new=False)
+            return BatchResult(manifest, batch, Counts(), is_new=False)
         folder = self._lake.folder(f"b{batch:08d}")
         seen = self._store(frame, folder, manifest.positions, batch)
         positions = {**manifest.positions, **{stream: last for stream in SOURCES if (last := seen[stream]) is not None}}
@@ -66,7 +66,7 @@ class Ingest:
             counts = counts.plus(written.counts)
             silver_at = max(begun, written.silver_at)
         after = replace(with_staged(done, staged), counts=manifest.counts.plus(counts))
-        return Taken(self._lake.commit(manifest, after), batch, counts, is_new=True, to_silver=silver_at - begun)
+        return BatchResult(self._lake.commit(manifest, after), batch, counts, is_new=True, to_silver=silver_at - begun)
 
     def _store(self, frame: DataFrame, folder: str, positions: dict[str, int], batch: int) -> dict[str, Any]:
         """The messages as they are, without those that are in the lake already: after a lost checkpoint they come again."""

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
-from postroad.jobs.rules import Step, Told, fold
+from postroad.jobs.rules import JobTransition, Step, fold
 from postroad.pipeline.timestamps import rfc3339_column
 
 ENDED = spark.StructType(
@@ -184,7 +184,7 @@ def _fold_one(tenant: str, job_id: str, events: Any) -> tuple[Any, ...]:
     job = None
     for one in events:
         is_end = one["event"] in _ENDS
-        told = Told(
+        told = JobTransition(
             tenant,
             job_id,
             one["queue"],

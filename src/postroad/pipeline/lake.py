@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
-from postroad.pipeline.files import Files, Taken, files_at
+from postroad.pipeline.files import FileExists, Files, files_at
 
 _MANIFESTS = "manifest"
 _DATA = "data"
@@ -123,7 +123,7 @@ class Lake:
         text = msgspec.json.format(msgspec.json.encode(after), indent=1).decode()
         try:
             self.files.create(f"{_MANIFESTS}/{after.version:012d}.json", text)
-        except Taken as exc:
+        except FileExists as exc:
             raise OtherWriter(f"another pipeline writes to {self.root}: version {after.version} is taken") from exc
         return after
 

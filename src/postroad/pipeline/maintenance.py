@@ -26,7 +26,7 @@ def _as_it_is(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TablePolicy:
     """How a table is kept: its columns, what merging its files means, the order of its rows, how its rows tell their day, and how
     many days of it are kept."""
 
@@ -37,22 +37,22 @@ class Kept:
     merge: Callable[[DataFrame], DataFrame] = field(default=_as_it_is)
 
 
-def tables(bronze_days: int, days: int) -> Mapping[str, Kept]:
+def tables(bronze_days: int, days: int) -> Mapping[str, TablePolicy]:
     from_time, from_stored, from_minute = (f"date_format({name}, 'yyyy-MM-dd')" for name in ("time", "timestamp", "minute"))
     from_last = "date_format(timestamp_millis(last_at), 'yyyy-MM-dd')"
     return {
-        "bronze": Kept(BRONZE, ("stream", "sequence"), from_stored, bronze_days),
-        "events": Kept(events_schema(), ("tenant", "event", "time"), from_time, days),
-        "quarantine": Kept(QUARANTINE, ("stream", "sequence", "line"), from_time, bronze_days),
-        "audit": Kept(AUDIT, ("tenant", "sequence"), from_time, days),
-        "rollups": Kept(rollups.ROLLUPS, ("report", "tenant", "minute"), from_minute, days, rollups.merge),
-        "sessions": Kept(session_states.STATES, ("tenant", "session_id"), from_last, 30, session_states.merge),
-        "job_history": Kept(job_archive.ENDED, ("tenant", "createdAt"), "ended_day", days),
+        "bronze": TablePolicy(BRONZE, ("stream", "sequence"), from_stored, bronze_days),
+        "events": TablePolicy(events_schema(), ("tenant", "event", "time"), from_time, days),
+        "quarantine": TablePolicy(QUARANTINE, ("stream", "sequence", "line"), from_time, bronze_days),
+        "audit": TablePolicy(AUDIT, ("tenant", "sequence"), from_time, days),
+        "rollups": TablePolicy(rollups.ROLLUPS, ("report", "tenant", "minute"), from_minute, days, rollups.merge),
+        "sessions": TablePolicy(session_states.STATES, ("tenant", "session_id"), from_last, 30, session_states.merge),
+        "job_history": TablePolicy(job_archive.ENDED, ("tenant", "createdAt"), "ended_day", days),
     }
 
 
 class Upkeep:
-    def __init__(self, lake: Lake, kept: Mapping[str, Kept]) -> None:
+    def __init__(self, lake: Lake, kept: Mapping[str, TablePolicy]) -> None:
         self._lake, self._kept = lake, kept
 
     def compact(self, today: date, *, all_of_it: bool = False) -> int:
@@ -113,7 +113,7 @@ class History:
         known = sorted({entry.day for entry in manifest.entries("events")})
         return [date.fromisoformat(day) for day in known if done < day <= over.isoformat()]
 
-    def work_out(self, ended: date) -> DataFrame:
+    def compute(self, ended: date) -> DataFrame:
         """The jobs that ended on this day, written to the lake; and as the messages that tell of them."""
         manifest = self._lake.manifest()
         since = (ended - timedelta(days=self._look_back)).isoformat()

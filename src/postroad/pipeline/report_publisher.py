@@ -18,7 +18,7 @@ from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.lake import Entry, Lake, Manifest
 from postroad.pipeline.reports import REPORTS, health, messages
 from postroad.pipeline.rollups import ROLLUPS
-from postroad.pipeline.spark_session import few_rows
+from postroad.pipeline.spark_session import small_query_settings
 
 _COARSE = ("hour", "day")
 _COARSE_EVERY_SECONDS = 60.0
@@ -29,7 +29,7 @@ _HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class AffectedRange:
     """Whose reports a batch has changed, and of which hours (their first milliseconds)."""
 
     tenants: frozenset[str]
@@ -39,11 +39,11 @@ class Touched:
     def days(self) -> frozenset[str]:
         return frozenset(datetime.fromtimestamp(hour / 1000, UTC).strftime("%Y-%m-%d") for hour in self.hours)
 
-    def __or__(self, other: "Touched") -> "Touched":
-        return Touched(self.tenants | other.tenants, self.hours | other.hours)
+    def __or__(self, other: "AffectedRange") -> "AffectedRange":
+        return AffectedRange(self.tenants | other.tenants, self.hours | other.hours)
 
 
-NOTHING = Touched(frozenset(), frozenset())
+NOTHING = AffectedRange(frozenset(), frozenset())
 
 
 class Answers:
@@ -58,30 +58,30 @@ class Answers:
         """A driver that died may have owed hours and days of what its last batches were about."""
         self._waiting = self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
 
-    def owe(self, touched: Touched) -> None:
+    def owe(self, touched: AffectedRange) -> None:
         self._waiting |= touched
 
     def tell_owed(self, manifest: Manifest, now: datetime) -> None:
         """All that is owed, at once."""
         self.tell(manifest, max(manifest.batches.values(), default=0), self._waiting, now, everything=True)
 
-    def touched(self, manifest: Manifest, batch: int) -> Touched:
+    def touched(self, manifest: Manifest, batch: int) -> AffectedRange:
         return self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch == batch])
 
-    def _touched_in(self, entries: Sequence[Entry]) -> Touched:
+    def _touched_in(self, entries: Sequence[Entry]) -> AffectedRange:
         if not entries:
             return NOTHING
         hour = (F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS).alias("hour")
-        with few_rows(self._lake.spark):
+        with small_query_settings(self._lake.spark):
             rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant", hour).distinct().collect()
-        return Touched(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
+        return AffectedRange(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
 
-    def tell(self, manifest: Manifest, batch: int, touched: Touched, now: datetime, *, everything: bool = False) -> int:
+    def tell(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime, *, everything: bool = False) -> int:
         """Returns how many kinds of results were told. Told again, the results are the same or newer."""
-        with few_rows(self._lake.spark):
+        with small_query_settings(self._lake.spark):
             return self._tell(manifest, batch, touched, now, everything=everything)
 
-    def _tell(self, manifest: Manifest, batch: int, touched: Touched, now: datetime, *, everything: bool) -> int:
+    def _tell(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime, *, everything: bool) -> int:
         self._waiting |= touched
         parts = self._of_minutes(manifest, batch, touched, now)
         begun = time.monotonic()
@@ -100,7 +100,7 @@ class Answers:
             self._coarse_due = time.monotonic() + max(_COARSE_EVERY_SECONDS, _SHARE * took)
         return len(parts)
 
-    def _of_minutes(self, manifest: Manifest, batch: int, touched: Touched, now: datetime) -> list[DataFrame]:
+    def _of_minutes(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime) -> list[DataFrame]:
         if not touched.hours:
             return []
         entries = [
@@ -112,7 +112,7 @@ class Answers:
         hour = F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS
         return self._messages(rollups.where(hour.isin(*touched.hours)), ("minute",), batch, now)
 
-    def _of_hours_and_days(self, manifest: Manifest, batch: int, touched: Touched, now: datetime) -> list[DataFrame]:
+    def _of_hours_and_days(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime) -> list[DataFrame]:
         entries = [entry for entry in manifest.entries("rollups") if entry.day in touched.days]
         return self._messages(self._rollups(entries, touched), _COARSE, batch, now)
 
@@ -134,7 +134,7 @@ class Answers:
         states = session_states.merge(self._lake.read("sessions", session_states.STATES, entries))
         return [session_states.overdue(states, now)]
 
-    def _rollups(self, entries: Sequence[Entry], touched: Touched) -> DataFrame:
+    def _rollups(self, entries: Sequence[Entry], touched: AffectedRange) -> DataFrame:
         rollups = self._lake.read("rollups", ROLLUPS, entries)
         if len(touched.tenants) <= _TENANTS_MAX:
             rollups = rollups.where(F.col("tenant").isin(*touched.tenants))

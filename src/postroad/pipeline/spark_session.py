@@ -73,7 +73,7 @@ _FEW_ROWS = {
 
 
 @contextmanager
-def few_rows(session: SparkSession) -> Iterator[None]:
+def small_query_settings(session: SparkSession) -> Iterator[None]:
     """For queries over little: Spark takes longer to write and compile code for them, and to share them out, than to do them."""
     before = {name: str(session.conf.get(name)) for name in _FEW_ROWS}
     for name, value in _FEW_ROWS.items():

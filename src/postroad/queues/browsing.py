@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from postroad.governance.audit import Audit
-from postroad.governance.tenant_settings import AuditMode, PreferenceStore
-from postroad.jetstream.connection import Link
+from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
@@ -17,19 +17,19 @@ from postroad.kernel.errors import QueueNotFound
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.names import QUEUE
 from postroad.queues import events, metrics
-from postroad.queues.dead_letters import Dead, DeadLetters
-from postroad.queues.filters import MessageFilter, Sieve
-from postroad.queues.lifecycle import Definitions
-from postroad.queues.publishing import Queues
+from postroad.queues.dead_letters import DeadLetters, StoredDeadLetter
+from postroad.queues.filters import CompiledFilter, MessageFilter
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.publishing import Publisher
 from postroad.queues.rules import QueueRecord, StoredMessage, read_message
-from postroad.queues.scan import Found, Span, look_through
-from postroad.queues.stats import Meter
+from postroad.queues.scan import Found, Span, scan
+from postroad.queues.stats import QueueStatsReader
 from postroad.tasks.rules import Progress, TaskRecord
-from postroad.tasks.service import Running, Tasks
+from postroad.tasks.service import TaskContext, Tasks
 from postroad.telemetry.outbox import Outbox
 
 REDRIVE = "redrive"
-_BITE = 100
+_CHUNK_SIZE = 100
 
 
 _TARGET_SCHEMA = {"pattern": f"^{QUEUE.pattern}$"}  # told, and looked at where the queue is looked for, which says more
@@ -49,7 +49,7 @@ class Redrive(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """A message in a queue, where it is, and whether it is due."""
 
     sequence: int
@@ -61,20 +61,20 @@ class Waiting:
 class Upkeep:
     def __init__(
         self,
-        link: Link,
-        definitions: Definitions,
-        queues: Queues,
+        connection: Connection,
+        definitions: QueueLifecycle,
+        queues: Publisher,
         dead: DeadLetters,
-        meter: Meter,
+        meter: QueueStatsReader,
         tasks: Tasks,
         outbox: Outbox,
         audit: Audit,
-        preferences: PreferenceStore,
+        tenant_settings: TenantSettingsStore,
         clock: Clock,
     ) -> None:
-        self._link, self._definitions, self._queues, self._dead, self._meter = link, definitions, queues, dead, meter
+        self._connection, self._definitions, self._queues, self._dead, self._meter = connection, definitions, queues, dead, meter
         self._tasks, self._outbox, self._audit = tasks, outbox, audit
-        self._preferences, self._clock = preferences, clock
+        self._tenant_settings, self._clock = tenant_settings, clock
 
     # Looking
 
@@ -88,12 +88,12 @@ class Upkeep:
         is_delayed: bool,
         since_ms: int | None,
         until_ms: int | None,
-    ) -> Found[Waiting]:
+    ) -> Found[WaitingMessage]:
         """Messages that wait, oldest first, without leasing them: those that are due, or those that are not yet."""
-        sieve = Sieve(wanted)
+        sieve = CompiledFilter(wanted)
         subject = f"{record.subject}.later.*" if is_delayed else f"{record.subject}.ready"
         span = Span(record.stream, subject, from_sequence, since_ms, until_ms)
-        return await look_through(self._link, span, lambda entry: _waiting(entry, sieve, is_delayed=is_delayed), limit)
+        return await scan(self._connection, span, lambda entry: _waiting(entry, sieve, is_delayed=is_delayed), limit)
 
     # Dropping
 
@@ -104,9 +104,9 @@ class Upkeep:
         if is_dry_run:
             return count
         async with self._audit.change(actor, "queue.purge", name, before={"messages": count}):
-            purged = await purge_stream(self._link, record.stream, f"{record.subject}.ready")
-            purged += await purge_stream(self._link, record.stream, f"{record.subject}.later.*")
-        if self._preferences.of(actor.tenant).audit_mode is not AuditMode.OFF:
+            purged = await purge_stream(self._connection, record.stream, f"{record.subject}.ready")
+            purged += await purge_stream(self._connection, record.stream, f"{record.subject}.later.*")
+        if self._tenant_settings.of(actor.tenant).audit_mode is not AuditMode.OFF:
             await self._outbox.commit([events.purged(actor, name, purged, self._clock())])
         return purged
 
@@ -125,7 +125,7 @@ class Upkeep:
         async with self._audit.change(actor, "dlq.purge", name, before={"filter": msgspec.to_builtins(wanted)}):
             position: int | None = 1
             while position is not None:
-                found = await self._dead.page(record, wanted, limit=_BITE, from_sequence=position)
+                found = await self._dead.page(record, wanted, limit=_CHUNK_SIZE, from_sequence=position)
                 await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in found.items))
                 count += len(found.items)
                 position = found.next_sequence
@@ -167,7 +167,7 @@ class Upkeep:
             return count, None
         return count, await self._tasks.start(actor, REDRIVE, name, wanted, count)
 
-    async def carry_out_redrive(self, running: Running) -> None:
+    async def carry_out_redrive(self, running: TaskContext) -> None:
         """The task's work: bite by bite, at its rate, saving how far it is.
 
         What is put back is in its queue before it leaves the dead letters. A crash between the two repeats the bite: within a
@@ -187,7 +187,7 @@ class Upkeep:
             left = None if wanted.limit is None else wanted.limit - progress.moved
             if left is not None and left <= 0:
                 return
-            bite = min(_BITE, wanted.rate_per_second, left or _BITE)
+            bite = min(_CHUNK_SIZE, wanted.rate_per_second, left or _CHUNK_SIZE)
             found = await self._dead.page(record, wanted.filter, limit=bite, from_sequence=position)
             mine = [one for one in found.items if one.sequence <= top]
             moved = await self._put_back(running, record, target, mine)
@@ -205,14 +205,16 @@ class Upkeep:
             await running.save(position, progress, top)
             await _paced(running, len(mine) / wanted.rate_per_second)
 
-    async def _put_back(self, running: Running, record: QueueRecord, target: QueueRecord, dead: list[Dead]) -> int:
+    async def _put_back(
+        self, running: TaskContext, record: QueueRecord, target: QueueRecord, dead: list[StoredDeadLetter]
+    ) -> int:
         if not dead:
             return 0
         task = running.record
         outcomes = await self._queues.put_back(target, [(one.message, f"{task.id}/{one.sequence}") for one in dead])
         stored = [one for one, problem in zip(dead, outcomes, strict=True) if problem is None]
         retryable = next((problem for problem in outcomes if problem is not None and problem.retryable), None)
-        audit = self._preferences.of(task.tenant).audit_mode
+        audit = self._tenant_settings.of(task.tenant).audit_mode
         if audit is not AuditMode.OFF:
             await self._outbox.commit([events.redriven(target, record.name, one.message, task, audit) for one in stored])
         await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in stored))
@@ -222,7 +224,7 @@ class Upkeep:
         return len(stored)
 
 
-async def _paced(running: Running, seconds: float) -> None:
+async def _paced(running: TaskContext, seconds: float) -> None:
     """Wait, but not for longer than it takes to notice that the task is to stop."""
     while seconds > 0:
         running.check()
@@ -235,11 +237,11 @@ def _check_may_use(caller: Caller, queue: str) -> None:
         raise QueueNotFound(f"there is no queue {queue[:100]!r}")
 
 
-def _waiting(entry: Entry, sieve: Sieve, *, is_delayed: bool) -> Waiting | None:
+def _waiting(entry: Entry, sieve: CompiledFilter, *, is_delayed: bool) -> WaitingMessage | None:
     if not sieve.may_take(entry.payload):
         return None
     try:
         message = read_message(entry.payload)
     except ValueError:
         return None
-    return Waiting(entry.sequence, entry.at_ms, message, is_delayed) if sieve.takes(message) else None
+    return WaitingMessage(entry.sequence, entry.at_ms, message, is_delayed) if sieve.takes(message) else None

@@ -7,15 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
-from postroad.kernel.errors import EngineUnavailable, MessageNotFound, NotNow, QueueNotFound
+from postroad.kernel.errors import EngineUnavailable, MessageNotFound, PreconditionFailed, QueueNotFound
 from postroad.kernel.identity import Scope
-from postroad.queues.browsing import Redrive, Upkeep, Waiting
-from postroad.queues.dead_letters import Dead, DeadLetters, Group
+from postroad.queues.browsing import Redrive, Upkeep, WaitingMessage
+from postroad.queues.dead_letters import DeadLetterGroup, DeadLetters, StoredDeadLetter
 from postroad.queues.filters import FieldText, MessageFilter, ReasonText, Text
-from postroad.queues.lifecycle import Definitions
+from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.routes import QueueView, queue_view
 from postroad.queues.rules import StoredMessage
 from postroad.tasks.rules import TaskView, task_view
@@ -118,7 +118,7 @@ class Redriven(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class UpkeepRoutes:
-    def __init__(self, definitions: Definitions, dead: DeadLetters, upkeep: Upkeep) -> None:
+    def __init__(self, definitions: QueueLifecycle, dead: DeadLetters, upkeep: Upkeep) -> None:
         self._definitions, self._dead, self._upkeep = definitions, dead, upkeep
 
     def table(self) -> Sequence[Route]:
@@ -186,7 +186,7 @@ class UpkeepRoutes:
                 answer=Redriven,
                 status=202,
                 more_statuses=(200,),
-                errors=(NotNow, *errors),
+                errors=(PreconditionFailed, *errors),
                 description="A task does it, at its rate: see /v1/tasks. One at a time per queue. 200 for a dry run.",
             ),
             Route(
@@ -206,7 +206,7 @@ class UpkeepRoutes:
                 self.purge,
                 Scope.WRITE,
                 "Drop all messages that wait",
-                "Queues",
+                "Publisher",
                 body=Purge,
                 answer=Purged,
                 errors=errors,
@@ -218,15 +218,17 @@ class UpkeepRoutes:
                 self.pause,
                 Scope.WRITE,
                 "Stop delivering",
-                "Queues",
+                "Publisher",
                 answer=QueueView,
                 errors=errors,
                 description="On every worker, until `resume`. Publishing and settling go on.",
             ),
-            Route("POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", answer=QueueView, errors=errors),
+            Route(
+                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Publisher", answer=QueueView, errors=errors
+            ),
         ]
 
-    async def peek(self, request: Request) -> Reply:
+    async def peek(self, request: Request) -> Response:
         query: PeekQuery = request.query
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
         found = await self._upkeep.peek(
@@ -239,18 +241,18 @@ class UpkeepRoutes:
             until_ms=_ms(query.until),
         )
         views = [_message_view(one, query.bodyMax) for one in found.items]
-        return Reply(
+        return Response(
             MessageList(messages=views, scanned=found.scanned, matched=len(views), next_cursor=_cursor(found.next_sequence))
         )
 
-    async def list_dead(self, request: Request) -> Reply:
+    async def list_dead(self, request: Request) -> Response:
         query: DeadQuery = request.query
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
         total = await self._dead.count(record)
         if query.groupBy is not None:
             groups, found = await self._dead.groups(record, _filter(query), query.cursor or 1, _ms(query.since), _ms(query.until))
             views = [_group_view(group) for group in groups]
-            return Reply(
+            return Response(
                 DeadList(
                     total=total,
                     scanned=found.scanned,
@@ -267,7 +269,7 @@ class UpkeepRoutes:
             since_ms=_ms(query.since),
             until_ms=_ms(query.until),
         )
-        return Reply(
+        return Response(
             DeadList(
                 total=total,
                 scanned=found.scanned,
@@ -277,36 +279,36 @@ class UpkeepRoutes:
             )
         )
 
-    async def get_dead(self, request: Request) -> Reply:
+    async def get_dead(self, request: Request) -> Response:
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
-        return Reply(_dead_view(await self._dead.find(record, request.parameters["message"]), 8 * 1024 * 1024))
+        return Response(_dead_view(await self._dead.find(record, request.parameters["message"]), 8 * 1024 * 1024))
 
-    async def delete_dead(self, request: Request) -> Reply:
+    async def delete_dead(self, request: Request) -> Response:
         await self._upkeep.drop_dead(request.actor, request.parameters["queue"], request.parameters["message"])
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def redrive(self, request: Request) -> Reply:
+    async def redrive(self, request: Request) -> Response:
         wanted: Redrive = request.body
         count, task = await self._upkeep.redrive(request.actor, request.parameters["queue"], wanted)
-        return Reply(Redriven(count=count, task=task_view(task) if task else None), status=202 if task else 200)
+        return Response(Redriven(count=count, task=task_view(task) if task else None), status=202 if task else 200)
 
-    async def purge_dead(self, request: Request) -> Reply:
+    async def purge_dead(self, request: Request) -> Response:
         wanted: DeadPurge = request.body
         count = await self._upkeep.purge_dead(
             request.actor, request.parameters["queue"], wanted.filter, is_dry_run=wanted.dry_run
         )
-        return Reply(Purged(count=count, dry_run=wanted.dry_run))
+        return Response(Purged(count=count, dry_run=wanted.dry_run))
 
-    async def purge(self, request: Request) -> Reply:
+    async def purge(self, request: Request) -> Response:
         wanted: Purge = request.body
         count = await self._upkeep.purge(request.actor, request.parameters["queue"], is_dry_run=wanted.dry_run)
-        return Reply(Purged(count=count, dry_run=wanted.dry_run))
+        return Response(Purged(count=count, dry_run=wanted.dry_run))
 
-    async def pause(self, request: Request) -> Reply:
-        return Reply(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=True)))
+    async def pause(self, request: Request) -> Response:
+        return Response(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=True)))
 
-    async def resume(self, request: Request) -> Reply:
-        return Reply(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=False)))
+    async def resume(self, request: Request) -> Response:
+        return Response(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=False)))
 
 
 def _filter(query: PeekQuery) -> MessageFilter:
@@ -336,7 +338,7 @@ def _payload(message: StoredMessage, body_max: int) -> tuple[msgspec.Raw | Unset
     return UNSET, raw[:body_max].decode("utf-8", "ignore")
 
 
-def _message_view(one: Waiting, body_max: int) -> MessageView:
+def _message_view(one: WaitingMessage, body_max: int) -> MessageView:
     payload, start = _payload(one.message, body_max)
     return MessageView(
         message_id=one.message.id,
@@ -352,7 +354,7 @@ def _message_view(one: Waiting, body_max: int) -> MessageView:
     )
 
 
-def _dead_view(one: Dead, body_max: int) -> DeadView:
+def _dead_view(one: StoredDeadLetter, body_max: int) -> DeadView:
     payload, start = _payload(one.message, body_max)
     letter = one.letter
     return DeadView(
@@ -374,7 +376,7 @@ def _dead_view(one: Dead, body_max: int) -> DeadView:
     )
 
 
-def _group_view(group: Group) -> GroupView:
+def _group_view(group: DeadLetterGroup) -> GroupView:
     return GroupView(
         reason=group.reason, count=group.count, first_at=rfc3339(group.first_at_ms), last_at=rfc3339(group.last_at_ms)
     )

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroad.access.service import Access
-from postroad.crypto.signing import Sealer
+from postroad.crypto.signing import Signer
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.queues.browsing import REDRIVE, Upkeep
 from postroad.queues.browsing_routes import UpkeepRoutes
-from postroad.queues.consuming import Leases
+from postroad.queues.consuming import Consumer
 from postroad.queues.consuming_routes import LeaseRoutes
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
-from postroad.queues.lifecycle import QUEUES_BUCKET, Definitions
-from postroad.queues.publishing import Queues
+from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
+from postroad.queues.publishing import Publisher
 from postroad.queues.routes import QueueRoutes
 from postroad.queues.rules import MessageLimits, QueueRecord
 from postroad.queues.sampler import QueueSampler
-from postroad.queues.stats import Meter
-from postroad.queues.throughput import Rates
+from postroad.queues.stats import QueueStatsReader
+from postroad.queues.throughput import Throughput
 from postroad.tasks.service import Handler, Tasks
 from postroad.telemetry.outbox import Outbox
 
@@ -37,10 +37,10 @@ class QueueOptions:
     sample_seconds: float
 
 
-class QueueParts:
+class QueuesCapability:
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         committers: Committers,
         access: Access,
         tasks: Tasks,
@@ -49,22 +49,24 @@ class QueueParts:
         options: QueueOptions,
     ) -> None:
         self._access, self._options = access, options
-        self.table = Table(Bucket(link, QUEUES_BUCKET, committers), QueueRecord)
-        self.rates = Rates(link)
-        self._dead = DeadLetters(link, committers, Bucket(link, FAILURES_BUCKET, committers), clock, replicas=options.replicas)
-        self._meter = Meter(link, self._dead, self.rates, clock)
-        self.definitions = Definitions(
-            link,
+        self.table = ReplicatedTable(Bucket(connection, QUEUES_BUCKET, committers), QueueRecord)
+        self.rates = Throughput(connection)
+        self._dead = DeadLetters(
+            connection, committers, Bucket(connection, FAILURES_BUCKET, committers), clock, replicas=options.replicas
+        )
+        self._meter = QueueStatsReader(connection, self._dead, self.rates, clock)
+        self.definitions = QueueLifecycle(
+            connection,
             self.table,
             outbox,
             clock,
-            preferences=access.preferences,
+            tenant_settings=access.tenant_settings,
             audit=access.audit,
             dead=self._dead,
             replicas=options.replicas,
         )
-        self._queues = Queues(
-            link,
+        self._queues = Publisher(
+            connection,
             committers,
             self.definitions,
             self.table,
@@ -72,15 +74,15 @@ class QueueParts:
             outbox,
             self.rates,
             clock,
-            preferences=access.preferences,
+            tenant_settings=access.tenant_settings,
             limits=options.limits,
         )
-        sealer = Sealer(options.platform_keys, "receipt")
-        self._leases = Leases(
-            link, self.definitions, self.table, self._dead, outbox, sealer, access.preferences, self.rates, clock
+        sealer = Signer(options.platform_keys, "receipt")
+        self._leases = Consumer(
+            connection, self.definitions, self.table, self._dead, outbox, sealer, access.tenant_settings, self.rates, clock
         )
         self._upkeep = Upkeep(
-            link,
+            connection,
             self.definitions,
             self._queues,
             self._dead,
@@ -88,12 +90,12 @@ class QueueParts:
             tasks,
             outbox,
             access.audit,
-            access.preferences,
+            access.tenant_settings,
             clock,
         )
 
         self.sampler = QueueSampler(
-            link,
+            connection,
             self.table,
             self._meter,
             self.rates,
@@ -109,7 +111,7 @@ class QueueParts:
 
     def routes(self) -> Sequence[Route]:
         queues = QueueRoutes(self.definitions, self._queues, self._meter, batch_max=self._options.batch_max)
-        leases = LeaseRoutes(self._leases, self._access.preferences, wait_ms_max=self._options.wait_ms_max)
+        leases = LeaseRoutes(self._leases, self._access.tenant_settings, wait_ms_max=self._options.wait_ms_max)
         upkeep = UpkeepRoutes(self.definitions, self._dead, self._upkeep)
         return [*queues.table(), *leases.table(), *upkeep.table()]
 

@@ -10,7 +10,7 @@ _KNOWN_SECONDS = 1.0
 _ASK_SECONDS = 0.05
 
 
-class Room:
+class QueueCapacity:
     """A count of the queue's messages, its age, and what this worker has added since. Never too low for one worker alone; with
     several, each may be behind on the others by as much as they publish in a second."""
 

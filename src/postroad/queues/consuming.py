@@ -7,18 +7,18 @@ from enum import StrEnum
 
 import structlog
 
-from postroad.crypto.signing import SealBroken, Sealer
-from postroad.governance.tenant_settings import AuditMode, PreferenceStore
+from postroad.crypto.signing import SignatureInvalid, Signer
+from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
-from postroad.jetstream.pull_consumer import ACK, Delivered, Delivery, WorkQueue, nak
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullConsumer, nak
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Caller
 from postroad.queues import events, metrics
 from postroad.queues.dead_letters import DeadLetters
-from postroad.queues.lifecycle import Definitions
+from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.rules import (
     LeasedMessage,
     Origin,
@@ -32,12 +32,12 @@ from postroad.queues.rules import (
     read_message,
     retry_delay_ms,
 )
-from postroad.queues.throughput import Rates
+from postroad.queues.throughput import Throughput
 from postroad.telemetry.event_types import JobEvent
 from postroad.telemetry.outbox import Outbox
 
 _UNREADABLE_AGAIN_MS = 3_600_000
-SPENT = "maxAttempts reached"
+MAX_ATTEMPTS_REACHED = "maxAttempts reached"
 REJECTED = "rejected by the consumer"
 
 log = structlog.get_logger("postroad.queues")
@@ -52,7 +52,7 @@ class NackAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NackRequest:
     """`delay_ms` None: by the queue's ladder for a retry, at once for a requeue."""
 
     action: NackAction
@@ -66,22 +66,22 @@ class Extended:
     lease_until_ms: int
 
 
-class Leases:
+class Consumer:
     def __init__(
         self,
-        link: Link,
-        definitions: Definitions,
-        table: Table[QueueRecord],
+        connection: Connection,
+        definitions: QueueLifecycle,
+        table: ReplicatedTable[QueueRecord],
         dead: DeadLetters,
         outbox: Outbox,
-        sealer: Sealer,
-        preferences: PreferenceStore,
-        rates: Rates,
+        sealer: Signer,
+        tenant_settings: TenantSettingsStore,
+        rates: Throughput,
         clock: Clock,
     ) -> None:
-        self._link, self._definitions, self._dead, self._outbox = link, definitions, dead, outbox
-        self._sealer, self._preferences, self._rates, self._clock = sealer, preferences, rates, clock
-        self._work: dict[str, WorkQueue] = {}
+        self._connection, self._definitions, self._dead, self._outbox = connection, definitions, dead, outbox
+        self._sealer, self._tenant_settings, self._rates, self._clock = sealer, tenant_settings, rates, clock
+        self._work: dict[str, PullConsumer] = {}
         table.on_change(self._queue_changed)
 
     # Leasing
@@ -103,15 +103,15 @@ class Leases:
             # All of them were spent: whoever waits goes on waiting, and whoever does not looks once more.
 
     async def _leased(
-        self, record: QueueRecord, caller: Caller, origin: Origin, delivered: Sequence[Delivered], lease_ms: int
+        self, record: QueueRecord, caller: Caller, origin: Origin, delivered: Sequence[Delivery], lease_ms: int
     ) -> list[LeasedMessage]:
         """Tell the engine to keep them away from others; those that have had all their attempts go to the dead letters."""
         now = self._clock()
         messages: list[LeasedMessage] = []
         happened: list[JobEvent] = []
-        verdicts: list[tuple[Delivery, bytes]] = []
-        spent: list[tuple[Delivery, StoredMessage]] = []
-        audit = self._preferences.of(caller.tenant).audit_mode
+        verdicts: list[tuple[DeliveryRef, bytes]] = []
+        spent: list[tuple[DeliveryRef, StoredMessage]] = []
+        audit = self._tenant_settings.of(caller.tenant).audit_mode
         for one in delivered:
             stored = _readable(one, record)
             if stored is not None and is_spent(record.settings, one.delivery.attempt - 1):
@@ -129,7 +129,7 @@ class Leases:
             self._outbox.emit(happened)
         metrics.leased.add(caller.tenant, len(messages))
         for delivery, stored in spent:
-            await self._give_up(record, caller, origin, delivery, stored, delivery.attempt - 1, SPENT)
+            await self._give_up(record, caller, origin, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
         return messages
 
     async def _give_up(
@@ -137,7 +137,7 @@ class Leases:
         record: QueueRecord,
         caller: Caller,
         origin: Origin,
-        delivery: Delivery,
+        delivery: DeliveryRef,
         stored: StoredMessage,
         attempts: int,
         reason: str,
@@ -147,14 +147,14 @@ class Leases:
         letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
         await self._work_queue(record).settle([(delivery, ACK)])
         metrics.dead.add(record.tenant)
-        audit = self._preferences.of(record.tenant).audit_mode
+        audit = self._tenant_settings.of(record.tenant).audit_mode
         if audit is not AuditMode.OFF:
             await self._outbox.commit([events.dead(record, caller, origin, stored, letter, audit)])
 
-    def _work_queue(self, record: QueueRecord) -> WorkQueue:
+    def _work_queue(self, record: QueueRecord) -> PullConsumer:
         found = self._work.get(record.stream)
         if found is None or found.consumer != record.consumer:
-            found = self._work[record.stream] = WorkQueue(self._link, record.stream, record.consumer)
+            found = self._work[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
         return found
 
     # Settling
@@ -169,7 +169,7 @@ class Leases:
         record, opened = await self._opened(caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
-        now, audit = self._clock(), self._preferences.of(caller.tenant).audit_mode
+        now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
         if audit is not AuditMode.OFF:
             await self._outbox.commit([events.done(record, caller, origin, receipt, now, audit) for receipt in good])
         metrics.acked.add(caller.tenant, len(good))
@@ -177,7 +177,7 @@ class Leases:
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
     async def reject(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str], verdict: Verdict, origin: Origin
+        self, caller: Caller, queue: str, receipt_ids: Sequence[str], verdict: NackRequest, origin: Origin
     ) -> list[PostroadError | None]:
         """Nack: return once the engine knows what is to become of them; for each receipt what is wrong with it, or None."""
         record, opened = await self._opened(caller, queue, receipt_ids)
@@ -189,18 +189,18 @@ class Leases:
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
     async def _reject_for_good(
-        self, record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, verdict: Verdict
+        self, record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, verdict: NackRequest
     ) -> None:
-        entry = await stream_reader.at(self._link, record.stream, receipt.stream_sequence)
+        entry = await stream_reader.at(self._connection, record.stream, receipt.stream_sequence)
         if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
             return  # it was settled before
         stored = decode_message(entry.payload)
-        reason = (verdict.reason or REJECTED) if verdict.action is NackAction.DLQ else SPENT
+        reason = (verdict.reason or REJECTED) if verdict.action is NackAction.DLQ else MAX_ATTEMPTS_REACHED
         await self._give_up(record, caller, origin, _delivery(receipt), stored, receipt.attempt, reason, verdict.reason)
         self._rates.settled(record.stream, 1)
 
     async def _give_back(
-        self, record: QueueRecord, caller: Caller, origin: Origin, receipts: Sequence[Receipt], verdict: Verdict
+        self, record: QueueRecord, caller: Caller, origin: Origin, receipts: Sequence[Receipt], verdict: NackRequest
     ) -> None:
         if not receipts:
             return
@@ -208,7 +208,7 @@ class Leases:
             await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
         delays = [_delay_ms(record, one, verdict) for one in receipts]
         await self._work_queue(record).settle([(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
-        now, audit = self._clock(), self._preferences.of(caller.tenant).audit_mode
+        now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
         metrics.nacked.add(caller.tenant, len(receipts))
         if audit is AuditMode.OFF:
             return
@@ -230,7 +230,7 @@ class Leases:
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         now = self._clock()
         await self._work_queue(record).settle([(_delivery(receipt), nak(lease_ms)) for receipt in good])
-        audit = self._preferences.of(caller.tenant).audit_mode
+        audit = self._tenant_settings.of(caller.tenant).audit_mode
         if audit is not AuditMode.OFF:
             self._outbox.emit([events.extended(record, caller, origin, receipt, now, now + lease_ms, audit) for receipt in good])
         return [
@@ -249,7 +249,7 @@ class Leases:
     def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
         try:
             receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
-        except (SealBroken, ValueError):
+        except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
         if self._clock() > receipt.deadline_ms:
             return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
@@ -265,11 +265,11 @@ class Leases:
             work.close(QueueNotFound("the queue was deleted"))
 
 
-def _is_doomed(record: QueueRecord, receipt: Receipt, verdict: Verdict) -> bool:
+def _is_doomed(record: QueueRecord, receipt: Receipt, verdict: NackRequest) -> bool:
     return verdict.action is NackAction.DLQ or (verdict.action is NackAction.RETRY and is_spent(record.settings, receipt.attempt))
 
 
-def _delay_ms(record: QueueRecord, receipt: Receipt, verdict: Verdict) -> int:
+def _delay_ms(record: QueueRecord, receipt: Receipt, verdict: NackRequest) -> int:
     if verdict.delay_ms is not None:
         return verdict.delay_ms
     return retry_delay_ms(record.settings, receipt.attempt) if verdict.action is NackAction.RETRY else 0
@@ -288,7 +288,7 @@ def _until(receipt: Receipt, deadline_ms: int) -> Receipt:
     )
 
 
-def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None:
+def _readable(delivered: Delivery, record: QueueRecord) -> StoredMessage | None:
     """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
     try:
         return read_message(delivered.payload)
@@ -297,7 +297,7 @@ def _readable(delivered: Delivered, record: QueueRecord) -> StoredMessage | None
         return None
 
 
-def _receipt(delivery: Delivery, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
+def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, deadline_ms: int) -> Receipt:
     return Receipt(
         stream_sequence=delivery.stream_sequence,
         consumer_sequence=delivery.consumer_sequence,
@@ -310,5 +310,5 @@ def _receipt(delivery: Delivery, stored: StoredMessage, leased_at_ms: int, deadl
     )
 
 
-def _delivery(receipt: Receipt) -> Delivery:
-    return Delivery(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)
+def _delivery(receipt: Receipt) -> DeliveryRef:
+    return DeliveryRef(receipt.stream_sequence, receipt.consumer_sequence, receipt.attempt, receipt.stored_at_ns)

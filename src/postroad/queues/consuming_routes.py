@@ -6,15 +6,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.governance.tenant_settings import PreferenceStore
-from postroad.http.messages import Reply, Request
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.http.messages import Request, Response
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.consuming import Extended, Leases, NackAction, Verdict
+from postroad.queues.consuming import Consumer, Extended, NackAction, NackRequest
 from postroad.queues.routes import origin_of
 from postroad.queues.rules import Delay, LeasedMessage, LeaseMs
 
@@ -105,8 +105,8 @@ _SETTLING = (QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable)
 
 
 class LeaseRoutes:
-    def __init__(self, leases: Leases, preferences: PreferenceStore, *, wait_ms_max: int) -> None:
-        self._leases, self._preferences, self._wait_ms_max = leases, preferences, wait_ms_max
+    def __init__(self, leases: Consumer, tenant_settings: TenantSettingsStore, *, wait_ms_max: int) -> None:
+        self._leases, self._tenant_settings, self._wait_ms_max = leases, tenant_settings, wait_ms_max
 
     def table(self) -> Sequence[Route]:
         one, tag, scope = "/v1/queues/{queue}", "Messages", Scope.CONSUME
@@ -161,9 +161,9 @@ class LeaseRoutes:
             ),
         ]
 
-    async def pull(self, request: Request) -> Reply:
+    async def pull(self, request: Request) -> Response:
         wanted: Pull = request.body
-        chosen = self._preferences.of(request.caller.tenant)
+        chosen = self._tenant_settings.of(request.caller.tenant)
         if wanted.max_messages > chosen.pull_max:
             raise invalid_field("$.maxMessages", f"at most {chosen.pull_max} are allowed")
         if wanted.wait_ms > self._wait_ms_max:
@@ -177,28 +177,28 @@ class LeaseRoutes:
             lease_ms=wanted.visibility_timeout_ms,
             wait_ms=wanted.wait_ms,
         )
-        messages = await request.while_wanted(leasing) if wanted.wait_ms else await leasing
-        return Reply(Pulled(messages))
+        messages = await request.cancel_on_disconnect(leasing) if wanted.wait_ms else await leasing
+        return Response(Pulled(messages))
 
     def _check_lease(self, request: Request, lease_ms: int | None) -> None:
-        most = self._preferences.of(request.caller.tenant).receipt_ttl_max_ms
+        most = self._tenant_settings.of(request.caller.tenant).receipt_ttl_max_ms
         if lease_ms is not None and lease_ms > most:
             raise invalid_field("$.visibilityTimeoutMs", f"at most {most} are allowed")
 
-    async def ack(self, request: Request) -> Reply:
+    async def ack(self, request: Request) -> Response:
         body: Ack = request.body
         receipts = body.several()
         faults = await self._leases.acknowledge(request.caller, request.parameters["queue"], receipts, origin_of(request))
         return _settled(body, receipts, faults)
 
-    async def nack(self, request: Request) -> Reply:
+    async def nack(self, request: Request) -> Response:
         body: Nack = request.body
         receipts = body.several()
-        verdict = Verdict(body.action, body.delay_ms, body.reason or None)
+        verdict = NackRequest(body.action, body.delay_ms, body.reason or None)
         faults = await self._leases.reject(request.caller, request.parameters["queue"], receipts, verdict, origin_of(request))
         return _settled(body, receipts, faults)
 
-    async def extend(self, request: Request) -> Reply:
+    async def extend(self, request: Request) -> Response:
         body: Extend = request.body
         receipts = body.several()
         self._check_lease(request, body.visibility_timeout_ms)
@@ -208,23 +208,23 @@ class LeaseRoutes:
         if body.receipt_id is not UNSET:
             if isinstance(outcomes[0], PostroadError):
                 raise outcomes[0]
-            return Reply(
+            return Response(
                 ExtendedAnswer(ok=True, new_receipt_id=outcomes[0].receipt_id, lease_until=rfc3339(outcomes[0].lease_until_ms))
             )
         results = [_extend_result(receipt, outcome) for receipt, outcome in zip(receipts, outcomes, strict=True)]
-        return Reply(ExtendedAnswer(ok=all(result.ok for result in results), results=results))
+        return Response(ExtendedAnswer(ok=all(result.ok for result in results), results=results))
 
 
-def _settled(body: _Receipts, receipts: Sequence[str], faults: Sequence[PostroadError | None]) -> Reply:
+def _settled(body: _Receipts, receipts: Sequence[str], faults: Sequence[PostroadError | None]) -> Response:
     if body.receipt_id is not UNSET:
         if faults[0] is not None:
             raise faults[0]
-        return Reply(Settled(ok=True))
+        return Response(Settled(ok=True))
     results = [
         SettleResult(receipt_id=receipt, ok=fault is None, problem=UNSET if fault is None else problem_of(fault))
         for receipt, fault in zip(receipts, faults, strict=True)
     ]
-    return Reply(Settled(ok=not any(faults), results=results))
+    return Response(Settled(ok=not any(faults), results=results))
 
 
 def _extend_result(receipt: str, outcome: Extended | PostroadError) -> ExtendResult:

@@ -14,14 +14,14 @@ import structlog
 from postroad.jetstream import stream_reader
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.bucket import Bucket
-from postroad.jetstream.commit import Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import MessageNotFound
 from postroad.kernel.names import dead_stream, escape
-from postroad.queues.filters import MessageFilter, Sieve
+from postroad.queues.filters import CompiledFilter, MessageFilter
 from postroad.queues.rules import (
     DeadLetter,
     Failure,
@@ -32,7 +32,7 @@ from postroad.queues.rules import (
     encode_message,
     read_message,
 )
-from postroad.queues.scan import Found, Span, look_through
+from postroad.queues.scan import Found, Span, scan
 
 FAILURES_BUCKET = "postroad_failures"
 _FAILURE_SECONDS = 15 * 86_400
@@ -43,7 +43,7 @@ log = structlog.get_logger("postroad.queues")
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class StoredDeadLetter:
     """A dead letter, where it is, and the message that it was."""
 
     sequence: int
@@ -52,7 +52,7 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeadLetterGroup:
     """Dead letters of one reason."""
 
     reason: str
@@ -62,8 +62,8 @@ class Group:
 
 
 class DeadLetters:
-    def __init__(self, link: Link, committers: Committers, failures: Bucket, clock: Clock, *, replicas: int) -> None:
-        self._link, self._committers, self._failures, self._clock = link, committers, failures, clock
+    def __init__(self, connection: Connection, committers: Committers, failures: Bucket, clock: Clock, *, replicas: int) -> None:
+        self._connection, self._committers, self._failures, self._clock = connection, committers, failures, clock
         self._replicas = replicas
         self._made: set[str] = set()
 
@@ -77,11 +77,11 @@ class DeadLetters:
             "num_replicas": self._replicas,
             "duplicate_window": 60_000_000_000,
         }
-        await ensure_stream(self._link, StreamSpec(dead_stream(tenant), (f"d.{tenant}.>",), options))
+        await ensure_stream(self._connection, StreamSpec(dead_stream(tenant), (f"d.{tenant}.>",), options))
         self._made.add(tenant)
 
     async def delete_all(self, tenant: str) -> None:
-        await delete_stream(self._link, dead_stream(tenant))
+        await delete_stream(self._connection, dead_stream(tenant))
 
     # Burying
 
@@ -122,10 +122,10 @@ class DeadLetters:
         )
         # The id says which copy of the message this is: one that was put back and dies again is another.
         burial = f"{record.incarnation}/{sequence}/{attempts}"
-        draft = Draft(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), burial)
+        draft = PendingMessage(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), burial)
         stored = await self._committers.of(record.dead_stream).append(draft)
-        entry = await stream_reader.at(self._link, record.dead_stream, stored.sequence) if stored.is_duplicate else None
-        first = _dead(entry, Sieve(MessageFilter())) if entry is not None else None
+        entry = await stream_reader.at(self._connection, record.dead_stream, stored.sequence) if stored.is_duplicate else None
+        first = _dead(entry, CompiledFilter(MessageFilter())) if entry is not None else None
         return letter if first is None else first.letter
 
     # Looking
@@ -139,14 +139,14 @@ class DeadLetters:
         from_sequence: int = 1,
         since_ms: int | None = None,
         until_ms: int | None = None,
-    ) -> Found[Dead]:
-        sieve = Sieve(wanted)
+    ) -> Found[StoredDeadLetter]:
+        sieve = CompiledFilter(wanted)
         span = Span(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
-        return await look_through(self._link, span, lambda entry: _dead(entry, sieve), limit)
+        return await scan(self._connection, span, lambda entry: _dead(entry, sieve), limit)
 
     async def groups(
         self, record: QueueRecord, wanted: MessageFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
-    ) -> tuple[list[Group], Found[Dead]]:
+    ) -> tuple[list[DeadLetterGroup], Found[StoredDeadLetter]]:
         """By reason, largest first, over as many as a search looks at."""
         found = await self.page(
             record, wanted, limit=_GROUPED_MAX, from_sequence=from_sequence, since_ms=since_ms, until_ms=until_ms
@@ -155,26 +155,26 @@ class DeadLetters:
         groups = []
         for reason, count in counts.most_common():
             times = [dead.letter.dead_at for dead in found.items if dead.letter.reason == reason]
-            groups.append(Group(reason, count, min(times), max(times)))
+            groups.append(DeadLetterGroup(reason, count, min(times), max(times)))
         return groups, found
 
-    async def find(self, record: QueueRecord, message_id: str) -> Dead:
+    async def find(self, record: QueueRecord, message_id: str) -> StoredDeadLetter:
         """Raises MessageNotFound."""
         entry = None
         if message_id.replace("-", "").isalnum() and message_id.isascii():
-            entry = await stream_reader.last(self._link, record.dead_stream, f"{record.dead_subject}.{message_id}")
-        dead = _dead(entry, Sieve(MessageFilter())) if entry else None
+            entry = await stream_reader.last(self._connection, record.dead_stream, f"{record.dead_subject}.{message_id}")
+        dead = _dead(entry, CompiledFilter(MessageFilter())) if entry else None
         if dead is None:
             raise MessageNotFound(f"{message_id[:64]!r} is not among the dead letters of {record.name!r}")
         return dead
 
     async def count(self, record: QueueRecord) -> int:
-        page = await stream_reader.read(self._link, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
+        page = await stream_reader.read(self._connection, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
         return len(page.entries) + page.left
 
     async def top(self, record: QueueRecord) -> int:
         """The sequence that everything buried so far is at or below."""
-        info = await stream_info(self._link, record.dead_stream)
+        info = await stream_info(self._connection, record.dead_stream)
         return info.state.last_seq if info else 0
 
     # Dropping
@@ -182,16 +182,16 @@ class DeadLetters:
     async def drop(self, record: QueueRecord, sequence: int) -> None:
         """One that is gone already is as good."""
         try:
-            await self._link.api(f"STREAM.MSG.DELETE.{record.dead_stream}", {"seq": sequence, "no_erase": True}, timeout=5)
+            await self._connection.api(f"STREAM.MSG.DELETE.{record.dead_stream}", {"seq": sequence, "no_erase": True}, timeout=5)
         except ApiFailure as failure:
             if failure.error.err_code not in NO_SUCH_MESSAGE:
                 raise
 
     async def drop_all(self, record: QueueRecord) -> int:
-        return await purge_stream(self._link, record.dead_stream, f"{record.dead_subject}.*")
+        return await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.*")
 
 
-def _dead(entry: Entry, sieve: Sieve) -> Dead | None:
+def _dead(entry: Entry, sieve: CompiledFilter) -> StoredDeadLetter | None:
     if not sieve.may_take(entry.payload):
         return None
     try:
@@ -201,7 +201,9 @@ def _dead(entry: Entry, sieve: Sieve) -> Dead | None:
     except (ValueError, RecursionError, OverflowError, OSError):
         log.error("dead_letter_unreadable", subject=entry.subject, sequence=entry.sequence)
         return None
-    return Dead(entry.sequence, letter, message) if sieve.takes_reason(letter.reason) and sieve.takes(message) else None
+    return (
+        StoredDeadLetter(entry.sequence, letter, message) if sieve.takes_reason(letter.reason) and sieve.takes(message) else None
+    )
 
 
 def _failure_key(record: QueueRecord, message_id: str) -> str:

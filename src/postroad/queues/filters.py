@@ -33,7 +33,7 @@ class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
         return all(value is None for value in msgspec.structs.asdict(self).values())
 
 
-class Sieve:
+class CompiledFilter:
     """A filter, made ready to look at many messages."""
 
     def __init__(self, wanted: MessageFilter) -> None:

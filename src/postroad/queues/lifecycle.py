@@ -10,8 +10,8 @@ import asyncio
 import msgspec
 
 from postroad.governance.audit import Audit
-from postroad.governance.tenant_settings import PreferenceStore
-from postroad.jetstream.connection import Link
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import (
     StreamSpec,
     delete_stream,
@@ -20,7 +20,7 @@ from postroad.jetstream.management import (
     stream_info,
 )
 from postroad.jetstream.pull_consumer import ensure_work_consumer
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter, QueueNotFound
 from postroad.kernel.identity import Actor, Caller
@@ -45,21 +45,21 @@ class QueuePage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-class Definitions:
+class QueueLifecycle:
     def __init__(
         self,
-        link: Link,
-        table: Table[QueueRecord],
+        connection: Connection,
+        table: ReplicatedTable[QueueRecord],
         outbox: Outbox,
         clock: Clock,
         *,
-        preferences: PreferenceStore,
+        tenant_settings: TenantSettingsStore,
         audit: Audit,
         dead: DeadLetters,
         replicas: int,
     ) -> None:
-        self._link, self._table, self._outbox, self._clock = link, table, outbox, clock
-        self._preferences, self._audit, self._dead, self._replicas = preferences, audit, dead, replicas
+        self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
+        self._tenant_settings, self._audit, self._dead, self._replicas = tenant_settings, audit, dead, replicas
         self._locks: dict[str, asyncio.Lock] = {}
 
     def known(self, tenant: str, name: str) -> QueueRecord | None:
@@ -80,7 +80,7 @@ class Definitions:
         try:
             return await self.find(actor.tenant, name)
         except QueueNotFound:
-            if name.startswith("_") or not self._preferences.of(actor.tenant).auto_create_queues:
+            if name.startswith("_") or not self._tenant_settings.of(actor.tenant).auto_create_queues:
                 raise
         record, _ = await self.put(actor, name, None)
         return record
@@ -125,7 +125,7 @@ class Definitions:
                 changed = msgspec.structs.replace(known, settings=wanted, updated_at_ms=self._clock())
                 revision = self._table.revision(key)
                 async with self._audit.change(actor, "queue.change", name, before=known.settings, after=wanted):
-                    await self._lay_out(changed)
+                    await self._ensure_streams(changed)
                     await self._table.update(key, changed, revision)
                 return changed, known
             except Conflict:  # somebody else was at it: look again
@@ -137,7 +137,7 @@ class Definitions:
         settings = settings or QueueSettings()
         if settings.visibility_timeout_ms is not None:
             return settings
-        return msgspec.structs.replace(settings, visibility_timeout_ms=self._preferences.of(tenant).visibility_timeout_ms)
+        return msgspec.structs.replace(settings, visibility_timeout_ms=self._tenant_settings.of(tenant).visibility_timeout_ms)
 
     async def _create(self, key: str, actor: Actor, name: str, settings: QueueSettings) -> QueueRecord:
         """Raises Conflict if somebody else creates it at the same time; then this one has touched nothing."""
@@ -157,16 +157,16 @@ class Definitions:
         try:
             return await self._make(key, record)
         except EngineRefused:  # for good: it would stay half-made, in everyone's way
-            await self._unmake(key, record)
+            await self._destroy(key, record)
             raise
 
     async def _make(self, key: str, record: QueueRecord) -> QueueRecord:
         """The stream of a record that is being made. What an earlier queue of this name may have left must not appear in it."""
         revision = self._table.revision(key)
-        left_over = await stream_info(self._link, record.stream)
+        left_over = await stream_info(self._connection, record.stream)
         if left_over is not None and left_over.metadata.get(_INCARNATION) != record.incarnation:
-            await delete_stream(self._link, record.stream)
-        await self._lay_out(record)
+            await delete_stream(self._connection, record.stream)
+        await self._ensure_streams(record)
         ready = msgspec.structs.replace(record, state=QueueState.READY)
         await self._table.update(key, ready, revision)
         return ready
@@ -190,25 +190,25 @@ class Definitions:
             if record.state is QueueState.MAKING:
                 await self._make(key, record)
             else:
-                await self._unmake(key, record)
+                await self._destroy(key, record)
         except Conflict:
             self._table.forget(key)
 
-    async def _unmake(self, key: str, record: QueueRecord) -> None:
+    async def _destroy(self, key: str, record: QueueRecord) -> None:
         revision = self._table.revision(key)
-        info = await stream_info(self._link, record.stream)
+        info = await stream_info(self._connection, record.stream)
         if info is not None and info.metadata.get(_INCARNATION) == record.incarnation:
             await self._dead.drop_all(record)
-            await delete_stream(self._link, record.stream)
+            await delete_stream(self._connection, record.stream)
         await self._table.delete(key, revision)
 
     def _check_count(self, tenant: str) -> None:
         count = self._table.count_under(f"{tenant}.")
-        most = self._preferences.of(tenant).max_queues
+        most = self._tenant_settings.of(tenant).max_queues
         if count >= most:
             raise Forbidden(f"the tenant has {count} queues; {most} is the limit")
 
-    async def _lay_out(self, record: QueueRecord) -> None:
+    async def _ensure_streams(self, record: QueueRecord) -> None:
         """The stream and its consumers, as the record says. Doing it again changes nothing."""
         subject = record.subject
         options = {
@@ -223,8 +223,8 @@ class Definitions:
         if record.settings.geo is not None:
             options["placement"] = {"tags": [record.settings.geo]}
         await self._dead.ensure(record.tenant)
-        await ensure_stream(self._link, StreamSpec(record.stream, (f"{subject}.>",), options))
-        await ensure_work_consumer(self._link, record.stream, record.consumer, f"{subject}.ready")
+        await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
+        await ensure_work_consumer(self._connection, record.stream, record.consumer, f"{subject}.ready")
 
     async def delete(self, actor: Actor, name: str) -> None:
         """Raises QueueNotFound."""
@@ -248,7 +248,7 @@ class Definitions:
         deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
         try:
             await self._table.update(key, deleting, revision)
-            await self._unmake(key, deleting)
+            await self._destroy(key, deleting)
         except Conflict as exc:
             self._table.forget(key)
             raise Conflict(f"the queue {record.name!r} was changed at the same time") from exc
@@ -286,7 +286,7 @@ class Definitions:
             return record
         action = "queue.pause" if is_paused else "queue.resume"
         async with self._audit.change(actor, action, name):
-            await pause_consumer(self._link, record.stream, record.consumer, is_paused=is_paused)
+            await pause_consumer(self._connection, record.stream, record.consumer, is_paused=is_paused)
             changed = await self._table.change(
                 _key(actor.tenant, name),
                 lambda now: msgspec.structs.replace(now, is_paused=is_paused, updated_at_ms=self._clock()),

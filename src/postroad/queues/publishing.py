@@ -5,20 +5,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from postroad.governance.tenant_settings import AuditMode, PreferenceStore
+from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committers, Draft, Stored
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committers, PendingMessage, PublishAck
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.protocol import header_lines
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.queues import events, metrics
-from postroad.queues.capacity import Room
-from postroad.queues.lifecycle import Definitions
+from postroad.queues.capacity import QueueCapacity
+from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.rules import (
     Marker,
     MessageLimits,
@@ -35,8 +35,8 @@ from postroad.queues.rules import (
     marker_token,
 )
 from postroad.queues.schemas import Schemas
-from postroad.queues.stats import Meter
-from postroad.queues.throughput import Rates
+from postroad.queues.stats import QueueStatsReader
+from postroad.queues.throughput import Throughput
 from postroad.telemetry.event_types import JobQueued
 from postroad.telemetry.outbox import Outbox
 
@@ -45,31 +45,31 @@ class _Prepared(msgspec.Struct, frozen=True):
     """A message that is ready to be stored: its own draft last, before it the marker of its idempotency key."""
 
     message: StoredMessage
-    drafts: tuple[Draft, ...]
+    drafts: tuple[PendingMessage, ...]
     new: NewMessage
     body: str
 
 
-class Queues:
+class Publisher:
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         committers: Committers,
-        definitions: Definitions,
-        table: Table[QueueRecord],
-        meter: Meter,
+        definitions: QueueLifecycle,
+        table: ReplicatedTable[QueueRecord],
+        meter: QueueStatsReader,
         outbox: Outbox,
-        rates: Rates,
+        rates: Throughput,
         clock: Clock,
         *,
-        preferences: PreferenceStore,
+        tenant_settings: TenantSettingsStore,
         limits: MessageLimits,
     ) -> None:
-        self._link, self._committers, self._definitions = link, committers, definitions
+        self._connection, self._committers, self._definitions = connection, committers, definitions
         self._meter, self._outbox, self._rates, self._clock = meter, outbox, rates, clock
-        self._preferences, self._limits = preferences, limits
+        self._tenant_settings, self._limits = tenant_settings, limits
         self._schemas = Schemas()
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, QueueCapacity] = {}
         table.on_change(self._queue_changed)
 
     # Publishing
@@ -80,7 +80,7 @@ class Queues:
         Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, IdempotencyMismatch, EngineFull, Overloaded,
         EngineUnavailable.
         """
-        chosen = self._preferences.of(caller.tenant)
+        chosen = self._tenant_settings.of(caller.tenant)
         check_message(new, self._limits, chosen.max_message_bytes)
         record = self._definitions.known(caller.tenant, queue)
         if record is None:
@@ -103,7 +103,7 @@ class Queues:
         self, caller: Caller, queue: str, batch: Sequence[NewMessage], origin: Origin
     ) -> list[Published | PostroadError]:
         """As `publish` for each of many, with an outcome for each: one that fails does not keep the others from being stored."""
-        chosen = self._preferences.of(caller.tenant)
+        chosen = self._tenant_settings.of(caller.tenant)
         record = await self._definitions.find_or_create(_actor(caller, origin), queue)
         outcomes: list[Published | PostroadError | None] = [
             self._fault(record, new, index, chosen.max_message_bytes) for index, new in enumerate(batch)
@@ -126,7 +126,7 @@ class Queues:
         self._rates.published(record.stream, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _store(self, record: QueueRecord, prepared: Sequence[_Prepared]) -> list[Sequence[Stored] | PostroadError]:
+    async def _store(self, record: QueueRecord, prepared: Sequence[_Prepared]) -> list[Sequence[PublishAck] | PostroadError]:
         """Store them, as many as the queue has room for; an outcome for each, in order."""
         committer = self._committers.of(record.stream)
         limit = record.settings.max_messages
@@ -143,14 +143,14 @@ class Queues:
         full = EngineFull(f"the queue {record.name!r} has reached its limit of {limit} messages", retry_after=5)
         return outcomes + [full] * (len(prepared) - taken)
 
-    def _room(self, record: QueueRecord) -> Room:
+    def _room(self, record: QueueRecord) -> QueueCapacity:
         found = self._rooms.get(record.stream)
         if found is None:
 
             async def count() -> int:
                 return await self._meter.count(record)
 
-            found = self._rooms[record.stream] = Room(count)
+            found = self._rooms[record.stream] = QueueCapacity(count)
         return found
 
     def _fault(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
@@ -178,12 +178,12 @@ class Queues:
             return _Prepared(message, (draft,), new, "")
         body = body_hash(new)
         marker = Marker(v=1, body=body, message=message_id, job=message.job, at=now)
-        ttl_ms = record.settings.dedupe_window_ms or self._preferences.of(caller.tenant).idempotency_ttl_ms
+        ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(caller.tenant).idempotency_ttl_ms
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(caller.key_id, new.idempotency_key)}"
         return _Prepared(
             message,
-            (Draft(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True), draft),
+            (PendingMessage(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True), draft),
             new,
             body,
         )
@@ -204,14 +204,14 @@ class Queues:
             raise IdempotencyMismatch("the idempotency key was used with another body")
         first = msgspec.structs.replace(prepared.message, id=marker.message, job=marker.job, at=marker.at)
         # Whoever stored it may have died before the job's event was: the same event again is harmless, a missing one is not.
-        if self._preferences.of(caller.tenant).audit_mode is not AuditMode.OFF:
+        if self._tenant_settings.of(caller.tenant).audit_mode is not AuditMode.OFF:
             await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
         return _published(first)
 
     async def _marker(self, record: QueueRecord, subject: str, tries: int) -> Entry | None:
         """What the idempotency key remembers. A replica may not have yet what made its leader refuse: then it is asked again."""
         for left in range(tries, 0, -1):
-            entry = await stream_reader.last(self._link, record.stream, subject)
+            entry = await stream_reader.last(self._connection, record.stream, subject)
             if entry is not None or left == 1:
                 return entry
             await asyncio.sleep(0.05)
@@ -221,14 +221,14 @@ class Queues:
         self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, first: StoredMessage | None = None
     ) -> JobQueued:
         message, size = first or prepared.message, len(prepared.drafts[-1].payload)
-        audit = self._preferences.of(record.tenant).audit_mode
+        audit = self._tenant_settings.of(record.tenant).audit_mode
         return events.queued(record, caller, origin, message, prepared.new, size, audit)
 
     async def put_back(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[PostroadError | None]:
         """Store messages again that were in a queue before, each under an id that makes repeating it harmless for a while."""
         ready = f"{record.subject}.ready"
         retention = _retention(record)
-        drafts = [[Draft(ready, encode_message(message), unique, retention)] for message, unique in messages]
+        drafts = [[PendingMessage(ready, encode_message(message), unique, retention)] for message, unique in messages]
         outcomes = await self._committers.of(record.stream).append_each(drafts)
         self._rates.published(record.stream, len(messages))
         return [outcome if isinstance(outcome, PostroadError) else None for outcome in outcomes]
@@ -247,14 +247,14 @@ def _actor(caller: Caller, origin: Origin) -> Actor:
     return Actor(caller, origin.request_id, origin.address)
 
 
-def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> Draft:
+def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> PendingMessage:
     ready = f"{record.subject}.ready"
     if not delay_ms:
-        return Draft(ready, encode_message(message), message.id, _retention(record))
+        return PendingMessage(ready, encode_message(message), message.id, _retention(record))
     headers = [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
     if record.settings.retention_ms:
         headers.append(("Nats-Schedule-TTL", _ttl(record.settings.retention_ms)))
-    return Draft(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
+    return PendingMessage(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
 
 
 def _retention(record: QueueRecord) -> str:

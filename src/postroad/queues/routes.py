@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.problems import Problem, problem_of
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
@@ -25,10 +25,10 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.lifecycle import Definitions
-from postroad.queues.publishing import Queues
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.publishing import Publisher
 from postroad.queues.rules import NewMessage, Origin, Published, QueueRecord, QueueSettings
-from postroad.queues.stats import Meter, QueueStats
+from postroad.queues.stats import QueueStats, QueueStatsReader
 
 
 class QueueCounts(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,20 +88,22 @@ _STORING = (TooLarge, EngineFull, Overloaded, EngineUnavailable)
 
 
 class QueueRoutes:
-    def __init__(self, definitions: Definitions, queues: Queues, meter: Meter, *, batch_max: int) -> None:
+    def __init__(self, definitions: QueueLifecycle, queues: Publisher, meter: QueueStatsReader, *, batch_max: int) -> None:
         self._definitions, self._queues, self._meter, self._batch_max = definitions, queues, meter, batch_max
 
     def table(self) -> Sequence[Route]:
         one = "/v1/queues/{queue}"
         return [
-            Route("GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, answer=QueueList),
+            Route(
+                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Publisher", query=ListQuery, answer=QueueList
+            ),
             Route(
                 "PUT",
                 one,
                 self.put_queue,
                 Scope.ADMIN,
                 "Create a queue, or replace its settings",
-                "Queues",
+                "Publisher",
                 body=QueueSettings,
                 answer=QueueView,
                 more_statuses=(201,),
@@ -114,7 +116,7 @@ class QueueRoutes:
                 self.get_queue,
                 Scope.READ,
                 "Show a queue and what is in it",
-                "Queues",
+                "Publisher",
                 answer=QueueView,
                 errors=(QueueNotFound, EngineUnavailable),
             ),
@@ -124,7 +126,7 @@ class QueueRoutes:
                 self.delete_queue,
                 Scope.ADMIN,
                 "Delete a queue and all that is in it",
-                "Queues",
+                "Publisher",
                 status=204,
                 errors=(QueueNotFound, Conflict, EngineUnavailable),
             ),
@@ -167,7 +169,7 @@ class QueueRoutes:
             ),
         ]
 
-    async def list_queues(self, request: Request) -> Reply:
+    async def list_queues(self, request: Request) -> Response:
         query: ListQuery = request.query
         page = self._definitions.page(request.caller, query.limit, query.cursor)
         if query.stats:
@@ -178,27 +180,27 @@ class QueueRoutes:
             ]
         else:
             views = [queue_view(record) for record in page.records]
-        return Reply(QueueList(queues=views, next_cursor=page.next_cursor))
+        return Response(QueueList(queues=views, next_cursor=page.next_cursor))
 
-    async def put_queue(self, request: Request) -> Reply:
+    async def put_queue(self, request: Request) -> Response:
         record, is_new = await self._definitions.put(request.actor, request.parameters["queue"], request.body)
-        return Reply(queue_view(record), status=201 if is_new else 200)
+        return Response(queue_view(record), status=201 if is_new else 200)
 
-    async def get_queue(self, request: Request) -> Reply:
+    async def get_queue(self, request: Request) -> Response:
         record = await self._definitions.find(request.caller.tenant, request.parameters["queue"])
-        return Reply(queue_view(record, await self._meter.stats(record, is_fresh=True)))
+        return Response(queue_view(record, await self._meter.stats(record, is_fresh=True)))
 
-    async def delete_queue(self, request: Request) -> Reply:
+    async def delete_queue(self, request: Request) -> Response:
         await self._definitions.delete(request.actor, request.parameters["queue"])
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def publish(self, request: Request) -> Reply:
+    async def publish(self, request: Request) -> Response:
         published = await self._queues.publish(
             request.caller, request.parameters["queue"], _with_header_key(request, request.body), origin_of(request)
         )
-        return Reply(published, status=201)
+        return Response(published, status=201)
 
-    async def publish_batch(self, request: Request) -> Reply:
+    async def publish_batch(self, request: Request) -> Response:
         batch: NewBatch = request.body
         if len(batch.messages) > self._batch_max:
             raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
@@ -207,7 +209,7 @@ class QueueRoutes:
         )
         results = [_batch_result(outcome) for outcome in outcomes]
         failed = sum(1 for result in results if result.problem is not UNSET)
-        return Reply(BatchPublished(published=len(results) - failed, failed=failed, results=results))
+        return Response(BatchPublished(published=len(results) - failed, failed=failed, results=results))
 
 
 def origin_of(request: Request) -> Origin:

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
 from postroad.queues import events
 from postroad.queues.rules import QueueRecord, QueueState
-from postroad.queues.stats import Meter
-from postroad.queues.throughput import Rates
+from postroad.queues.stats import QueueStatsReader
+from postroad.queues.throughput import Throughput
 from postroad.telemetry.event_types import QueueSampled
 from postroad.telemetry.outbox import Outbox
 
@@ -43,17 +43,17 @@ class QueueSampler:
 
     def __init__(
         self,
-        link: Link,
-        table: Table[QueueRecord],
-        meter: Meter,
-        rates: Rates,
+        connection: Connection,
+        table: ReplicatedTable[QueueRecord],
+        meter: QueueStatsReader,
+        rates: Throughput,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
         clock: Clock,
         *,
         seconds: float,
     ) -> None:
-        self._link, self._table, self._meter, self._rates, self._outbox = link, table, meter, rates, outbox
+        self._connection, self._table, self._meter, self._rates, self._outbox = connection, table, meter, rates, outbox
         self._tenants, self._clock, self._seconds = tenants, clock, seconds
         self._looks: dict[str, _Look] = {}
 
@@ -71,7 +71,7 @@ class QueueSampler:
     async def look(self) -> int:
         """One round. Returns of how many queues it has told."""
         due = self._due(asyncio.get_running_loop().time())
-        has_dead = _HasDead(self._link)
+        has_dead = _HasDead(self._connection)
         found: dict[str, list[QueueSampled]] = {}
         waiting = iter(due)
         failures = await asyncio.gather(*(self._work_off(waiting, has_dead, found) for _ in range(_AT_ONCE)))
@@ -115,8 +115,8 @@ class QueueSampler:
 class _HasDead:
     """Whether a tenant has any dead letters, asked once in a round: most have none, and then its queues need not be asked."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._asked: dict[str, asyncio.Task[bool]] = {}
 
     async def of(self, tenant: str) -> bool:
@@ -125,5 +125,5 @@ class _HasDead:
         return await self._asked[tenant]
 
     async def _ask(self, tenant: str) -> bool:
-        info = await stream_info(self._link, dead_stream(tenant))
+        info = await stream_info(self._connection, dead_stream(tenant))
         return info is not None and info.state.messages > 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ class Found(Generic[T]):
     next_sequence: int | None = None
 
 
-async def look_through(
-    link: Link, span: Span, pick: Callable[[Entry], T | None], limit: int, *, scanned_max: int = _SCANNED_MAX
+async def scan(
+    connection: Connection, span: Span, pick: Callable[[Entry], T | None], limit: int, *, scanned_max: int = _SCANNED_MAX
 ) -> Found[T]:
     """What `pick` makes of the entries; None means that it does not want one. Raises EngineUnavailable."""
     loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ async def look_through(
     found: Found[T] = Found()
     position = span.from_sequence
     while True:
-        page = await stream_reader.read(link, span.stream, span.subject, position, min(_PAGE, scanned_max - found.scanned))
+        page = await stream_reader.read(connection, span.stream, span.subject, position, min(_PAGE, scanned_max - found.scanned))
         for entry in page.entries:
             found.scanned += 1
             position = entry.sequence + 1

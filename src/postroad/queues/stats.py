@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import QueueNotFound
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.rules import QueueRecord
-from postroad.queues.throughput import Rates
+from postroad.queues.throughput import Throughput
 
 _FRESH_SECONDS = 1.0
 _KNOWN_MAX = 20_000
@@ -35,9 +35,9 @@ class QueueStats:
     out_per_second: float
 
 
-class Meter:
-    def __init__(self, link: Link, dead: DeadLetters, rates: Rates, clock: Clock) -> None:
-        self._link, self._dead, self._rates, self._clock = link, dead, rates, clock
+class QueueStatsReader:
+    def __init__(self, connection: Connection, dead: DeadLetters, rates: Throughput, clock: Clock) -> None:
+        self._connection, self._dead, self._rates, self._clock = connection, dead, rates, clock
         self._known: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -60,7 +60,7 @@ class Meter:
 
     async def sample(self, record: QueueRecord, *, has_dead: bool = True) -> QueueStats:
         """As of now. `has_dead`: there may be dead letters. Raises QueueNotFound if it is being deleted."""
-        work = await consumer_state(self._link, record.stream, record.consumer)
+        work = await consumer_state(self._connection, record.stream, record.consumer)
         if work is None:
             raise QueueNotFound(f"the queue {record.name!r} is being deleted")
         oldest_at_ms, delayed, dead = await asyncio.gather(
@@ -81,16 +81,16 @@ class Meter:
         )
 
     async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
-        page = await stream_reader.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
         return page.entries[0].at_ms if page.entries else None
 
     async def _delayed(self, record: QueueRecord) -> int:
-        page = await stream_reader.read(self._link, record.stream, f"{record.subject}.later.*", 1, 1)
+        page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.later.*", 1, 1)
         return len(page.entries) + page.left
 
     async def count(self, record: QueueRecord) -> int:
         """All messages that are not done: ready, leased and delayed."""
-        ready = await stream_reader.read(self._link, record.stream, f"{record.subject}.ready", 1, 1)
+        ready = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
         return len(ready.entries) + ready.left + await self._delayed(record)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.jetstream.connection import Link, Lost
+from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.kernel.ids import new_id
 
 _SUBJECT = "postroad.rates"
@@ -34,9 +34,9 @@ class Rate:
     out_per_second: float
 
 
-class Rates:
-    def __init__(self, link: Link) -> None:
-        self._link = link
+class Throughput:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._worker = new_id()
         self._came: dict[str, int] = {}
         self._went: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Rates:
     async def run(self) -> None:
         """Tell and listen, until cancelled."""
         loop = asyncio.get_running_loop()
-        stop = await self._link.listen(_SUBJECT, self._hear)
+        stop = await self._connection.listen(_SUBJECT, self._hear)
         told_at = loop.time()
         try:
             while True:
@@ -92,8 +92,8 @@ class Rates:
                 counts = self._counted(now - told_at)
                 told_at = now
                 try:
-                    await self._link.publish(_SUBJECT, msgspec.msgpack.encode(counts))
-                except Lost:  # nobody misses what is two seconds old
+                    await self._connection.publish(_SUBJECT, msgspec.msgpack.encode(counts))
+                except ConnectionLost:  # nobody misses what is two seconds old
                     continue
         finally:
             await stop()

@@ -24,7 +24,7 @@ _USER = "postroad"
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSettings:
+class EmbeddedServerSettings:
     data_dir: Path
     port: int = 0
     sync: str = "always"
@@ -37,10 +37,10 @@ class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500
     """Another Postroad runs on the same data directory."""
 
 
-class ChildServer:
+class EmbeddedServer:
     """Prepares the child: after `prepare`, `command` starts it and `url` reaches it. Only this user can connect."""
 
-    def __init__(self, settings: ChildSettings) -> None:
+    def __init__(self, settings: EmbeddedServerSettings) -> None:
         self._settings = settings
         self._home = settings.data_dir / "nats"
         self._lock = -1

@@ -32,7 +32,7 @@ class Command:
 
 
 @dataclass(slots=True)
-class Kept:
+class SupervisedProcess:
     """A command that `run` keeps running. `pid` is the current process; `starts` counts them."""
 
     command: Command

@@ -20,18 +20,18 @@ import structlog
 
 from postroad.access.identity_cache import FIRST_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
-from postroad.container import Role, access_of, connected, link_settings, platform_keys, prepare_engine
+from postroad.container import Role, access_of, connected, connection_settings, platform_keys, prepare_engine
 from postroad.kernel.errors import PostroadError
-from postroad.runtime.embedded_server import ChildServer, ChildSettings, raise_descriptor_limit
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, raise_descriptor_limit
 from postroad.runtime.private_files import write_private
-from postroad.runtime.process_supervisor import Command, Kept
+from postroad.runtime.process_supervisor import Command, SupervisedProcess
 from postroad.settings import Secret, Settings
 
 log = structlog.get_logger("postroad")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class StartupInfo:
     """What was started, for the banner: where it answers, and whether these are new keys."""
 
     url: str
@@ -42,7 +42,7 @@ class Running:
 
 
 ENGINE_URL = "engine.url"  # where the child answers, for commands of this user that need the engine itself
-Announce = Callable[[Running], None]
+Announce = Callable[[StartupInfo], None]
 T = TypeVar("T")
 
 _PIPELINE_NICE = "5"
@@ -56,11 +56,11 @@ async def up(settings: Settings, announce: Announce) -> None:
     if settings.nats_url is not None:
         await serve(settings, Role.ALL, announce)
         return
-    child = ChildServer(_child_settings(settings))
+    child = EmbeddedServer(_child_settings(settings))
     command = child.prepare()
     write_private(settings.data_dir / ENGINE_URL, child.url)
     try:
-        async with _kept(Kept(command)):
+        async with _kept(SupervisedProcess(command)):
             engine = f"nats-server (child), fsync {settings.sync}"
             await _serve(replace(settings, nats_url=Secret(child.url)), Role.ALL, announce, engine)
     finally:
@@ -69,7 +69,7 @@ async def up(settings: Settings, announce: Announce) -> None:
 
 async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
-    link_settings(settings, "check")  # says now what is missing, rather than in every worker
+    connection_settings(settings, "check")  # says now what is missing, rather than in every worker
     platform_keys(settings)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
@@ -82,20 +82,22 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
     try:
         async with contextlib.AsyncExitStack() as stack:
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
-            crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKSTAGE]
+            crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
             metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(crew) > 1 else None
             for number, member in enumerate(crew):
                 # Nobody calls backstage through the shared port: what it does must not wait behind requests, nor they for it.
-                own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKSTAGE else listener
+                own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKGROUND else listener
                 command = _worker_command(settings, member, own, metrics_dir)
-                kept = Kept(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
+                kept = SupervisedProcess(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
                 await stack.enter_async_context(_kept(kept))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
             pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
             if pipeline is not None:
-                await stack.enter_async_context(_kept(Kept(pipeline, back_off_max=60.0, stop_seconds=_PIPELINE_STOP_SECONDS)))
-            announce(Running(url, engine, settings.data_dir.resolve(), credentials, is_first))
+                await stack.enter_async_context(
+                    _kept(SupervisedProcess(pipeline, back_off_max=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
+                )
+            announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first))
             await stop.wait()
     except _Stopped:
         return
@@ -120,7 +122,7 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -
 
 
 @asynccontextmanager
-async def _kept(kept: Kept) -> AsyncIterator[Kept]:
+async def _kept(kept: SupervisedProcess) -> AsyncIterator[SupervisedProcess]:
     """The process runs for as long as the block does; leaving it waits for the process to end."""
     task = asyncio.create_task(kept.run())
     try:
@@ -152,8 +154,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _child_settings(settings: Settings) -> ChildSettings:
-    return ChildSettings(
+def _child_settings(settings: Settings) -> EmbeddedServerSettings:
+    return EmbeddedServerSettings(
         data_dir=settings.data_dir.resolve(),
         port=settings.nats_port,
         sync=settings.sync,

@@ -6,13 +6,13 @@ from typing import Literal
 import msgspec
 import structlog
 
-from postroad.jetstream.connection import Link
-from postroad.jetstream.durable_worker import WorkStream, work_stream
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.durable_worker import DurableWorker, work_stream
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.names import tenant_id
 from postroad.sessions import metrics
-from postroad.sessions.lifecycle import Fate
+from postroad.sessions.lifecycle import CleanupOutcome
 from postroad.sessions.rules import session_id
 from postroad.sessions.service import Sessions
 from postroad.streams.service import Streams
@@ -39,10 +39,10 @@ def cleanup_stream(replicas: int, stream: str = STREAM, subject: str = SUBJECT) 
     return work_stream(stream, subject, replicas)
 
 
-class Cleanups:
+class CleanupRequests:
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         sessions: Sessions,
         streams: Streams,
         tenants: Callable[[], list[str]],
@@ -50,7 +50,7 @@ class Cleanups:
         subject: str = SUBJECT,
     ) -> None:
         self._sessions, self._streams, self._tenants = sessions, streams, tenants
-        self._work = WorkStream(link, cleanup_stream(1, stream, subject), _CONSUMER, _asked)
+        self._work = DurableWorker(connection, cleanup_stream(1, stream, subject), _CONSUMER, _asked)
 
     async def consume(self) -> None:
         """Until cancelled."""
@@ -63,7 +63,7 @@ class Cleanups:
             _drop("unknown_tenant", tenant=tenant)
             return
         # To look for a session of one who never had any would be to make the store.
-        fate = (await self._sessions.end_if_over(tenant, session))[0] if has_store else Fate.GONE
+        fate = (await self._sessions.end_if_over(tenant, session))[0] if has_store else CleanupOutcome.GONE
         metrics.cleanups.labels(fate.value).inc()
 
 

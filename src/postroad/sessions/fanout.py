@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import msgspec
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.kernel.usage_counters import Tally, Traffic
+from postroad.kernel.usage_counters import TenantCounters, UsageCounters
 from postroad.sessions import metrics
 from postroad.sessions.records import (
     STREAM_PREFIX,
-    FanState,
+    FanoutState,
     carrier_subject,
     decode_pattern,
     decode_state,
@@ -33,9 +33,9 @@ from postroad.sessions.records import (
     state_subject,
 )
 from postroad.sessions.rules import (
-    Roster,
     SourceMessage,
     Step,
+    SubscriberList,
     Write,
     eligible,
     envelope_alone,
@@ -43,10 +43,10 @@ from postroad.sessions.rules import (
     next_step,
     pattern_matches,
 )
-from postroad.sessions.subscribers import Members
+from postroad.sessions.subscribers import Subscribers
 from postroad.streams.offsets import offset_text
 from postroad.streams.records import StreamRecord, media_type
-from postroad.streams.store import Name, fence
+from postroad.streams.store import Name, precondition
 
 _BATCH = 900  # the engine takes 1,000 messages; the record and conditions are among them
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -58,7 +58,7 @@ _LATEST = "Nats-Rollup: sub\r\n"  # it takes the place of what was there
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class FanoutResult:
     """How many sessions got one message, of how many that were to."""
 
     count: int
@@ -68,14 +68,14 @@ class Reached:
 class Patterns:
     """The patterns of one tenant that somebody subscribed to, as this process knows them."""
 
-    def __init__(self, link: Link, tenant: str) -> None:
-        self._link, self._store, self.subject = link, streams_store(tenant), patterns_subject(tenant)
+    def __init__(self, connection: Connection, tenant: str) -> None:
+        self._connection, self._store, self.subject = connection, streams_store(tenant), patterns_subject(tenant)
         self.position = 0
         self.names: set[str] = set()
 
     async def refresh(self) -> None:
         while True:
-            page = await stream_reader.read(self._link, self._store, self.subject, self.position + 1)
+            page = await stream_reader.read(self._connection, self._store, self.subject, self.position + 1)
             for entry in page.entries:
                 self.position = entry.sequence
                 self.names.add(decode_pattern(entry.payload).pattern)
@@ -86,30 +86,32 @@ class Patterns:
         return sorted(pattern for pattern in self.names if pattern_matches(pattern, stream))
 
 
-class Fan:
+class Fanout:
     """The fan-out of one source stream, as one process sees it."""
 
-    def __init__(self, link: Link, committers: Committers, name: Name, patterns: Patterns, tally: Tally) -> None:
-        self._link, self._name, self._patterns, self._tally = link, name, patterns, tally
+    def __init__(
+        self, connection: Connection, committers: Committers, name: Name, patterns: Patterns, tally: TenantCounters
+    ) -> None:
+        self._connection, self._name, self._patterns, self._tally = connection, name, patterns, tally
         self._committer = committers.of(name.store)
-        self._own = Members(link, name.tenant, name.id)
-        self._groups: dict[str, Members] = {}
+        self._own = Subscribers(connection, name.tenant, name.id)
+        self._groups: dict[str, Subscribers] = {}
         self._patterns_at = 0  # as of which the groups are; others may have read on
-        self._state = FanState()
+        self._state = FanoutState()
         self._state_at = 0
-        self._roster: Roster | None = None
+        self._roster: SubscriberList | None = None
         self._lock = asyncio.Lock()
 
     # What is known
 
-    async def roster(self) -> Roster:
+    async def roster(self) -> SubscriberList:
         """Who subscribes, as of now or a moment ago: enough to choose the way by."""
         if not self._roster:  # none known: there may be some by now, and no batch would fail to tell
             async with self._lock:
                 return await self._learn()
         return self._roster
 
-    async def _learn(self) -> Roster:
+    async def _learn(self) -> SubscriberList:
         """Read everything that has changed. Each part has a condition of its own, so they need not be of one moment.
 
         Until all is read nothing is known: conditions that are newer than the roster would let a batch pass that lacks somebody.
@@ -117,23 +119,25 @@ class Fan:
         self._roster = None
         await self._patterns.refresh()
         matching, self._patterns_at = self._patterns.matching(self._name.id), self._patterns.position
-        self._groups = {name: self._groups.get(name) or Members(self._link, self._name.tenant, name) for name in matching}
-        entry = await stream_reader.last(self._link, self._name.store, state_subject(self._name.tenant, self._name.id))
+        self._groups = {
+            name: self._groups.get(name) or Subscribers(self._connection, self._name.tenant, name) for name in matching
+        }
+        entry = await stream_reader.last(self._connection, self._name.store, state_subject(self._name.tenant, self._name.id))
         if entry is not None:
             self._state, self._state_at = decode_state(entry.payload), entry.sequence
         for group in (self._own, *self._groups.values()):
             await group.refresh()
-        self._roster = Roster(group.by_session.values() for group in (self._own, *self._groups.values()))
+        self._roster = SubscriberList(group.by_session.values() for group in (self._own, *self._groups.values()))
         return self._roster
 
-    async def refreshed(self) -> tuple[FanState, Roster]:
+    async def refreshed(self) -> tuple[FanoutState, SubscriberList]:
         async with self._lock:
             roster = await self._learn()
             return self._state, roster
 
     # Working
 
-    async def run(self, record: StreamRecord, until: int) -> Reached:
+    async def run(self, record: StreamRecord, until: int) -> FanoutResult:
         """Give everyone what they lack, at least up to the sequence `until`. Returns how that one message fared."""
         async with self._lock:
             roster = self._roster or await self._learn()
@@ -157,11 +161,11 @@ class Fan:
                 successes += sum(write.message.sequence == until for write in step.writes)
             count = eligible(roster, until, media)
             # Whoever else was at work may have served some of them.
-            return Reached(count, max(successes, count if self._state.done >= until else 0))
+            return FanoutResult(count, max(successes, count if self._state.done >= until else 0))
 
-    async def _pending(self, record: StreamRecord, roster: Roster) -> Sequence[SourceMessage]:
+    async def _pending(self, record: StreamRecord, roster: SubscriberList) -> Sequence[SourceMessage]:
         after = max(self._state.done, record.born, roster.first_joined())
-        page = await stream_reader.read(self._link, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
+        page = await stream_reader.read(self._connection, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
         return [SourceMessage(entry.sequence, entry.payload) for entry in page.entries]
 
     async def _make(self, step: Step, media: str) -> None:
@@ -171,11 +175,13 @@ class Fan:
         identity = f"{name}:{step.state.done}:{step.state.at}:{step.state.upto}:fan"
         conditions = self._conditions()
         copies = self._copies(step.writes, media, conditions)
-        state = Draft(subject, encode(step.state), identity, _LATEST + fence(subject, self._state_at), is_conditional=True)
+        state = PendingMessage(
+            subject, encode(step.state), identity, _LATEST + precondition(subject, self._state_at), is_conditional=True
+        )
         drafts = [state, *copies]
         for number in range(len(copies), len(conditions)):  # a message has room for one condition
             lines = _LATEST + conditions[number]
-            drafts.append(Draft(carrier_subject(tenant, name, number), b"", new_id(), lines, is_conditional=True))
+            drafts.append(PendingMessage(carrier_subject(tenant, name, number), b"", new_id(), lines, is_conditional=True))
         stored = await self._committer.append_together(drafts)
         self._state, self._state_at = step.state, stored[0].sequence
         metrics.fanned_out.add(tenant, len(copies))
@@ -183,14 +189,14 @@ class Fan:
 
     def _conditions(self) -> list[str]:
         """Nobody has come or gone, and there is no new pattern."""
-        found = [fence(members_subject(self._name.tenant, self._name.id), self._own.position)]
-        found.append(fence(self._patterns.subject, self._patterns_at))
-        found += [fence(members_subject(self._name.tenant, name), group.position) for name, group in self._groups.items()]
+        found = [precondition(members_subject(self._name.tenant, self._name.id), self._own.position)]
+        found.append(precondition(self._patterns.subject, self._patterns_at))
+        found += [precondition(members_subject(self._name.tenant, name), group.position) for name, group in self._groups.items()]
         return found
 
-    def _copies(self, writes: Sequence[Write], media: str, conditions: list[str]) -> list[Draft]:
+    def _copies(self, writes: Sequence[Write], media: str, conditions: list[str]) -> list[PendingMessage]:
         wrapped: dict[int, bytes] = {}
-        drafts: list[Draft] = []
+        drafts: list[PendingMessage] = []
         for write in writes:
             message = write.message
             payload = message.payload
@@ -201,13 +207,13 @@ class Fan:
             target = Name(self._name.tenant, STREAM_PREFIX + write.member.session)
             condition = conditions[len(drafts)] if len(drafts) < len(conditions) else ""
             identity = f"{write.member.session}:{self._name.id}:{message.sequence}"
-            drafts.append(Draft(target.data, payload, identity, condition, is_conditional=bool(condition)))
+            drafts.append(PendingMessage(target.data, payload, identity, condition, is_conditional=bool(condition)))
         return drafts
 
     def _wrapped(self, message: SourceMessage, media: str) -> bytes:
         offset = offset_text(message.sequence)
         payload = enveloped(self._name.id, offset, message.payload, media)
-        return payload if len(payload) + _ROOM <= self._link.max_payload else envelope_alone(self._name.id, offset)
+        return payload if len(payload) + _ROOM <= self._connection.max_payload else envelope_alone(self._name.id, offset)
 
     async def tidy(self) -> None:
         """Write lists of subscribers anew whose logs have become long."""
@@ -217,30 +223,30 @@ class Fan:
                     self._roster = None
                     await self._write_anew(group)
 
-    async def _write_anew(self, group: Members) -> None:
+    async def _write_anew(self, group: Subscribers) -> None:
         subject = members_subject(group.tenant, group.name)
         drafts = group.anew()
-        drafts[0] = msgspec.structs.replace(drafts[0], headers=fence(subject, group.position), is_conditional=True)
+        drafts[0] = msgspec.structs.replace(drafts[0], headers=precondition(subject, group.position), is_conditional=True)
         try:
             stored = await self._committer.append_together(drafts)
         except Conflict:
             return  # somebody came or went; another time
-        await purge_stream(self._link, self._name.store, subject, before=stored[0].sequence)
+        await purge_stream(self._connection, self._name.store, subject, before=stored[0].sequence)
 
 
-class Fans:
+class FanoutPool:
     """The process's fans, those used last."""
 
-    def __init__(self, link: Link, committers: Committers, traffic: Traffic, *, kept_max: int = 2000) -> None:
-        self._link, self._committers, self._traffic, self._kept_max = link, committers, traffic, kept_max
-        self._fans: dict[Name, Fan] = {}
+    def __init__(self, connection: Connection, committers: Committers, traffic: UsageCounters, *, kept_max: int = 2000) -> None:
+        self._connection, self._committers, self._traffic, self._kept_max = connection, committers, traffic, kept_max
+        self._fans: dict[Name, Fanout] = {}
         self._patterns: dict[str, Patterns] = {}
 
-    def of(self, name: Name) -> Fan:
+    def of(self, name: Name) -> Fanout:
         fan = self._fans.pop(name, None)
         if fan is None:
             tally = self._traffic.of(name.tenant)
-            fan = Fan(self._link, self._committers, name, self.patterns(name.tenant), tally)
+            fan = Fanout(self._connection, self._committers, name, self.patterns(name.tenant), tally)
             if len(self._fans) >= self._kept_max:
                 self._fans.pop(next(iter(self._fans)))
         self._fans[name] = fan  # last in line to be let go
@@ -249,5 +255,5 @@ class Fans:
     def patterns(self, tenant: str) -> Patterns:
         found = self._patterns.get(tenant)
         if found is None:
-            found = self._patterns[tenant] = Patterns(self._link, tenant)
+            found = self._patterns[tenant] = Patterns(self._connection, tenant)
         return found

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from postroad.jetstream.commit import Committers, Draft
-from postroad.jetstream.connection import Link
-from postroad.jetstream.durable_worker import WorkStream, work_stream
+from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.durable_worker import DurableWorker, work_stream
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.names import escape
 from postroad.streams.store import Name
@@ -35,14 +35,14 @@ def queue_stream(replicas: int, stream: str = STREAM) -> StreamSpec:
 
 
 class FanoutQueue:
-    def __init__(self, link: Link, committers: Committers, stream: str = STREAM) -> None:
+    def __init__(self, connection: Connection, committers: Committers, stream: str = STREAM) -> None:
         self._committers, self._stream = committers, stream
-        self._work = WorkStream(link, queue_stream(1, stream), _CONSUMER, _source)
+        self._work = DurableWorker(connection, queue_stream(1, stream), _CONSUMER, _source)
 
     async def put(self, name: Name, until: int) -> None:
         """Durable when this returns."""
         job = msgspec.json.encode(FanoutJob(name.tenant, name.id, until))
-        draft = Draft(f"{self._stream.lower()}.{name.tenant}.{escape(name.id)}", job, f"{name.tenant}:{name.id}:{until}")
+        draft = PendingMessage(f"{self._stream.lower()}.{name.tenant}.{escape(name.id)}", job, f"{name.tenant}:{name.id}:{until}")
         await self._committers.of(self._stream).append(draft)
 
     async def consume(self, work: Callable[[Name], Awaitable[object]]) -> None:

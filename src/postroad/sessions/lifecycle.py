@@ -6,8 +6,8 @@ from enum import StrEnum
 import msgspec
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionNotFound
 from postroad.kernel.ids import new_id
@@ -16,14 +16,14 @@ from postroad.sessions import events, metrics
 from postroad.sessions.records import STREAM_PREFIX, Ending, SessionRecord, decode_session, encode, session_subject
 from postroad.sessions.subscribers import leave_draft
 from postroad.streams.records import State
-from postroad.streams.rules import Known, found
-from postroad.streams.store import Name, Store, fence, record_draft
+from postroad.streams.rules import StreamSnapshot, found
+from postroad.streams.store import Name, Store, precondition, record_draft
 from postroad.telemetry.outbox import Outbox
 
 TRIES = 20
 
 
-class Fate(StrEnum):
+class CleanupOutcome(StrEnum):
     """What a look at a session that may be over came to."""
 
     ENDED = "ended"
@@ -37,12 +37,12 @@ class Found:
 
     record: SessionRecord | None
     record_at: int
-    known: Known
+    known: StreamSnapshot
 
 
-class Lives:
-    def __init__(self, link: Link, committers: Committers, store: Store, outbox: Outbox, clock: Clock) -> None:
-        self._link, self._committers, self._store, self._outbox, self._clock = link, committers, store, outbox, clock
+class SessionLifecycle:
+    def __init__(self, connection: Connection, committers: Committers, store: Store, outbox: Outbox, clock: Clock) -> None:
+        self._connection, self._committers, self._store, self._outbox, self._clock = connection, committers, store, outbox, clock
 
     # Finding
 
@@ -50,7 +50,7 @@ class Lives:
         """Whatever there is."""
         name, subject = Name(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
         known = await self._store.known(name)
-        entry = await stream_reader.last(self._link, name.store, subject)
+        entry = await stream_reader.last(self._connection, name.store, subject)
         if entry is None:
             return Found(None, 0, known)
         return Found(decode_session(entry.payload), entry.sequence, known)
@@ -62,16 +62,16 @@ class Lives:
             raise SessionNotFound("there is no such session, or it has expired")
         return there
 
-    def has_stream(self, known: Known) -> bool:
+    def has_stream(self, known: StreamSnapshot) -> bool:
         try:
             found(known, self._clock())
         except PostroadError:
             return False
         return True
 
-    def is_there(self, known: Known) -> bool:
+    def is_there(self, known: StreamSnapshot) -> bool:
         """Whether its stream lives and is a session's: one that somebody made after deleting it is not."""
-        return self.has_stream(known) and known.record is not None and known.record.is_fed
+        return self.has_stream(known) and known.record is not None and known.record.is_session_stream
 
     # Ending
 
@@ -84,18 +84,18 @@ class Lives:
                 return
         raise Overloaded("too many change this session at once", retry_after=1)
 
-    async def end_if_over(self, tenant: str, session: str) -> tuple[Fate, int]:
+    async def end_if_over(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
         """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
         it had if it ended."""
         for _ in range(TRIES):
             there = await self.look(tenant, session)
             if there.record is None:
-                return Fate.GONE, 0
+                return CleanupOutcome.GONE, 0
             if self.is_there(there.known):
-                return Fate.ALIVE, 0
+                return CleanupOutcome.ALIVE, 0
             if await self._end(tenant, there.record, there, is_expired=self._is_over(there.record)):
                 metrics.count("session", "session_expire")
-                return Fate.ENDED, len(there.record.subscriptions)
+                return CleanupOutcome.ENDED, len(there.record.subscriptions)
         raise Overloaded("too many change this session at once", retry_after=1)
 
     def _is_over(self, record: SessionRecord) -> bool:
@@ -127,19 +127,19 @@ class Lives:
             record_at = stored[0].sequence
             stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
         self._outbox.emit([events.ended(tenant, record.id, ending)])
-        if stream is None or (not stream.forks and stream.is_fed):
+        if stream is None or (not stream.forks and stream.is_session_stream):
             await self._store.purge(name, stream_until + 1)
         await self._store.purge_subject(tenant, session_subject(tenant, record.id), record_at + 1)
         return True
 
-    def _last_drafts(self, tenant: str, record: SessionRecord, there: Found, ending: Ending) -> list[Draft]:
+    def _last_drafts(self, tenant: str, record: SessionRecord, there: Found, ending: Ending) -> list[PendingMessage]:
         """Its record, the lists that it leaves, and its stream, unless that is gone or another's. Nobody can have made either
         anew meanwhile; where there is nothing but the record, nothing else is removed that came since."""
         name, stream = Name(tenant, STREAM_PREFIX + record.id), there.known.record
-        condition = fence(name.record, there.known.record_at)
+        condition = precondition(name.record, there.known.record_at)
         drafts = [session_draft(tenant, msgspec.structs.replace(record, subscriptions={}, ended=ending), there.record_at)]
         drafts += [leave_draft(tenant, source, (record.id,)) for source in record.subscriptions]
-        if stream is not None and stream.state is State.LIVE and stream.is_fed:
+        if stream is not None and stream.state is State.LIVE and stream.is_session_stream:
             over = msgspec.structs.replace(stream, state=State.HIDDEN if stream.forks else State.DELETED)
             drafts.append(record_draft(name, over, condition))
         elif len(drafts) > 1:
@@ -147,7 +147,9 @@ class Lives:
         return drafts
 
 
-def session_draft(tenant: str, record: SessionRecord, last: int) -> Draft:
+def session_draft(tenant: str, record: SessionRecord, last: int) -> PendingMessage:
     """In the place of the record that was stored at `last`."""
     subject = session_subject(tenant, record.id)
-    return Draft(subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + fence(subject, last), is_conditional=True)
+    return PendingMessage(
+        subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + precondition(subject, last), is_conditional=True
+    )

@@ -70,7 +70,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sessions: tuple[str, ...] = ()
 
 
-class FanState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FanoutState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything up to the source's sequence `done` has been given to everyone; of `at`, if it is not 0, everyone up to and with
     the session `upto` in the order of their ids has it."""
 
@@ -88,7 +88,7 @@ class PatternAdded(msgspec.Struct, frozen=True, kw_only=True):
 encode = msgspec.json.Encoder().encode
 decode_session = msgspec.json.Decoder(SessionRecord).decode
 decode_change = msgspec.json.Decoder(Change).decode
-decode_state = msgspec.json.Decoder(FanState).decode
+decode_state = msgspec.json.Decoder(FanoutState).decode
 decode_pattern = msgspec.json.Decoder(PatternAdded).decode
 
 

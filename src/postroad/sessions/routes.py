@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
@@ -13,7 +13,7 @@ from postroad.kernel.errors import (
     EngineUnavailable,
     Forbidden,
     InvalidParameter,
-    NotNow,
+    PreconditionFailed,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -28,9 +28,9 @@ from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
 from postroad.sessions.records import STREAM_PREFIX
 from postroad.sessions.rules import SESSION, BreakerState, is_pattern, session_id, source_name
 from postroad.sessions.service import Published, Sessions, SessionView
-from postroad.streams.headers import outcome_headers
 from postroad.streams.offsets import offset_text
-from postroad.streams.routes import APPEND_HEADERS, wish_of
+from postroad.streams.protocol_headers import outcome_headers
+from postroad.streams.routes import APPEND_HEADERS, append_request_of
 from postroad.streams.store import Name
 
 _TAG = "sessions"
@@ -118,7 +118,7 @@ class SessionRoutes:
                 _TAG,
                 body=NewSubscription,
                 answer=SubscribedAnswer,
-                errors=(StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter, NotNow, EngineUnavailable),
+                errors=(StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter, PreconditionFailed, EngineUnavailable),
                 takes_jwt=True,
                 or_scope=Scope.WRITE,
                 description="Makes the session if there is none, and lets it live on. It gets what is written from now on.",
@@ -201,7 +201,7 @@ class SessionRoutes:
             ),
         ]
 
-    async def subscribe(self, request: Request) -> Reply:
+    async def subscribe(self, request: Request) -> Response:
         wanted: NewSubscription = request.body
         session, source = session_id(wanted.session_id), source_name(wanted.stream_id)
         _check_stream(request, source)
@@ -213,24 +213,24 @@ class SessionRoutes:
             expires_at=done.expires_at_ms,
             is_new_session=done.is_new,
         )
-        return Reply(answer)
+        return Response(answer)
 
-    async def unsubscribe(self, request: Request) -> Reply:
+    async def unsubscribe(self, request: Request) -> Response:
         wanted: Membership = request.body
         session, source = session_id(wanted.session_id), source_name(wanted.stream_id)
         _check_stream(request, source)
         await self._sessions.unsubscribe(request.caller.tenant, session, source)
-        return Reply(UnsubscribedAnswer(session_id=session, stream_id=source))
+        return Response(UnsubscribedAnswer(session_id=session, stream_id=source))
 
-    async def publish_to_stream(self, request: Request) -> Reply:
+    async def publish_to_stream(self, request: Request) -> Response:
         name = Name(request.caller.tenant, stream_id(request.parameters["stream"]))
-        wish = wish_of(request)
+        wish = append_request_of(request)
         published = await self._sessions.publish(name, wish, key_id=request.caller.key_id)
         is_new_data = wish.claim is not None and wish.data is not None and not published.outcome.is_duplicate
         headers = [*outcome_headers(published.outcome), *_fanout_headers(published)]
-        return Reply(b"", 200 if is_new_data else 204, b"text/plain", headers)
+        return Response(b"", 200 if is_new_data else 204, b"text/plain", headers)
 
-    async def show_fanout(self, request: Request) -> Reply:
+    async def show_fanout(self, request: Request) -> Response:
         name = Name(request.caller.tenant, stream_id(request.parameters["stream"]))
         view = await self._sessions.fan(name)
         answer = FanoutAnswer(
@@ -240,12 +240,12 @@ class SessionRoutes:
             outstanding=view.outstanding,
             breaker=view.breaker,
         )
-        return Reply(answer)
+        return Response(answer)
 
-    async def show_session(self, request: Request) -> Reply:
+    async def show_session(self, request: Request) -> Response:
         session = _session(request)
         view = await self._sessions.look(request.caller.tenant, session)
-        return Reply(
+        return Response(
             SessionAnswer(
                 session_id=session,
                 session_stream_path=_path(request, session),
@@ -270,13 +270,13 @@ class SessionRoutes:
             )
         return found
 
-    async def touch_session(self, request: Request) -> Reply:
+    async def touch_session(self, request: Request) -> Response:
         session = _session(request)
-        return Reply(TouchedAnswer(session_id=session, expires_at=await self._sessions.touch(request.caller.tenant, session)))
+        return Response(TouchedAnswer(session_id=session, expires_at=await self._sessions.touch(request.caller.tenant, session)))
 
-    async def delete_session(self, request: Request) -> Reply:
+    async def delete_session(self, request: Request) -> Response:
         await self._sessions.delete(request.caller.tenant, _session(request))
-        return Reply(status=204)
+        return Response(status=204)
 
 
 def _session(request: Request) -> str:

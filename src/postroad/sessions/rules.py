@@ -12,7 +12,7 @@ import msgspec
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.globs import glob_matches
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
-from postroad.sessions.records import STREAM_PREFIX, FanState, Member
+from postroad.sessions.records import STREAM_PREFIX, FanoutState, Member
 
 SESSION = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=/*-]+")
@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FanLimits:
+class FanoutLimits:
     queue_threshold: int = FANOUT_QUEUE_THRESHOLD
     inline_max: int = MAX_INLINE_FANOUT
     has_queue: bool = True
@@ -71,7 +71,7 @@ def pattern_matches(pattern: str, stream: str) -> bool:
     return all(glob_matches(part, name) for part, name in zip(parts, names, strict=True))
 
 
-def mode_for(count: int, limits: FanLimits, *, is_open: bool) -> Mode:
+def mode_for(count: int, limits: FanoutLimits, *, is_open: bool) -> Mode:
     if count > limits.queue_threshold and limits.has_queue:
         return Mode.QUEUED
     if count > limits.inline_max:
@@ -99,10 +99,10 @@ class Step:
     """Some writes, and the state that is true once they are made."""
 
     writes: Sequence[Write]
-    state: FanState
+    state: FanoutState
 
 
-class Roster:
+class SubscriberList:
     """The members of a stream in the order of their ids, with those that patterns bring. Who came twice counts from the first."""
 
     def __init__(self, groups: Iterable[Iterable[Member]]) -> None:
@@ -131,7 +131,7 @@ def takes(member: Member, sequence: int, media: str) -> bool:
 
 
 def next_step(
-    state: FanState, messages: Sequence[SourceMessage], roster: Roster, media: str, limit: int, bytes_max: int = 2**63
+    state: FanoutState, messages: Sequence[SourceMessage], roster: SubscriberList, media: str, limit: int, bytes_max: int = 2**63
 ) -> Step:
     """Up to `limit` writes of up to `bytes_max`, but at least one: message by message, each to all who were there before it."""
     writes: list[Write] = []
@@ -144,15 +144,17 @@ def next_step(
             if len(writes) >= limit or (writes and size + len(message.payload) > bytes_max):
                 last = writes[-1]
                 is_same = last.message.sequence == message.sequence
-                return Step(writes, FanState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto))
+                return Step(
+                    writes, FanoutState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto)
+                )
             if takes(member, message.sequence, media):
                 writes.append(Write(member, message))
                 size += len(message.payload)
-        state = FanState(done=message.sequence)
+        state = FanoutState(done=message.sequence)
     return Step(writes, state)
 
 
-def eligible(roster: Roster, sequence: int, media: str) -> int:
+def eligible(roster: SubscriberList, sequence: int, media: str) -> int:
     return sum(takes(member, sequence, media) for member in roster.members)
 
 

@@ -7,26 +7,26 @@ import msgspec
 import structlog
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committer, Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committer, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     Conflict,
     ContentTypeMismatch,
-    NotNow,
     Overloaded,
     PostroadError,
+    PreconditionFailed,
     SessionNotFound,
     StreamGone,
     StreamNotFound,
 )
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.kernel.usage_counters import Traffic
+from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions import events, metrics
-from postroad.sessions.fanout import Fans, Reached
+from postroad.sessions.fanout import FanoutPool, FanoutResult
 from postroad.sessions.fanout_queue import FanoutQueue
-from postroad.sessions.lifecycle import TRIES, Fate, Lives, session_draft
+from postroad.sessions.lifecycle import TRIES, CleanupOutcome, SessionLifecycle, session_draft
 from postroad.sessions.records import (
     STREAM_PREFIX,
     Member,
@@ -40,16 +40,16 @@ from postroad.sessions.rules import (
     FANOUT_RPC_TIMEOUT_MS,
     Breaker,
     BreakerState,
-    FanLimits,
+    FanoutLimits,
     Mode,
     is_pattern,
     mode_for,
 )
 from postroad.sessions.subscribers import join_draft, leave_draft
 from postroad.streams.records import State, StreamRecord, media_type
-from postroad.streams.rules import Known, Outcome, Wish, found
+from postroad.streams.rules import AppendRequest, Outcome, StreamSnapshot, found
 from postroad.streams.service import Streams
-from postroad.streams.store import Name, fence, record_draft
+from postroad.streams.store import Name, precondition, record_draft
 from postroad.telemetry.outbox import Outbox
 
 SUBSCRIPTIONS_MAX = 1000
@@ -61,7 +61,7 @@ log = structlog.get_logger("postroad.sessions")
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     ttl_seconds: int
-    limits: FanLimits
+    limits: FanoutLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Published:
 
     outcome: Outcome
     mode: Mode
-    reached: Reached
+    reached: FanoutResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class SessionView:
 
 
 @dataclass(frozen=True, slots=True)
-class FanView:
+class FanoutView:
     subscribers: int
     done: int
     outstanding: int
@@ -99,19 +99,19 @@ class FanView:
 class Sessions:
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         committers: Committers,
         streams: Streams,
         queue: FanoutQueue,
         outbox: Outbox,
-        traffic: Traffic,
+        traffic: UsageCounters,
         clock: Clock,
         options: SessionOptions,
     ) -> None:
-        self._link, self._committers, self._streams, self._queue = link, committers, streams, queue
+        self._connection, self._committers, self._streams, self._queue = connection, committers, streams, queue
         self._outbox, self._clock, self._options = outbox, clock, options
-        self.fans = Fans(link, committers, traffic)
-        self._lives = Lives(link, committers, streams.store, outbox, clock)
+        self.fans = FanoutPool(connection, committers, traffic)
+        self._lives = SessionLifecycle(connection, committers, streams.store, outbox, clock)
         self._breakers: dict[Name, Breaker] = {}
 
     # Subscribing
@@ -146,7 +146,7 @@ class Sessions:
                 f"the session's stream is of {record.content_type!r}: subscribe with `envelope`, or another session"
             )
         if source not in record.subscriptions and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
-            raise NotNow(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
+            raise PreconditionFailed(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
         drafts = [self._stream_draft(Name(tenant, STREAM_PREFIX + session), there.known, record, expires, is_new=is_new)]
         drafts += [leave_draft(tenant, name, (session,)) for name in (over.subscriptions if over else ())]
         if source not in record.subscriptions:
@@ -176,7 +176,9 @@ class Sessions:
         record = found(await self._streams.store.known(Name(tenant, source)), self._clock())
         return "application/json" if envelope else record.content_type
 
-    def _stream_draft(self, name: Name, known: Known, record: SessionRecord, expires: int, *, is_new: bool) -> Draft:
+    def _stream_draft(
+        self, name: Name, known: StreamSnapshot, record: SessionRecord, expires: int, *, is_new: bool
+    ) -> PendingMessage:
         """The session's stream: made, or kept for longer."""
         if is_new or known.record is None:
             stream = StreamRecord(
@@ -184,13 +186,17 @@ class Sessions:
                 content_type=record.content_type,
                 created_at_ms=record.created_at_ms,
                 expires_at_ms=expires,
-                is_fed=True,
+                is_session_stream=True,
             )
-            return record_draft(name, stream, fence(name.record, known.record_at))  # copies for the last one may still come
-        longer = msgspec.structs.replace(known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_fed=True)
-        return record_draft(name, longer, "Nats-Rollup: sub\r\n" + fence(name.record, known.record_at))
+            return record_draft(
+                name, stream, precondition(name.record, known.record_at)
+            )  # copies for the last one may still come
+        longer = msgspec.structs.replace(
+            known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_session_stream=True
+        )
+        return record_draft(name, longer, "Nats-Rollup: sub\r\n" + precondition(name.record, known.record_at))
 
-    async def _pattern_drafts(self, tenant: str, source: str) -> list[Draft]:
+    async def _pattern_drafts(self, tenant: str, source: str) -> list[PendingMessage]:
         if not is_pattern(source):
             return []
         patterns = self.fans.patterns(tenant)
@@ -198,8 +204,8 @@ class Sessions:
         if source in patterns.names:
             return []
         if len(patterns.names) >= PATTERNS_MAX:
-            raise NotNow(f"a tenant has at most {PATTERNS_MAX} patterns")
-        return [Draft(patterns_subject(tenant), encode(PatternAdded(pattern=source)), new_id())]
+            raise PreconditionFailed(f"a tenant has at most {PATTERNS_MAX} patterns")
+        return [PendingMessage(patterns_subject(tenant), encode(PatternAdded(pattern=source)), new_id())]
 
     async def unsubscribe(self, tenant: str, session: str, source: str) -> None:
         """Doing it twice is the same as once. Raises SessionNotFound."""
@@ -222,7 +228,7 @@ class Sessions:
 
     # Publishing
 
-    async def publish(self, name: Name, wish: Wish, *, key_id: str = "") -> Published:
+    async def publish(self, name: Name, wish: AppendRequest, *, key_id: str = "") -> Published:
         """Append to the source; then give it to the sessions, or see to it that somebody will. Only the append can fail."""
         try:
             outcome = await self._streams.append(name, wish, key_id=key_id)
@@ -234,10 +240,10 @@ class Sessions:
             mode, reached = await self._fan_out(name, outcome)
         except PostroadError as problem:
             log.warning("fanout_put_off", stream=name.id, code=problem.code)
-            mode, reached = Mode.SKIPPED, Reached(0, 0)
+            mode, reached = Mode.SKIPPED, FanoutResult(0, 0)
         return Published(outcome, mode, reached)
 
-    async def _fan_out(self, name: Name, outcome: Outcome) -> tuple[Mode, Reached]:
+    async def _fan_out(self, name: Name, outcome: Outcome) -> tuple[Mode, FanoutResult]:
         fan = self.fans.of(name)
         count = len(await fan.roster())
         breaker = self._breakers.get(name)
@@ -251,9 +257,9 @@ class Sessions:
         metrics.count("fanout", "fanout_queued" if mode is Mode.QUEUED else f"fanout_{mode.replace('-', '_')}")
         if mode is Mode.QUEUED:
             await self._queue.put(name, outcome.next_offset)
-        return mode, Reached(count, 0)
+        return mode, FanoutResult(count, 0)
 
-    async def _inline(self, name: Name, until: int, count: int) -> Reached:
+    async def _inline(self, name: Name, until: int, count: int) -> FanoutResult:
         """Within the request, and not for long: what is not done by then is done later."""
         try:
             async with asyncio.timeout(FANOUT_RPC_TIMEOUT_MS / 1000):
@@ -261,11 +267,11 @@ class Sessions:
                     reached = await self._serve(name, until)
         except (PostroadError, TimeoutError) as problem:
             log.warning("fanout_failed", stream=name.id, error=type(problem).__name__)
-            reached = Reached(count, 0)
+            reached = FanoutResult(count, 0)
         self._note(name, reached)
         return reached
 
-    def _note(self, name: Name, reached: Reached) -> None:
+    def _note(self, name: Name, reached: FanoutResult) -> None:
         """Only streams whose fan-out failed last have a breaker."""
         breaker = self._breakers.get(name) or Breaker()
         breaker.note(reached.successes, reached.count - reached.successes, self._clock())
@@ -276,10 +282,10 @@ class Sessions:
         now = self._clock()
         metrics.breakers_open.set(sum(one.state(now) is not BreakerState.CLOSED for one in self._breakers.values()))
 
-    async def _serve(self, name: Name, until: int) -> Reached:
+    async def _serve(self, name: Name, until: int) -> FanoutResult:
         record = await self._streams.store.record(name)
         if record is None:
-            return Reached(0, 0)
+            return FanoutResult(0, 0)
         return await self.fans.of(name).run(record, until)
 
     async def complete(self, name: Name) -> int:
@@ -305,17 +311,17 @@ class Sessions:
         return await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
 
     async def _lacking(self, name: Name, after: int) -> int:
-        page = await stream_reader.read(self._link, name.store, name.data, after + 1, 1)
+        page = await stream_reader.read(self._connection, name.store, name.data, after + 1, 1)
         return len(page.entries) + page.left
 
-    async def fan(self, name: Name) -> FanView:
+    async def fan(self, name: Name) -> FanoutView:
         """How the fan-out of a stream stands. Raises StreamNotFound, StreamGone."""
         await self._streams.look(name)
         state, roster = await self.fans.of(name).refreshed()
         breaker = self._breakers.get(name)
         outstanding = await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
         standing = BreakerState.CLOSED if breaker is None else breaker.state(self._clock())
-        return FanView(len(roster), state.done, outstanding, standing)
+        return FanoutView(len(roster), state.done, outstanding, standing)
 
     # Sessions
 
@@ -348,7 +354,7 @@ class Sessions:
         """Raises SessionNotFound."""
         await self._lives.delete(tenant, session)
 
-    async def end_if_over(self, tenant: str, session: str) -> tuple[Fate, int]:
+    async def end_if_over(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
         """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
         it had if it ended."""
         return await self._lives.end_if_over(tenant, session)
@@ -357,12 +363,12 @@ class Sessions:
         return self._committers.of(streams_store(tenant))
 
 
-def _check_can_be_fed(known: Known, *, is_new: bool) -> None:
+def _check_can_be_fed(known: StreamSnapshot, *, is_new: bool) -> None:
     """Whether what is there under the name of a session's stream can be one, or can make room for one. Raises NotNow."""
     stream = known.record
     if stream is None or stream.state is State.DELETED:
         return
     if is_new and (stream.forks or stream.state is State.HIDDEN):
-        raise NotNow("the last session of this id has ended, and forks still read from its stream")
+        raise PreconditionFailed("the last session of this id has ended, and forks still read from its stream")
     if not is_new and (stream.is_closed or stream.origin is not None):
-        raise NotNow("the stream of this session's name is closed, or a fork: it cannot be a session's")
+        raise PreconditionFailed("the stream of this session's name is closed, or a fork: it cannot be a session's")

@@ -1,8 +1,8 @@
 """Who subscribes to a stream or a pattern, as one process knows it: read from the log of changes, and further when told to."""
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.sessions.records import Change, Member, Op, decode_change, encode, members_subject
@@ -12,9 +12,9 @@ _ANEW_MEMBERS = 500  # per message when the log is written anew
 _ANEW_FROM = 1000  # changes that a log may have more than members
 
 
-class Members:
-    def __init__(self, link: Link, tenant: str, name: str) -> None:
-        self._link, self.tenant, self.name = link, tenant, name
+class Subscribers:
+    def __init__(self, connection: Connection, tenant: str, name: str) -> None:
+        self._connection, self.tenant, self.name = connection, tenant, name
         self._store, self._subject = streams_store(tenant), members_subject(tenant, name)
         self.position = 0
         self.by_session: dict[str, Member] = {}
@@ -24,7 +24,7 @@ class Members:
         """Read what was written since. Whether anything was."""
         before = self.position
         while True:
-            page = await stream_reader.read(self._link, self._store, self._subject, self.position + 1, _PAGE)
+            page = await stream_reader.read(self._connection, self._store, self._subject, self.position + 1, _PAGE)
             for entry in page.entries:
                 self._apply(decode_change(entry.payload), entry.sequence)
             if page.is_end:
@@ -46,17 +46,17 @@ class Members:
     def is_long(self) -> bool:
         return self._changes > 2 * len(self.by_session) + _ANEW_FROM
 
-    def anew(self) -> list[Draft]:
+    def anew(self) -> list[PendingMessage]:
         """The log as it would be if it began now; what came before the first of these can then go."""
         members = sorted(self.by_session.values(), key=lambda member: member.joined_at)
         parts = [tuple(members[at : at + _ANEW_MEMBERS]) for at in range(0, len(members), _ANEW_MEMBERS)] or [()]
         changes = [Change(op=Op.MORE if number else Op.ANEW, members=part) for number, part in enumerate(parts)]
-        return [Draft(self._subject, encode(change), new_id()) for change in changes]
+        return [PendingMessage(self._subject, encode(change), new_id()) for change in changes]
 
 
-def join_draft(tenant: str, name: str, member: Member) -> Draft:
-    return Draft(members_subject(tenant, name), encode(Change(op=Op.JOIN, members=(member,))), new_id())
+def join_draft(tenant: str, name: str, member: Member) -> PendingMessage:
+    return PendingMessage(members_subject(tenant, name), encode(Change(op=Op.JOIN, members=(member,))), new_id())
 
 
-def leave_draft(tenant: str, name: str, sessions: tuple[str, ...]) -> Draft:
-    return Draft(members_subject(tenant, name), encode(Change(op=Op.LEAVE, sessions=sessions)), new_id())
+def leave_draft(tenant: str, name: str, sessions: tuple[str, ...]) -> PendingMessage:
+    return PendingMessage(members_subject(tenant, name), encode(Change(op=Op.LEAVE, sessions=sessions)), new_id())

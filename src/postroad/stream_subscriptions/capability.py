@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from postroad.crypto.signing import Sealer
+from postroad.crypto.signing import Signer
 from postroad.governance.audit import Audit
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.outbound.client import Outbound
 from postroad.stream_subscriptions.delivery import Delivery
@@ -34,7 +34,7 @@ class StreamSubscriptions:
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         committers: Committers,
         streams: StreamsPort,
         outbound: Outbound,
@@ -47,16 +47,16 @@ class StreamSubscriptions:
         has_localhost: bool = True,
         bucket: str = SUBSCRIPTIONS_BUCKET,
     ) -> None:
-        self.table = Table(Bucket(link, bucket, committers), SubscriptionRecord)
+        self.table = ReplicatedTable(Bucket(connection, bucket, committers), SubscriptionRecord)
         self._keys = SigningKeys(platform_keys)
         self._public_base = public_base
         rights: Rights = {"is_served": is_served or _always, "has_localhost": has_localhost}
-        sealer = Sealer(platform_keys, "wake")
+        sealer = Signer(platform_keys, "wake")
         self._subscriptions = Subscriptions(self.table, streams, outbound, sealer, audit, clock, **rights)
         self._delivery = Delivery(self.table, self._subscriptions, streams, outbound, self._keys, clock, **rights)
 
     @property
-    def tables(self) -> tuple[Table[Any], ...]:
+    def tables(self) -> tuple[ReplicatedTable[Any], ...]:
         """What every process follows."""
         return (self.table,)
 

@@ -12,7 +12,7 @@ import random
 import msgspec
 import structlog
 
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.outbound.client import Answer, Outbound
@@ -45,7 +45,7 @@ _decode_done = msgspec.json.Decoder(_Done).decode
 class Delivery:
     def __init__(
         self,
-        table: Table[SubscriptionRecord],
+        table: ReplicatedTable[SubscriptionRecord],
         subscriptions: Subscriptions,
         streams: StreamsPort,
         outbound: Outbound,

@@ -4,14 +4,14 @@ from postroad.kernel.errors import (
     AlreadyExists,
     InvalidParameter,
     InvalidRequest,
-    NothingToDo,
-    NotNow,
+    LeaseHeld,
+    NothingPending,
     OffsetRefused,
     PostroadError,
+    PreconditionFailed,
     SubscriptionNotFound,
     Unauthenticated,
     WakeFenced,
-    WakeTaken,
     WebhookRefused,
 )
 
@@ -21,12 +21,12 @@ _WORDS: tuple[tuple[type[PostroadError], str], ...] = (
     (WebhookRefused, "WEBHOOK_URL_REJECTED"),
     (WakeFenced, "FENCED"),
     (OffsetRefused, "INVALID_OFFSET"),
-    (WakeTaken, "ALREADY_CLAIMED"),
-    (NothingToDo, "NO_PENDING_WORK"),
+    (LeaseHeld, "ALREADY_CLAIMED"),
+    (NothingPending, "NO_PENDING_WORK"),
     (Unauthenticated, "TOKEN_INVALID"),
     (InvalidParameter, "INVALID_REQUEST"),
     (InvalidRequest, "INVALID_REQUEST"),
-    (NotNow, "INVALID_REQUEST"),
+    (PreconditionFailed, "INVALID_REQUEST"),
 )
 
 

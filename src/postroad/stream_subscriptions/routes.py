@@ -10,25 +10,25 @@ from typing import Any
 
 import msgspec
 
-from postroad.http.messages import Reply, Request
-from postroad.http.problems import problem_reply
+from postroad.http.messages import Request, Response
+from postroad.http.problems import problem_response
 from postroad.http.routing import Handler, Route
 from postroad.kernel.errors import (
     AlreadyExists,
     EngineUnavailable,
     InvalidParameter,
-    NothingToDo,
-    NotNow,
+    LeaseHeld,
+    NothingPending,
     OffsetRefused,
     PostroadError,
+    PreconditionFailed,
     SubscriptionNotFound,
     TenantDisabled,
     Unauthenticated,
     WakeFenced,
-    WakeTaken,
     WebhookRefused,
 )
-from postroad.kernel.identity import SEND_A_KEY, Scope
+from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Scope
 from postroad.kernel.json import encode
 from postroad.stream_subscriptions import rules
 from postroad.stream_subscriptions.errors import word
@@ -81,7 +81,7 @@ class SubscriptionRoutes:
                 answer=SubscriptionView,
                 status=201,
                 more_statuses=(200,),
-                errors=(*missing, WebhookRefused, AlreadyExists, NotNow),
+                errors=(*missing, WebhookRefused, AlreadyExists, PreconditionFailed),
                 description="The same call again answers 200, one that wants something else 409. Streams that exist are followed "
                 "from their ends on; in a pattern `*` is one segment of a path and `**` any number.",
             ),
@@ -115,7 +115,7 @@ class SubscriptionRoutes:
                 "Take up what is to be done",
                 body=ClaimInput,
                 answer=ClaimView,
-                errors=(*missing, WakeTaken, NothingToDo),
+                errors=(*missing, LeaseHeld, NothingPending),
             ),
             route(
                 "POST",
@@ -161,7 +161,7 @@ class SubscriptionRoutes:
             ),
         ]
 
-    async def put_subscription(self, request: Request) -> Reply:
+    async def put_subscription(self, request: Request) -> Response:
         wanted: SubscriptionInput = request.body
         config = rules.config_of(
             kind=wanted.type,
@@ -173,33 +173,33 @@ class SubscriptionRoutes:
             description=wanted.description,
         )
         record, is_new = await self._subscriptions.create(request.actor, _id(request), config, self._root(request))
-        return Reply(self._view(record), 201 if is_new else 200)
+        return Response(self._view(record), 201 if is_new else 200)
 
-    async def get_subscription(self, request: Request) -> Reply:
+    async def get_subscription(self, request: Request) -> Response:
         if Scope.READ not in request.caller.scopes:  # nobody in particular: a stream may be public, a subscription is not
-            raise Unauthenticated(SEND_A_KEY)
-        return Reply(self._view(await self._subscriptions.find(request.caller, _id(request))))
+            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
+        return Response(self._view(await self._subscriptions.find(request.caller, _id(request))))
 
-    async def delete_subscription(self, request: Request) -> Reply:
+    async def delete_subscription(self, request: Request) -> Response:
         await self._subscriptions.delete(request.actor, _id(request))
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def add_subscription_streams(self, request: Request) -> Reply:
+    async def add_subscription_streams(self, request: Request) -> Response:
         wanted: StreamsInput = request.body
         if not wanted.streams:
             raise InvalidParameter("streams is a list of at least one path")
         await self._subscriptions.add_streams(request.actor, _id(request), rules.stream_paths(wanted.streams))
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def remove_subscription_stream(self, request: Request) -> Reply:
+    async def remove_subscription_stream(self, request: Request) -> Response:
         path = rules.stream_path(request.parameters["stream"])
         await self._subscriptions.remove_stream(request.actor, _id(request), path)
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def claim_wake(self, request: Request) -> Reply:
+    async def claim_wake(self, request: Request) -> Response:
         wanted: ClaimInput = request.body
         record, streams = await self._subscriptions.claim(request.caller, _id(request), wanted.worker)
-        return Reply(
+        return Response(
             ClaimView(
                 wake_id=record.wake.id if record.wake else "",
                 generation=record.generation,
@@ -209,13 +209,13 @@ class SubscriptionRoutes:
             )
         )
 
-    async def call_back(self, request: Request) -> Reply:
+    async def call_back(self, request: Request) -> Response:
         return await self._acknowledge(request, is_pull=False)
 
-    async def acknowledge_wake(self, request: Request) -> Reply:
+    async def acknowledge_wake(self, request: Request) -> Response:
         return await self._acknowledge(request, is_pull=True)
 
-    async def _acknowledge(self, request: Request, *, is_pull: bool) -> Reply:
+    async def _acknowledge(self, request: Request, *, is_pull: bool) -> Response:
         given: WakeInput = request.body
         has_more = await self._subscriptions.acknowledge(
             _id(request),
@@ -227,9 +227,9 @@ class SubscriptionRoutes:
             is_pull=is_pull,
             project=request.parameters.get("project"),
         )
-        return Reply(AckView(has_more))
+        return Response(AckView(has_more))
 
-    async def release_wake(self, request: Request) -> Reply:
+    async def release_wake(self, request: Request) -> Response:
         given: WakeInput = request.body
         await self._subscriptions.release(
             _id(request),
@@ -238,11 +238,11 @@ class SubscriptionRoutes:
             generation=given.generation,
             project=request.parameters.get("project"),
         )
-        return Reply(status=204)
+        return Response(status=204)
 
-    async def get_webhook_keys(self, _request: Request) -> Reply:
+    async def get_webhook_keys(self, _request: Request) -> Response:
         headers = [(b"cache-control", b"public, max-age=300")]
-        return Reply(self._keys.published, media=_JWKS_MEDIA.encode(), headers=headers)
+        return Response(self._keys.published, media=_JWKS_MEDIA.encode(), headers=headers)
 
     def _view(self, record: SubscriptionRecord) -> SubscriptionView:
         return subscription_view(record, self._keys.kid)
@@ -257,15 +257,15 @@ def _spoken(handler: Handler) -> Handler:
     """The handler, with its errors said in the protocol's words too."""
 
     @functools.wraps(handler)
-    async def speaking(request: Request) -> Reply:
+    async def speaking(request: Request) -> Response:
         try:
             return await handler(request)
         except PostroadError as error:
-            reply = problem_reply(error, request.request_id)
+            response = problem_response(error, request.request_id)
             more = error.extra.get("error")
             said = {"code": word(error), "message": error.detail or error.title, **(more if isinstance(more, dict) else {})}
-            reply.body = encode({**msgspec.to_builtins(reply.body), "error": said})
-            return reply
+            response.body = encode({**msgspec.to_builtins(response.body), "error": said})
+            return response
 
     return speaking
 

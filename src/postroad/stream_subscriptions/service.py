@@ -6,17 +6,17 @@ from typing import Protocol
 
 import msgspec
 
-from postroad.crypto.signing import SealBroken, Sealer
+from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.governance.audit import Audit
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     AlreadyExists,
     Conflict,
-    Conflicting,
+    ConflictError,
     Forbidden,
     InvalidParameter,
-    NotNow,
+    PreconditionFailed,
     SubscriptionNotFound,
     TenantDisabled,
     Unauthenticated,
@@ -69,10 +69,10 @@ class Subscriptions:
 
     def __init__(
         self,
-        table: Table[SubscriptionRecord],
+        table: ReplicatedTable[SubscriptionRecord],
         streams: StreamsPort,
         outbound: Outbound,
-        sealer: Sealer,
+        sealer: Signer,
         audit: Audit,
         clock: Clock,
         *,
@@ -112,7 +112,7 @@ class Subscriptions:
             except OutboundRefused as refused:
                 raise WebhookRefused(f"the webhook's URL cannot be used, because of: {refused.reason}") from refused
         if self._table.count_under(f"{tenant}.") >= PER_TENANT_MAX:
-            raise NotNow(f"a tenant has at most {PER_TENANT_MAX} subscriptions")
+            raise PreconditionFailed(f"a tenant has at most {PER_TENANT_MAX} subscriptions")
         record = SubscriptionRecord(
             id=subscription,
             tenant=tenant,
@@ -247,7 +247,7 @@ class Subscriptions:
             tenant, named, of_generation, of_wake = msgspec.json.decode(
                 self._sealer.open(b"wake", token), type=tuple[str, str, int, str]
             )
-        except (SealBroken, msgspec.DecodeError) as exc:
+        except (SignatureInvalid, msgspec.DecodeError) as exc:
             raise Unauthenticated("the token is not one of ours") from exc
         if named != subscription or project not in (None, tenant):
             raise Unauthenticated("the token is for another subscription")
@@ -272,7 +272,7 @@ class Subscriptions:
         key = record_key(tenant, subscription)
         try:
             changed = await self._table.change(key, make)
-        except Conflicting:
+        except ConflictError:
             self._table.forget(key)
             changed = await self._table.change(key, make)
         if changed is None:

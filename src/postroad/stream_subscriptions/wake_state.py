@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from postroad.kernel.errors import NothingToDo, WakeFenced, WakeTaken
+from postroad.kernel.errors import LeaseHeld, NothingPending, WakeFenced
 from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
 from postroad.stream_subscriptions.rules import first_pending
 
@@ -91,12 +91,12 @@ def claimed(record: SubscriptionRecord, worker: str, tails: Mapping[str, str], n
     free = expired(record, now_ms)
     if free.wake is not None and free.wake.holder is not None:
         holder = {"current_holder": free.wake.holder, "generation": free.generation}
-        raise WakeTaken(f"{free.wake.holder[:100]!r} has it", extra={"error": holder})
+        raise LeaseHeld(f"{free.wake.holder[:100]!r} has it", extra={"error": holder})
     if first_pending(free, tails) is None:
-        raise NothingToDo("everything is acknowledged")
+        raise NothingPending("everything is acknowledged")
     ready = woken(free, tails, now_ms, wake_id)
     if ready.wake is None:
-        raise NothingToDo("everything is acknowledged")
+        raise NothingPending("everything is acknowledged")
     wake = msgspec.structs.replace(ready.wake, attempt_at_ms=None, lease_until_ms=now_ms + record.lease_ttl_ms, holder=worker)
     return msgspec.structs.replace(ready, wake=wake, failures=0)
 

@@ -15,15 +15,15 @@ from functools import partial
 import msgspec
 import structlog
 
-from postroad.jetstream.commit import Draft, Stored
+from postroad.jetstream.commit import PendingMessage, PublishAck
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
-from postroad.kernel.usage_counters import Tally, Traffic
+from postroad.kernel.usage_counters import TenantCounters, UsageCounters
 from postroad.streams import metrics
 from postroad.streams.records import Producer, State, StreamRecord, resolved
-from postroad.streams.rules import Change, Known, Outcome, Wish, after, decide
-from postroad.streams.store import Name, Store, data_draft, fence, record_draft
+from postroad.streams.rules import AppendRequest, Change, Outcome, StreamSnapshot, after, decide
+from postroad.streams.store import Name, Store, data_draft, precondition, record_draft
 
 _ROUND_WISHES_MAX = 400
 _ROUND_BYTES_MAX = 2 * 1024 * 1024
@@ -36,10 +36,10 @@ log = structlog.get_logger("postroad.streams")
 
 
 class _Waiting:
-    __slots__ = ("future", "wish")
+    __slots__ = ("future", "request")
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
+    def __init__(self, request: AppendRequest) -> None:
+        self.request = request
         self.future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
 
@@ -47,9 +47,9 @@ class _Waiting:
 class _Plan:
     """What a round comes to: from what was known, an answer for each wish, and the drafts that make the changes true."""
 
-    known: Known
+    known: StreamSnapshot
     answers: Sequence[tuple[_Waiting, Change | Outcome | PostroadError]]
-    drafts: Sequence[Draft]
+    drafts: Sequence[PendingMessage]
     producers: dict[str, Producer]
     last_seq: str | None
 
@@ -61,12 +61,12 @@ class _Stale(Exception):
     """What is known is too old to refuse something by."""
 
 
-class Lane:
+class StreamAppender:
     """Makes the changes of one stream, one round after the other."""
 
-    def __init__(self, store: Store, name: Name, tally: Tally, clock: Clock) -> None:
+    def __init__(self, store: Store, name: Name, tally: TenantCounters, clock: Clock) -> None:
         self._store, self._name, self._tally, self._clock = store, name, tally, clock
-        self._known: Known | None = None
+        self._known: StreamSnapshot | None = None
         self._producers: dict[str, Producer] | None = None
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
@@ -79,8 +79,8 @@ class Lane:
     def is_idle(self) -> bool:
         return self._running is None
 
-    def submit(self, wish: Wish) -> "asyncio.Future[Outcome]":
-        waiting = _Waiting(wish)
+    def submit(self, request: AppendRequest) -> "asyncio.Future[Outcome]":
+        waiting = _Waiting(request)
         if not self._is_sent(waiting):
             self._queue(waiting)
         return waiting.future
@@ -94,22 +94,28 @@ class Lane:
 
     def _is_sent(self, waiting: _Waiting) -> bool:
         """Hand a plain append to the committer at once, if nothing is to be decided by what others append."""
-        known, wish = self._known, waiting.wish
-        if known is None or wish.data is None or wish.is_guarded or self._producers is not None or self._running is not None:
+        known, request = self._known, waiting.request
+        if (
+            known is None
+            or request.data is None
+            or request.is_guarded
+            or self._producers is not None
+            or self._running is not None
+        ):
             return False
         try:
-            if not isinstance(decide(known, wish, self._clock()), Change):
+            if not isinstance(decide(known, request, self._clock()), Change):
                 return False
         except PostroadError:
             return False  # a no needs a closer look
         if self._fenced_at != known.record_at:
-            self._fenced_at, self._record_fence = known.record_at, fence(self._name.record, known.record_at)
-        draft = Draft(self._data_subject, wish.data, new_id(), self._record_fence, is_conditional=True)
+            self._fenced_at, self._record_fence = known.record_at, precondition(self._name.record, known.record_at)
+        draft = PendingMessage(self._data_subject, request.data, new_id(), self._record_fence, is_conditional=True)
         stored = self._store.committer(self._name).submit((draft,))
         stored.add_done_callback(partial(self._stored, waiting))
         return True
 
-    def _stored(self, waiting: _Waiting, stored: "asyncio.Future[Sequence[Stored]]") -> None:
+    def _stored(self, waiting: _Waiting, stored: "asyncio.Future[Sequence[PublishAck]]") -> None:
         if stored.cancelled():
             waiting.future.cancel()
             return
@@ -123,7 +129,7 @@ class Lane:
         else:
             metrics.appended.add(self._name.tenant)
             self._tally.appends += 1
-            self._tally.append_bytes += len(waiting.wish.data or b"")
+            self._tally.append_bytes += len(waiting.request.data or b"")
             if self._known is not None and self._known.record is not None and self._known.record.ttl_seconds is not None:
                 self._known = replace(self._known, touched_at_ms=self._clock())
             if not waiting.future.done():
@@ -147,7 +153,7 @@ class Lane:
     def _take(self) -> list[_Waiting]:
         size = count = 0
         for waiting in self._waiting:
-            size += len(waiting.wish.data or b"")
+            size += len(waiting.request.data or b"")
             if count and (count >= _ROUND_WISHES_MAX or size > _ROUND_BYTES_MAX):
                 break
             count += 1
@@ -156,7 +162,7 @@ class Lane:
 
     async def _round(self, taken: list[_Waiting]) -> int:
         """Carry out the wishes together. Returns how many of them were answered."""
-        is_guarded = any(waiting.wish.is_guarded for waiting in taken)
+        is_guarded = any(waiting.request.is_guarded for waiting in taken)
         is_fresh = False
         for tries in range(_TRIES):
             if is_guarded and tries >= _PATIENCE:
@@ -183,11 +189,11 @@ class Lane:
         their way, and while they look what it is, this one has its turn."""
         known = await self._store.known(self._name)
         if known.record is not None and known.record.state is State.LIVE:
-            draft = record_draft(self._name, known.record, fence(self._name.record, known.record_at))
+            draft = record_draft(self._name, known.record, precondition(self._name.record, known.record_at))
             with contextlib.suppress(Conflict):
                 await self._store.committer(self._name).append(draft)
 
-    def _learn(self, known: Known) -> None:
+    def _learn(self, known: StreamSnapshot) -> None:
         self._known = known
         self._producers = None if known.producers is None else dict(known.producers)
 
@@ -199,12 +205,12 @@ class Lane:
         known = replace(begin, producers=noted)
         now = self._clock()
         answers: list[tuple[_Waiting, Change | Outcome | PostroadError]] = []
-        drafts: list[Draft] = []
+        drafts: list[PendingMessage] = []
         condition = self._fence(known)
         for waiting in taken:
             answer: Change | Outcome | PostroadError
             try:
-                answer = decide(known, waiting.wish, now)
+                answer = decide(known, waiting.request, now)
             except PostroadError as refusal:
                 answer = refusal
             if not isinstance(answer, Change) and not is_fresh:
@@ -214,32 +220,32 @@ class Lane:
                 drafts += self._drafts(answer, condition if not drafts else "")
                 noted.update(answer.producers or {})
                 known = after(known, answer, now)
-                if answer.wish.closes:  # where the stream ends is known once this is stored; what follows must say it
+                if answer.request.closes:  # where the stream ends is known once this is stored; what follows must say it
                     break
         return _Plan(begin, answers, drafts, dict(noted.maps[0]), known.last_seq)
 
-    def _fence(self, known: Known) -> str:
+    def _fence(self, known: StreamSnapshot) -> str:
         """Who knows the producers must hear of every append, also of those that others make, or it no longer knows them."""
         if self._producers is not None:
-            return fence(self._name.everything, known.last)
-        return fence(self._name.record, known.record_at)
+            return precondition(self._name.everything, known.last)
+        return precondition(self._name.record, known.record_at)
 
-    def _drafts(self, change: Change, condition: str) -> list[Draft]:
+    def _drafts(self, change: Change, condition: str) -> list[PendingMessage]:
         """A record that closes comes after its data, so that nobody sees the end before them; one that says that guarded appends
         begin comes before."""
-        wish = change.wish
-        drafts: list[Draft] = []
-        if change.record is not None and not wish.closes:
+        request = change.request
+        drafts: list[PendingMessage] = []
+        if change.record is not None and not request.closes:
             drafts.append(record_draft(self._name, change.record, condition))
             condition = ""
-        if wish.data is not None:
-            drafts.append(data_draft(self._name, wish.data, wish.claim, wish.seq, condition))
+        if request.data is not None:
+            drafts.append(data_draft(self._name, request.data, request.claim, request.seq, condition))
             condition = ""
-        if change.record is not None and wish.closes:
+        if change.record is not None and request.closes:
             drafts.append(record_draft(self._name, change.record, condition))
         return drafts
 
-    def _answer(self, plan: _Plan, stored: Sequence[Stored]) -> None:
+    def _answer(self, plan: _Plan, stored: Sequence[PublishAck]) -> None:
         known = plan.known
         places = iter(stored)
         seen: _Seen = (known.tail, known.record, known.record_at)
@@ -248,11 +254,11 @@ class Lane:
                 _tell([waiting], answer)
                 continue
             if isinstance(answer, Change):
-                if answer.wish.data is not None:
+                if answer.request.data is not None:
                     self._tally.appends += 1
-                    self._tally.append_bytes += len(answer.wish.data)
+                    self._tally.append_bytes += len(answer.request.data)
                 seen = self._placed(answer, places, seen)
-                outcome = Outcome(seen[0], is_closed=answer.wish.closes, claim=answer.wish.claim)
+                outcome = Outcome(seen[0], is_closed=answer.request.closes, claim=answer.request.claim)
             else:
                 outcome = msgspec.structs.replace(answer, next_offset=seen[0])
             if not waiting.future.done():
@@ -269,16 +275,16 @@ class Lane:
         self._since_checkpoint += len(stored)
         self._save_if_due()
 
-    def _placed(self, change: Change, places: Iterator[Stored], seen: "_Seen") -> "_Seen":
+    def _placed(self, change: Change, places: Iterator[PublishAck], seen: "_Seen") -> "_Seen":
         """What is seen of the stream once the change has its places, which are in the order of its drafts."""
-        wish = change.wish
+        request = change.request
         tail, record, record_at = seen
-        if change.record is not None and not wish.closes:
+        if change.record is not None and not request.closes:
             record_at = next(places).sequence
             record = resolved(change.record, record_at)
-        if wish.data is not None:
+        if request.data is not None:
             tail = next(places).sequence
-        if change.record is not None and wish.closes:
+        if change.record is not None and request.closes:
             record_at = next(places).sequence
             record = resolved(change.record, record_at)
         return tail, record, record_at
@@ -292,7 +298,7 @@ class Lane:
         self._since_checkpoint = 0
         self._saving = asyncio.create_task(self._save(replace(known, producers=dict(self._producers))))
 
-    async def _save(self, known: Known) -> None:
+    async def _save(self, known: StreamSnapshot) -> None:
         try:
             await self._store.save_checkpoint(self._name, known)
         except PostroadError as problem:  # the next one will do
@@ -307,17 +313,17 @@ def _tell(waiting: Sequence[_Waiting], problem: BaseException) -> None:
             one.future.set_exception(problem)
 
 
-class Lanes:
+class StreamAppenders:
     """The process's lanes, those used last."""
 
-    def __init__(self, store: Store, traffic: Traffic, clock: Clock) -> None:
+    def __init__(self, store: Store, traffic: UsageCounters, clock: Clock) -> None:
         self._store, self._traffic, self._clock = store, traffic, clock
-        self._lanes: OrderedDict[Name, Lane] = OrderedDict()
+        self._lanes: OrderedDict[Name, StreamAppender] = OrderedDict()
 
-    def of(self, name: Name) -> Lane:
+    def of(self, name: Name) -> StreamAppender:
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(self._store, name, self._traffic.of(name.tenant), self._clock)
+            lane = self._lanes[name] = StreamAppender(self._store, name, self._traffic.of(name.tenant), self._clock)
             if len(self._lanes) > _LANES_MAX:
                 oldest, idle = next(iter(self._lanes.items()))
                 if idle.is_idle:

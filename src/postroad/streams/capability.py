@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from postroad.http.routing import Route
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock
-from postroad.kernel.usage_counters import Traffic
+from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams.live_reads import Live, LiveOptions
 from postroad.streams.routes import StreamRoutes
 from postroad.streams.service import Streams
@@ -21,11 +21,17 @@ class StreamOptions:
     public_url: str | None = None
 
 
-class StreamParts:
+class StreamsCapability:
     def __init__(
-        self, link: Link, committers: Committers, outbox: Outbox, traffic: Traffic, clock: Clock, options: StreamOptions
+        self,
+        connection: Connection,
+        committers: Committers,
+        outbox: Outbox,
+        traffic: UsageCounters,
+        clock: Clock,
+        options: StreamOptions,
     ) -> None:
-        self.service = Streams(Store(link, committers, options.replicas), outbox, traffic, clock)
+        self.service = Streams(Store(connection, committers, options.replicas), outbox, traffic, clock)
         self._routes = StreamRoutes(self.service, Live(self.service, options.live), clock, options.public_url)
         self.delete_all = self.service.delete_all
         self.end_expired = self.service.end_expired

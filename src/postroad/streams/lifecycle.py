@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from postroad.jetstream.commit import Draft
+from postroad.jetstream.commit import PendingMessage
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     Conflict,
     ContentTypeMismatch,
     InvalidParameter,
-    NotNow,
     Overloaded,
+    PreconditionFailed,
     StreamExists,
     StreamGone,
 )
@@ -25,8 +25,8 @@ from postroad.streams import events, metrics
 from postroad.streams.content import json_elements, split_json
 from postroad.streams.reading import CHUNK_BYTES_MAX, Reading
 from postroad.streams.records import Origin, Segment, State, StreamRecord, media_type, resolved
-from postroad.streams.rules import Known, found, is_expired
-from postroad.streams.store import Name, Store, data_draft, fence, record_draft
+from postroad.streams.rules import StreamSnapshot, found, is_expired
+from postroad.streams.store import Name, Store, data_draft, precondition, record_draft
 from postroad.telemetry.event_types import StreamDeleted
 from postroad.telemetry.outbox import Outbox
 
@@ -47,7 +47,7 @@ class ForkOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
+class CreateStream:
     """The stream that somebody wants to be there. `content_type` None: the default, or the source's."""
 
     content_type: str | None = None
@@ -60,7 +60,7 @@ class Blueprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreateResult:
     record: StreamRecord
     tail: int
     is_new: bool
@@ -71,19 +71,19 @@ class _Source:
     """What a fork is made of; `prefix` is the part of an append that it takes along."""
 
     name: Name
-    known: Known
+    known: StreamSnapshot
     record: StreamRecord
     origin: Origin
     prefix: bytes | None
 
 
-class Lives:
+class StreamLifecycle:
     def __init__(self, store: Store, reading: Reading, outbox: Outbox, clock: Clock) -> None:
         self._store, self._reading, self._outbox, self._clock = store, reading, outbox, clock
 
     # Beginning
 
-    async def create(self, name: Name, wanted: Blueprint, body: bytes, key_id: str) -> Made:
+    async def create(self, name: Name, wanted: CreateStream, body: bytes, key_id: str) -> CreateResult:
         """The stream as it is wanted, new or found as such. Raises StreamExists, StreamNotFound and NotNow for a fork's source,
         InvalidParameter, MalformedJson."""
         for _ in range(_TRIES):
@@ -105,7 +105,7 @@ class Lives:
                 continue
         raise Overloaded("too many change this stream at once", retry_after=1)
 
-    def _compared(self, known: Known, record: StreamRecord, wanted: Blueprint) -> Made:
+    def _compared(self, known: StreamSnapshot, record: StreamRecord, wanted: CreateStream) -> CreateResult:
         """What is there, if it is what is wanted."""
         asked = wanted.content_type or (DEFAULT_TYPE if wanted.fork is None else record.content_type)
         origin, fork = record.origin, wanted.fork
@@ -122,15 +122,15 @@ class Lives:
             is_same = is_same and fork.offset in (None, origin.until)
         if not is_same:
             raise StreamExists("there is a stream of this name with another configuration")
-        return Made(record, known.tail, is_new=False)
+        return CreateResult(record, known.tail, is_new=False)
 
-    async def _make(self, name: Name, known: Known, wanted: Blueprint, body: bytes, key_id: str) -> Made:
+    async def _make(self, name: Name, known: StreamSnapshot, wanted: CreateStream, body: bytes, key_id: str) -> CreateResult:
         source = None if wanted.fork is None else await self._source(name, wanted)
         record = self._new_record(name, wanted, source)
         first = _first_data(record, body)
         before = [source.prefix] if source is not None and source.prefix else []
         own = [*before, *([first] if first is not None else [])]
-        drafts = [record_draft(name, record, fence(name.record, known.record_at))]
+        drafts = [record_draft(name, record, precondition(name.record, known.record_at))]
         drafts += [data_draft(name, data, None, None) for data in own]
         if source is not None:
             drafts.append(_counted(source))
@@ -143,9 +143,9 @@ class Lives:
             await self._store.purge(name, born)
         metrics.created.add(name.tenant)
         record = resolved(record, born)
-        return Made(record, stored[len(own)].sequence if own else record.base, is_new=True)
+        return CreateResult(record, stored[len(own)].sequence if own else record.base, is_new=True)
 
-    def _new_record(self, name: Name, wanted: Blueprint, source: "_Source | None") -> StreamRecord:
+    def _new_record(self, name: Name, wanted: CreateStream, source: "_Source | None") -> StreamRecord:
         ttl, expires_ms, expires = wanted.ttl_seconds, wanted.expires_at_ms, wanted.expires_at
         content_type = wanted.content_type or DEFAULT_TYPE
         if source is not None:
@@ -167,7 +167,7 @@ class Lives:
             origin=None if source is None else source.origin,
         )
 
-    async def _source(self, name: Name, wanted: Blueprint) -> "_Source":
+    async def _source(self, name: Name, wanted: CreateStream) -> "_Source":
         """What the fork is made of. Raises StreamNotFound, NotNow, InvalidParameter."""
         fork = wanted.fork
         if fork is None:
@@ -179,7 +179,7 @@ class Lives:
         try:
             record = found(known, self._clock())
         except StreamGone as gone:
-            raise NotNow("the source was deleted") from gone
+            raise PreconditionFailed("the source was deleted") from gone
         until = known.tail if fork.offset is None else fork.offset
         if until > known.tail:
             raise InvalidParameter("Stream-Fork-Offset is beyond the source's end")
@@ -211,7 +211,7 @@ class Lives:
             known = await self._store.known(name)
             record = found(known, self._clock())
             try:
-                condition = fence(name.record, known.record_at)  # whatever is appended meanwhile goes too
+                condition = precondition(name.record, known.record_at)  # whatever is appended meanwhile goes too
                 event = events.deleted(name.tenant, name.id, key_id, self._clock())
                 if record.forks:
                     hidden = msgspec.structs.replace(record, state=State.HIDDEN)
@@ -235,7 +235,7 @@ class Lives:
             return False
         try:
             event = events.expired(name.tenant, name.id, self._clock())
-            await self._end(name, record, fence(name.everything, known.last), event)  # unless somebody uses it meanwhile
+            await self._end(name, record, precondition(name.everything, known.last), event)  # unless somebody uses it meanwhile
         except Conflict:
             return False
         metrics.deleted.add(name.tenant)
@@ -254,13 +254,13 @@ class Lives:
             await self._store.purge(one, stored[-1].sequence + 1)
 
     def _tell(self, record: StreamRecord, event: StreamDeleted) -> None:
-        if not record.is_fed:
+        if not record.is_session_stream:
             self._outbox.emit([event])
 
-    async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[Draft], list[Name], list[StreamRecord]]:
+    async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[PendingMessage], list[Name], list[StreamRecord]]:
         """What it takes to let go of the stream that a fork was made of, now that the fork ends; which streams go with it; and
         which turn out to have expired, as nobody had noticed."""
-        drafts: list[Draft] = []
+        drafts: list[PendingMessage] = []
         over: list[StreamRecord] = []
         gone: list[Name] = []
         while origin is not None:
@@ -276,7 +276,7 @@ class Lives:
             is_last = is_over and parent.forks <= 1
             state = State.DELETED if is_last else State.HIDDEN if is_over else parent.state
             changed = msgspec.structs.replace(parent, forks=max(0, parent.forks - 1), state=state)
-            drafts.append(record_draft(source, changed, fence(source.record, known.record_at)))
+            drafts.append(record_draft(source, changed, precondition(source.record, known.record_at)))
             if not is_last:
                 break
             gone.append(source)
@@ -293,7 +293,7 @@ def _first_data(record: StreamRecord, body: bytes) -> bytes | None:
     return b",".join(json_elements(body)) or None
 
 
-def _counted(source: _Source) -> Draft:
+def _counted(source: _Source) -> PendingMessage:
     """The source's record, with one fork more."""
     record = msgspec.structs.replace(source.record, forks=source.record.forks + 1)
-    return record_draft(source.name, record, fence(source.name.record, source.known.record_at))
+    return record_draft(source.name, record, precondition(source.name.record, source.known.record_at))

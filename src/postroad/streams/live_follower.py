@@ -65,12 +65,12 @@ class Follower:
         self._woken_at = 0.0
         # What lies before its record is of another stream that had this name.
         begin = max(tail, record.born)
-        self._tail = Tail(store.link, Source(name.store, name.data), begin, self._deliver, look_every=_LOOK_EVERY)
+        self._tail = Tail(store.connection, Source(name.store, name.data), begin, self._deliver, look_every=_LOOK_EVERY)
 
     async def run(self) -> None:
         """Until cancelled. If it fails, its readers are sent away and come back to another one."""
-        stop = await self._store.link.listen(LIVE + self._name.record, self._record_changed)
-        forget = self._store.link.on_reconnect(self._has_news.set)
+        stop = await self._store.connection.listen(LIVE + self._name.record, self._record_changed)
+        forget = self._store.connection.on_reconnect(self._has_news.set)
         tailing = asyncio.create_task(self._tail.run())
         tailing.add_done_callback(lambda _: self._has_news.set())
         try:

@@ -12,7 +12,7 @@ from postroad.streams.live_follower import Follower, Followers
 from postroad.streams.offsets import Place
 from postroad.streams.reading import Chunk
 from postroad.streams.records import StreamRecord, media_type
-from postroad.streams.rules import Known
+from postroad.streams.rules import StreamSnapshot
 from postroad.streams.service import Streams
 from postroad.streams.store import Name
 
@@ -52,7 +52,7 @@ class Live:
                     continue
 
     async def events(
-        self, name: Name, known: Known, place: Place, cursor: int | None, draining: asyncio.Event
+        self, name: Name, known: StreamSnapshot, place: Place, cursor: int | None, draining: asyncio.Event
     ) -> AsyncIterator[bytes]:
         """Data and control events from a place on, until the stream is closed or deleted, the reader is too slow, or it is time
         to let it come back."""
@@ -128,7 +128,7 @@ class _Reader:
         return told
 
 
-def _record(known: Known) -> StreamRecord:
+def _record(known: StreamSnapshot) -> StreamRecord:
     if known.record is None:
         raise ValueError("of a stream that is not there")
     return known.record

@@ -12,7 +12,7 @@ from postroad.kernel.errors import PostroadError
 from postroad.streams import metrics
 from postroad.streams.offsets import Place
 from postroad.streams.records import Segment, StreamRecord
-from postroad.streams.rules import Known, found
+from postroad.streams.rules import StreamSnapshot, found
 from postroad.streams.store import Name, Store
 
 CHUNK_MESSAGES_MAX = 1000
@@ -42,7 +42,7 @@ class Reading:
         self._store, self._clock = store, clock
         self._notes: set[asyncio.Task[None]] = set()
 
-    async def look(self, name: Name, *, touches: bool = False) -> Known:
+    async def look(self, name: Name, *, touches: bool = False) -> StreamSnapshot:
         """The stream as it is now. Raises StreamNotFound, StreamGone."""
         known = await self._store.known(name)
         record = found(known, self._clock())
@@ -64,7 +64,7 @@ class Reading:
         record = await self._store.record(name)
         if record is not None and record.ttl_seconds is not None:
             return found(await self.look(name, touches=True), self._clock())
-        return found(Known(record), self._clock())
+        return found(StreamSnapshot(record), self._clock())
 
     async def chunk(self, name: Name, record: StreamRecord, place: int) -> Chunk:
         entries, is_end = await self._entries_to_end(name, record, place)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Handler, Route
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
@@ -16,8 +16,8 @@ from postroad.kernel.errors import (
     Forbidden,
     InvalidParameter,
     MalformedJson,
-    NotNow,
     PostroadError,
+    PreconditionFailed,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -28,16 +28,16 @@ from postroad.kernel.errors import (
     TooLarge,
     Unauthenticated,
 )
-from postroad.kernel.identity import SEND_A_KEY, Caller, Scope
+from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Scope
 from postroad.kernel.names import stream_id
-from postroad.streams import headers
+from postroad.streams import protocol_headers
 from postroad.streams.content import is_text, joined, json_data
 from postroad.streams.cursors import cursor_after, parse_cursor
 from postroad.streams.live_reads import Live
 from postroad.streams.offsets import NOW, Place, parse_place
 from postroad.streams.reading import Chunk
 from postroad.streams.records import media_type
-from postroad.streams.rules import PRODUCER_CHARS_MAX, SAFE_INTEGER, SEQ_CHARS_MAX, Wish, check_seq
+from postroad.streams.rules import PRODUCER_CHARS_MAX, SAFE_INTEGER, SEQ_CHARS_MAX, AppendRequest, check_seq
 from postroad.streams.service import Streams
 from postroad.streams.store import Name
 
@@ -93,7 +93,7 @@ class StreamRoutes:
                 more_statuses=(200,),
                 media="",
                 headers=_CREATE_HEADERS,
-                errors=(*written, StreamExists, ContentTypeMismatch, NotNow),
+                errors=(*written, StreamExists, ContentTypeMismatch, PreconditionFailed),
                 description="The body is what it begins with. The same call again answers 200, another configuration 409.",
             ),
             route(
@@ -145,48 +145,48 @@ class StreamRoutes:
 
     # Writing
 
-    async def create_stream(self, request: Request) -> Reply:
+    async def create_stream(self, request: Request) -> Response:
         name = _name(request)
-        wanted = headers.blueprint_of(request, name.tenant)
+        wanted = protocol_headers.blueprint_of(request, name.tenant)
         if wanted.fork is not None:
             _check_may_fork(request.caller, wanted.fork.source)
         made = await self._streams.create(name, wanted, request.body, key_id=request.caller.key_id)
-        headers = [headers.next_offset(made.tail)]
+        headers = [protocol_headers.next_offset(made.tail)]
         if made.record.is_closed:
-            headers.append(headers.CLOSED)
+            headers.append(protocol_headers.CLOSED)
         if made.is_new:
             headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
-        return Reply(b"", 201 if made.is_new else 200, made.record.content_type.encode("latin-1"), headers)
+        return Response(b"", 201 if made.is_new else 200, made.record.content_type.encode("latin-1"), headers)
 
-    async def append_to_stream(self, request: Request) -> Reply:
-        wish = wish_of(request)
+    async def append_to_stream(self, request: Request) -> Response:
+        wish = append_request_of(request)
         outcome = await self._streams.append(_name(request), wish, key_id=request.caller.key_id)
         is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
-        return Reply(b"", 200 if is_new_data else 204, b"text/plain", headers.outcome_headers(outcome))
+        return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome))
 
-    async def delete_stream(self, request: Request) -> Reply:
+    async def delete_stream(self, request: Request) -> Response:
         await self._streams.delete(_name(request), key_id=request.caller.key_id)
-        return Reply(status=204)
+        return Response(status=204)
 
     # Reading
 
-    async def look_at_stream(self, request: Request) -> Reply:
+    async def look_at_stream(self, request: Request) -> Response:
         name = _name(request)
         await self._check_nobody(request, name)
         known = await self._streams.look(name)
         record = known.record
         if record is None:
             raise StreamNotFound
-        headers = [headers.next_offset(known.tail), headers.NO_STORE, headers.RESOURCE_POLICY]
+        headers = [protocol_headers.next_offset(known.tail), protocol_headers.NO_STORE, protocol_headers.RESOURCE_POLICY]
         if record.is_closed:
-            headers.append(headers.CLOSED)
+            headers.append(protocol_headers.CLOSED)
         if record.ttl_seconds is not None:
             headers.append((b"stream-ttl", str(record.ttl_seconds).encode()))
         if record.expires_at is not None:
             headers.append((b"stream-expires-at", record.expires_at.encode("latin-1")))
-        return Reply(b"", 200, record.content_type.encode("latin-1"), headers)
+        return Response(b"", 200, record.content_type.encode("latin-1"), headers)
 
-    async def read_stream(self, request: Request) -> Reply:
+    async def read_stream(self, request: Request) -> Response:
         query: ReadQuery = request.query
         name = _name(request)
         place = parse_place(query.offset)
@@ -199,33 +199,33 @@ class StreamRoutes:
             return await self._events(request, name, place, cursor)
         return await self._long_poll(request, name, place, cursor)
 
-    async def _catch_up(self, request: Request, name: Name, place: Place) -> Reply:
+    async def _catch_up(self, request: Request, name: Name, place: Place) -> Response:
         await self._check_nobody(request, name)
         chunk = await self._streams.read(name, place)
-        headers = headers.chunk_headers(chunk)
+        headers = protocol_headers.chunk_headers(chunk)
         body = joined(chunk.payloads, is_json=chunk.record.is_json)
         media = chunk.record.content_type.encode("latin-1")
         if place is NOW:
-            return Reply(body, 200, media, [*headers, headers.NO_STORE])
-        etag = headers.etag_of(chunk)
+            return Response(body, 200, media, [*headers, protocol_headers.NO_STORE])
+        etag = protocol_headers.etag_of(chunk)
         headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
-        if headers.is_fresh(request.header(b"if-none-match"), etag):
-            return Reply(b"", 304, media, headers)
-        return Reply(body, 200, media, headers)
+        if protocol_headers.is_fresh(request.header(b"if-none-match"), etag):
+            return Response(b"", 304, media, headers)
+        return Response(body, 200, media, headers)
 
-    async def _long_poll(self, request: Request, name: Name, place: Place, cursor: int | None) -> Reply:
+    async def _long_poll(self, request: Request, name: Name, place: Place, cursor: int | None) -> Response:
         await self._check_nobody(request, name)
-        chunk = await request.while_wanted(self._live.poll(name, place, request.draining))
-        headers = headers.chunk_headers(chunk)
+        chunk = await request.cancel_on_disconnect(self._live.poll(name, place, request.draining))
+        headers = protocol_headers.chunk_headers(chunk)
         headers.append((b"stream-cursor", str(cursor_after(cursor)).encode()))
         if not chunk.payloads:
-            return Reply(b"", 204, headers=[*headers, headers.NO_STORE])
-        etag = headers.etag_of(chunk)
+            return Response(b"", 204, headers=[*headers, protocol_headers.NO_STORE])
+        etag = protocol_headers.etag_of(chunk)
         headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
         body = joined(chunk.payloads, is_json=chunk.record.is_json)
-        return Reply(body, 200, chunk.record.content_type.encode("latin-1"), headers)
+        return Response(body, 200, chunk.record.content_type.encode("latin-1"), headers)
 
-    async def _events(self, request: Request, name: Name, place: Place, cursor: int | None) -> Reply:
+    async def _events(self, request: Request, name: Name, place: Place, cursor: int | None) -> Response:
         await self._check_nobody(request, name)
         seen = request.header(b"last-event-id")  # a browser that comes back to where it was
         if seen is not None:
@@ -238,7 +238,7 @@ class StreamRoutes:
         if not is_text(media_type(record.content_type)):
             headers.append((b"stream-sse-data-encoding", b"base64"))
         events = self._live.events(name, known, place, cursor, request.draining)
-        return Reply(events, media=b"text/event-stream", headers=headers)
+        return Response(events, media=b"text/event-stream", headers=headers)
 
     async def _check_nobody(self, request: Request, name: Name) -> None:
         """Who showed no credential may read what is public, and does not learn what else there is."""
@@ -247,9 +247,9 @@ class StreamRoutes:
         try:
             known = await self._streams.look(name)
         except (StreamNotFound, StreamGone) as missing:
-            raise Unauthenticated(SEND_A_KEY) from missing
+            raise Unauthenticated(MISSING_CREDENTIALS_HINT) from missing
         if known.record is None or not known.record.is_public:
-            raise Unauthenticated(SEND_A_KEY)
+            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
 
     def _caching(self, chunk: Chunk) -> bytes:
         """What lies before the end never changes. At the end, a cache must ask: 304 is cheap."""
@@ -276,28 +276,28 @@ def _check_may_fork(caller: Caller, source: str) -> None:
         raise Forbidden(f"the key may not use the stream {source[:100]!r}")
 
 
-def wish_of(request: Request) -> Wish:
+def append_request_of(request: Request) -> AppendRequest:
     body: bytes = request.body
-    claim, seq = headers.claim_of(request), check_seq(request.header(b"stream-seq"))
-    closes = headers.is_true(request, b"stream-closed")
+    claim, seq = protocol_headers.claim_of(request), check_seq(request.header(b"stream-seq"))
+    closes = protocol_headers.is_true(request, b"stream-closed")
     if not body:
-        return Wish(None, None, claim, seq, closes)
-    content_type = headers.content_type_of(request)
+        return AppendRequest(None, None, claim, seq, closes)
+    content_type = protocol_headers.content_type_of(request)
     fault: PostroadError | None = None
     if content_type is not None and media_type(content_type) == "application/json":
         try:
             body = json_data(body)
         except (MalformedJson, InvalidParameter) as problem:
             fault = problem
-    return Wish(body, content_type, claim, seq, closes, fault)
+    return AppendRequest(body, content_type, claim, seq, closes, fault)
 
 
-_LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), headers.RESOURCE_POLICY]
+_LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), protocol_headers.RESOURCE_POLICY]
 _TIMES_MAX = 9_999_999_999_999_999  # as many digits as are read
 _CREATE_HEADERS = (
     (
         "Stream-TTL",
-        Annotated[int, Meta(ge=0, le=headers.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")],
+        Annotated[int, Meta(ge=0, le=protocol_headers.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")],
     ),
     ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="When it ends, RFC 3339.")]),
     ("Stream-Closed", Annotated[str, Meta(description="`true`: it is complete with this body.")]),

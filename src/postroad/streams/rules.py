@@ -9,8 +9,8 @@ import msgspec
 from postroad.kernel.errors import (
     ContentTypeMismatch,
     InvalidParameter,
-    NotNow,
     PostroadError,
+    PreconditionFailed,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -55,7 +55,7 @@ def _count(name: str, text: str) -> int:
     return int(text)
 
 
-class Wish(msgspec.Struct, frozen=True):
+class AppendRequest(msgspec.Struct, frozen=True):
     """What somebody wants to be done to a stream: append, close, or both at once.
 
     `data` None: nothing is appended. `fault`: what is wrong with the body, to be said in its turn.
@@ -75,7 +75,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StreamSnapshot:
     """What one process knows of a stream. `producers` None: not loaded."""
 
     record: StreamRecord | None
@@ -99,7 +99,7 @@ class Outcome(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """What a wish changes. The sequence it gets is not known yet."""
 
-    wish: Wish
+    request: AppendRequest
     record: StreamRecord | None = None  # a new record, if it changes that
     producers: dict[str, Producer] | None = None
 
@@ -110,7 +110,7 @@ def is_expired(record: StreamRecord, touched_at_ms: int, now_ms: int) -> bool:
     return record.ttl_seconds is not None and now_ms >= touched_at_ms + record.ttl_seconds * 1000
 
 
-def found(known: Known, now_ms: int) -> StreamRecord:
+def found(known: StreamSnapshot, now_ms: int) -> StreamRecord:
     """The stream's record. Raises StreamNotFound, StreamGone."""
     record = known.record
     if record is None or record.state is State.DELETED:
@@ -122,47 +122,47 @@ def found(known: Known, now_ms: int) -> StreamRecord:
     return record
 
 
-def decide(known: Known, wish: Wish, now_ms: int) -> Change | Outcome:
+def decide(known: StreamSnapshot, request: AppendRequest, now_ms: int) -> Change | Outcome:
     """Either what is to be written, or the outcome of what was done before. Raises what the protocol answers otherwise.
 
     The order of the checks is the protocol's.
     """
     record = found(known, now_ms)
-    if wish.data is None and not wish.closes:
-        raise wish.fault or InvalidParameter("the body is empty: there is nothing to append")
-    if wish.data is not None and wish.content_type is None:
+    if request.data is None and not request.closes:
+        raise request.fault or InvalidParameter("the body is empty: there is nothing to append")
+    if request.data is not None and request.content_type is None:
         raise InvalidParameter("say what the body is: Content-Type is missing")
-    if wish.closes and record.is_fed:
-        raise NotNow("a session's stream is not closed: the session is deleted")
+    if request.closes and record.is_session_stream:
+        raise PreconditionFailed("a session's stream is not closed: the session is deleted")
     if record.is_closed:
-        return _of_a_closed_one(known, record, wish)
-    if wish.data is not None and media_type(wish.content_type or "") != media_type(record.content_type):
+        return _of_a_closed_one(known, record, request)
+    if request.data is not None and media_type(request.content_type or "") != media_type(record.content_type):
         raise ContentTypeMismatch(f"the stream is of {record.content_type!r}")
-    change = _producer_change(known, wish)
+    change = _producer_change(known, request)
     if isinstance(change, Outcome):
         return change
-    if wish.seq is not None and known.last_seq is not None and wish.seq.encode() <= known.last_seq.encode():
+    if request.seq is not None and known.last_seq is not None and request.seq.encode() <= known.last_seq.encode():
         raise SequenceConflict(f"the last Stream-Seq was {known.last_seq[:64]!r}")
-    if wish.fault is not None:
-        raise wish.fault
-    changed = _changed_record(record, wish)
+    if request.fault is not None:
+        raise request.fault
+    changed = _changed_record(record, request)
     return change if changed is None else msgspec.structs.replace(change, record=changed)
 
 
-def _of_a_closed_one(known: Known, record: StreamRecord, wish: Wish) -> Outcome:
-    claim = wish.claim
+def _of_a_closed_one(known: StreamSnapshot, record: StreamRecord, request: AppendRequest) -> Outcome:
+    claim = request.claim
     if claim is not None and record.closed_by == ClosedBy(claim.id, claim.epoch, claim.sequence):
         return Outcome(known.tail, is_closed=True, is_duplicate=True, claim=claim)
-    if claim is None and wish.data is None:
+    if claim is None and request.data is None:
         return Outcome(known.tail, is_closed=True, is_duplicate=True)
     headers = [("Stream-Closed", "true"), ("Stream-Next-Offset", offset_text(known.tail))]
     raise StreamClosed("the stream is closed", headers=headers)
 
 
-def _producer_change(known: Known, wish: Wish) -> Change | Outcome:
-    claim = wish.claim
+def _producer_change(known: StreamSnapshot, request: AppendRequest) -> Change | Outcome:
+    claim = request.claim
     if claim is None:
-        return Change(wish)
+        return Change(request)
     before = (known.producers or {}).get(claim.id)
     if before is not None and claim.epoch < before.epoch:
         raise ProducerFenced(f"the producer's epoch is {before.epoch} by now", headers=[("Producer-Epoch", str(before.epoch))])
@@ -180,31 +180,31 @@ def _producer_change(known: Known, wish: Wish) -> Change | Outcome:
         raise ProducerGap(f"the next one would be {expected}", headers=headers)
     if before is None and len(known.producers or {}) >= PRODUCERS_MAX:
         raise InvalidParameter(f"a stream has at most {PRODUCERS_MAX} producers")
-    return Change(wish, producers={claim.id: Producer(claim.epoch, claim.sequence)})
+    return Change(request, producers={claim.id: Producer(claim.epoch, claim.sequence)})
 
 
-def _changed_record(record: StreamRecord, wish: Wish) -> StreamRecord | None:
+def _changed_record(record: StreamRecord, request: AppendRequest) -> StreamRecord | None:
     """The record after the wish, None if it stays. The first guarded append says so in it."""
-    begins_guard = record.guarded_from is None and (wish.claim is not None or wish.seq is not None)
-    if not (wish.closes or begins_guard):
+    begins_guard = record.guarded_from is None and (request.claim is not None or request.seq is not None)
+    if not (request.closes or begins_guard):
         return None
-    claim = wish.claim
-    closed_by = ClosedBy(claim.id, claim.epoch, claim.sequence) if wish.closes and claim is not None else None
+    claim = request.claim
+    closed_by = ClosedBy(claim.id, claim.epoch, claim.sequence) if request.closes and claim is not None else None
     return msgspec.structs.replace(
         record,
-        is_closed=wish.closes,
+        is_closed=request.closes,
         closed_by=closed_by,
         guarded_from=0 if begins_guard else record.guarded_from,
     )
 
 
-def after(known: Known, change: Change, now_ms: int) -> Known:
+def after(known: StreamSnapshot, change: Change, now_ms: int) -> StreamSnapshot:
     """What is known once the change is made, as far as it matters to the next decision: its sequences come later, and what it
     changes of the producers is the caller's to note."""
     return replace(
         known,
         record=change.record or known.record,
-        last_seq=change.wish.seq if change.wish.seq is not None else known.last_seq,
+        last_seq=change.request.seq if change.request.seq is not None else known.last_seq,
         touched_at_ms=max(known.touched_at_ms, now_ms),
     )
 

@@ -7,14 +7,14 @@ from postroad.jetstream.tail import Source, follow
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
-from postroad.kernel.usage_counters import Traffic
+from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams import events
-from postroad.streams.appender import Lanes
-from postroad.streams.lifecycle import Blueprint, Lives, Made
+from postroad.streams.appender import StreamAppenders
+from postroad.streams.lifecycle import CreateResult, CreateStream, StreamLifecycle
 from postroad.streams.offsets import Place, offset_text
 from postroad.streams.reading import Chunk, Reading
 from postroad.streams.records import State, StreamRecord, decode_record
-from postroad.streams.rules import Known, Outcome, Wish
+from postroad.streams.rules import AppendRequest, Outcome, StreamSnapshot
 from postroad.streams.store import Name, Store
 from postroad.telemetry.outbox import Outbox
 
@@ -23,27 +23,27 @@ _HEAD_ROOM = 4096  # for what stands in a stored message's head
 
 
 class Streams:
-    def __init__(self, store: Store, outbox: Outbox, traffic: Traffic, clock: Clock) -> None:
+    def __init__(self, store: Store, outbox: Outbox, traffic: UsageCounters, clock: Clock) -> None:
         self.store, self._outbox, self._clock = store, outbox, clock
         self._reading = Reading(store, clock)
-        self._lives = Lives(store, self._reading, outbox, clock)
-        self._lanes = Lanes(store, traffic, clock)
+        self._lives = StreamLifecycle(store, self._reading, outbox, clock)
+        self._lanes = StreamAppenders(store, traffic, clock)
 
-    async def create(self, name: Name, wanted: Blueprint, body: bytes = b"", *, key_id: str = "") -> Made:
+    async def create(self, name: Name, wanted: CreateStream, body: bytes = b"", *, key_id: str = "") -> CreateResult:
         """The stream as it is wanted, new or found as such. Raises StreamExists, InvalidParameter, MalformedJson; for a fork also
         StreamNotFound and NotNow of its source."""
         return await self._lives.create(name, wanted, body, key_id)
 
-    async def append(self, name: Name, wish: Wish, *, key_id: str = "") -> Outcome:
+    async def append(self, name: Name, wish: AppendRequest, *, key_id: str = "") -> Outcome:
         """Append, close, or both. Returns once it would survive a crash; raises what `rules.decide` does, EngineUnavailable."""
-        if wish.data is not None and len(wish.data) + _HEAD_ROOM > self.store.link.max_payload:
-            raise TooLarge(f"an append has at most {self.store.link.max_payload - _HEAD_ROOM} bytes")
+        if wish.data is not None and len(wish.data) + _HEAD_ROOM > self.store.connection.max_payload:
+            raise TooLarge(f"an append has at most {self.store.connection.max_payload - _HEAD_ROOM} bytes")
         outcome = await self._lanes.of(name).submit(wish)
         if wish.closes and not outcome.is_duplicate:
             self._outbox.emit([events.closed(name.tenant, name.id, key_id, self._clock())])
         return outcome
 
-    async def look(self, name: Name, *, touches: bool = False) -> Known:
+    async def look(self, name: Name, *, touches: bool = False) -> StreamSnapshot:
         """The stream as it is now; `touches` if that counts as use. Raises StreamNotFound, StreamGone."""
         return await self._reading.look(name, touches=touches)
 
@@ -98,13 +98,13 @@ class Streams:
         return offset_text(known.tail)
 
     async def append_json(self, tenant: str, path: str, element: bytes) -> None:
-        await self.append(Name(tenant, path), Wish(element, "application/json"))
+        await self.append(Name(tenant, path), AppendRequest(element, "application/json"))
 
     async def appended(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
         """Where each stream of the tenant ends, each time that something was written to it."""
         await self.store.ensure(tenant)
         source = Source(streams_store(tenant), f"s.{tenant}.>")
-        async for entry in follow(self.store.link, source, await self.store.last_sequence(tenant)):
+        async for entry in follow(self.store.connection, source, await self.store.last_sequence(tenant)):
             yield _path_of(entry), offset_text(entry.sequence)
 
 

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 import structlog
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committer, Committers, Draft
-from postroad.jetstream.connection import Link
+from postroad.jetstream.commit import Committer, Committers, PendingMessage
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import republish
@@ -32,7 +32,7 @@ from postroad.streams.records import (
     encode_record,
     resolved,
 )
-from postroad.streams.rules import Known, ProducerClaim
+from postroad.streams.rules import ProducerClaim, StreamSnapshot
 
 PRODUCER = "Ds-Producer"
 SEQ = "Ds-Seq"
@@ -91,22 +91,22 @@ def store_spec(tenant: str, replicas: int) -> StreamSpec:
     return StreamSpec(streams_store(tenant), subjects, options)
 
 
-def fence(subject: str, last: int) -> str:
+def precondition(subject: str, last: int) -> str:
     """Header lines: store this only if `last` is the sequence of what was last stored under `subject`."""
     return f"Nats-Expected-Last-Subject-Sequence: {last}\r\nNats-Expected-Last-Subject-Sequence-Subject: {subject}\r\n"
 
 
-def data_draft(name: Name, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = "") -> Draft:
+def data_draft(name: Name, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = "") -> PendingMessage:
     lines = condition
     if claim is not None:
         lines += f"{PRODUCER}: {quote(claim.id, safe='')} {claim.epoch} {claim.sequence}\r\n"
     if seq is not None:
         lines += f"{SEQ}: {quote(seq, safe='')}\r\n"
-    return Draft(name.data, data, new_id(), lines, bool(condition), _rests_on(name, condition))
+    return PendingMessage(name.data, data, new_id(), lines, bool(condition), _rests_on(name, condition))
 
 
-def record_draft(name: Name, record: StreamRecord, condition: str = "") -> Draft:
-    return Draft(name.record, encode_record(record), new_id(), condition, bool(condition), _rests_on(name, condition))
+def record_draft(name: Name, record: StreamRecord, condition: str = "") -> PendingMessage:
+    return PendingMessage(name.record, encode_record(record), new_id(), condition, bool(condition), _rests_on(name, condition))
 
 
 def _rests_on(name: Name, condition: str) -> str:
@@ -116,22 +116,22 @@ def _rests_on(name: Name, condition: str) -> str:
 class Store:
     """Reads and writes the streams of all tenants."""
 
-    def __init__(self, link: Link, committers: Committers, replicas: int) -> None:
-        self.link, self._committers, self._replicas = link, committers, replicas
+    def __init__(self, connection: Connection, committers: Committers, replicas: int) -> None:
+        self.connection, self._committers, self._replicas = connection, committers, replicas
         self._ensured: set[str] = set()
 
     async def ensure(self, tenant: str) -> None:
         """The tenant's engine stream, made when it is first needed."""
         if tenant not in self._ensured:
-            await ensure_stream(self.link, store_spec(tenant, self._replicas))
+            await ensure_stream(self.connection, store_spec(tenant, self._replicas))
             self._ensured.add(tenant)
 
     async def purge_subject(self, tenant: str, subject: str, before: int) -> None:
-        await purge_stream(self.link, streams_store(tenant), subject, before=before)
+        await purge_stream(self.connection, streams_store(tenant), subject, before=before)
 
     async def exists(self, tenant: str) -> bool:
         """Whether the tenant ever had streams."""
-        return tenant in self._ensured or await stream_info(self.link, streams_store(tenant)) is not None
+        return tenant in self._ensured or await stream_info(self.connection, streams_store(tenant)) is not None
 
     def committer(self, name: Name) -> Committer:
         return self._committers.of(name.store)
@@ -139,18 +139,18 @@ class Store:
     async def delete_all(self, tenant: str) -> None:
         self._ensured.discard(tenant)
         self._committers.forget(streams_store(tenant), StreamNotFound("the tenant was deleted"))
-        await delete_stream(self.link, streams_store(tenant))
+        await delete_stream(self.connection, streams_store(tenant))
 
     # What is known of a stream
 
-    async def known(self, name: Name, *, with_producers: bool = False) -> Known:
+    async def known(self, name: Name, *, with_producers: bool = False) -> StreamSnapshot:
         """All that is stored about a stream at this moment."""
         await self.ensure(name.tenant)
-        known = self._known(name, await stream_reader.newest(self.link, name.store, (name.everything, name.access)))
+        known = self._known(name, await stream_reader.newest(self.connection, name.store, (name.everything, name.access)))
         return await self._with_producers(name, known) if with_producers else known
 
-    def _known(self, name: Name, entries: list[Entry]) -> Known:
-        known = Known(None)
+    def _known(self, name: Name, entries: list[Entry]) -> StreamSnapshot:
+        known = StreamSnapshot(None)
         for entry in entries:
             if entry.subject == name.record:
                 known = replace(known, record=resolved(decode_record(entry.payload), entry.sequence), record_at=entry.sequence)
@@ -168,10 +168,10 @@ class Store:
     async def record(self, name: Name) -> StreamRecord | None:
         """The stream's record alone, which is quicker."""
         await self.ensure(name.tenant)
-        entry = await stream_reader.last(self.link, name.store, name.record)
+        entry = await stream_reader.last(self.connection, name.store, name.record)
         return None if entry is None else resolved(decode_record(entry.payload), entry.sequence)
 
-    async def _with_producers(self, name: Name, known: Known) -> Known:
+    async def _with_producers(self, name: Name, known: StreamSnapshot) -> StreamSnapshot:
         """Read what was appended since the last checkpoint; if no append was ever guarded there is nothing to read."""
         record = known.record
         if record is None or record.guarded_from is None:
@@ -179,13 +179,13 @@ class Store:
         producers: dict[str, Producer] = {}
         last_seq: str | None = None
         after = record.guarded_from
-        saved = await stream_reader.last(self.link, name.store, name.checkpoint)
+        saved = await stream_reader.last(self.connection, name.store, name.checkpoint)
         if saved is not None and (checkpoint := decode_checkpoint(saved.payload)).born == record.born:
             producers, last_seq, after = dict(checkpoint.producers), checkpoint.last_seq, checkpoint.at
         scanned = 0
         while after < known.tail:
             # Who has one fewer than there are would take an append for new that was made before.
-            page = await stream_reader.read_to(self.link, name.store, name.data, after + 1, known.tail, _SCAN)
+            page = await stream_reader.read_to(self.connection, name.store, name.data, after + 1, known.tail, _SCAN)
             for entry in page.entries:
                 if entry.sequence > known.last:  # written since; the fence will tell
                     break
@@ -199,39 +199,41 @@ class Store:
             await self.save_checkpoint(name, known)
         return known
 
-    async def save_checkpoint(self, name: Name, known: Known) -> None:
+    async def save_checkpoint(self, name: Name, known: StreamSnapshot) -> None:
         if known.record is None or known.producers is None:
             return
         checkpoint = Checkpoint(born=known.record.born, at=known.last, producers=dict(known.producers), last_seq=known.last_seq)
-        await self.committer(name).append(Draft(name.checkpoint, encode_record(checkpoint), new_id(), "Nats-Rollup: sub\r\n"))
+        await self.committer(name).append(
+            PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), "Nats-Rollup: sub\r\n")
+        )
 
     async def touch(self, name: Name) -> None:
         """Somebody read the stream just now."""
-        await self.committer(name).append(Draft(name.access, b"", new_id(), "Nats-Rollup: sub\r\n"))
+        await self.committer(name).append(PendingMessage(name.access, b"", new_id(), "Nats-Rollup: sub\r\n"))
 
     # Reading and removing
 
     @property
     def may_lag(self) -> bool:
         """Whether what is read may end before the stream does, as a replica has not got all of it yet."""
-        return self.link.settings.has_replicas
+        return self.connection.settings.has_replicas
 
     async def read(self, name: Name, after: int, limit: int, bytes_max: int) -> stream_reader.Page:
-        return await stream_reader.read(self.link, name.store, name.data, after + 1, limit, bytes_max)
+        return await stream_reader.read(self.connection, name.store, name.data, after + 1, limit, bytes_max)
 
     async def purge(self, name: Name, before: int) -> None:
         """Everything of the stream that was written before this sequence."""
         for subject in (name.everything, name.access, name.checkpoint):
-            await purge_stream(self.link, name.store, subject, before=before)
+            await purge_stream(self.connection, name.store, subject, before=before)
 
     async def last_sequence(self, tenant: str) -> int:
         """Of all that is stored of the tenant's streams."""
-        info = await stream_info(self.link, streams_store(tenant))
+        info = await stream_info(self.connection, streams_store(tenant))
         return 0 if info is None else info.state.last_seq
 
     async def page_of_records(self, tenant: str, from_sequence: int, limit: int) -> stream_reader.Page:
         """Records of the tenant's streams, old ones too, in the order in which they were written."""
-        return await stream_reader.read(self.link, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
+        return await stream_reader.read(self.connection, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
 
 
 def _note(entry: Entry, producers: dict[str, Producer]) -> str | None:

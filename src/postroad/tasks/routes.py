@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.kernel.errors import EngineUnavailable, TaskNotFound
 from postroad.kernel.identity import Scope
@@ -50,7 +50,7 @@ class TaskRoutes:
             ),
         ]
 
-    async def list_tasks(self, request: Request) -> Reply:
+    async def list_tasks(self, request: Request) -> Response:
         query: TaskQuery = request.query
         found = [
             one
@@ -59,10 +59,10 @@ class TaskRoutes:
         ]
         shown = found[: query.limit]
         cursor = shown[-1].id if len(found) > query.limit else None
-        return Reply(TaskList(tasks=[task_view(one) for one in shown], next_cursor=cursor))
+        return Response(TaskList(tasks=[task_view(one) for one in shown], next_cursor=cursor))
 
-    async def get_task(self, request: Request) -> Reply:
-        return Reply(task_view(await self._tasks.find(request.caller, request.parameters["task"])))
+    async def get_task(self, request: Request) -> Response:
+        return Response(task_view(await self._tasks.find(request.caller, request.parameters["task"])))
 
-    async def cancel_task(self, request: Request) -> Reply:
-        return Reply(task_view(await self._tasks.cancel(request.actor, request.parameters["task"])), status=202)
+    async def cancel_task(self, request: Request) -> Response:
+        return Response(task_view(await self._tasks.cancel(request.actor, request.parameters["task"])), status=202)

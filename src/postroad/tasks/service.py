@@ -12,9 +12,9 @@ import msgspec
 import structlog
 
 from postroad.governance.audit import Audit
-from postroad.jetstream.replicated_table import Table
+from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import NotNow, PostroadError, TaskNotFound
+from postroad.kernel.errors import PostroadError, PreconditionFailed, TaskNotFound
 from postroad.kernel.identity import Actor, Caller
 from postroad.kernel.ids import new_id
 from postroad.tasks.rules import Progress, TaskRecord, TaskState, task_view
@@ -33,7 +33,7 @@ class TaskCancelled(Exception):
 
 
 class Tasks:
-    def __init__(self, table: Table[TaskRecord], audit: Audit, clock: Clock) -> None:
+    def __init__(self, table: ReplicatedTable[TaskRecord], audit: Audit, clock: Clock) -> None:
         self._table, self._audit, self._clock = table, audit, clock
 
     async def start(self, actor: Actor, kind: str, target: str, wanted: msgspec.Struct, total: int) -> TaskRecord:
@@ -41,9 +41,9 @@ class Tasks:
         active = [one for one in self.of(actor.caller) if not one.state.is_final]
         same = next((one for one in active if one.kind == kind and one.target == target), None)
         if same is not None:
-            raise NotNow(f"the task {same.id} does that already: /v1/tasks/{same.id}")
+            raise PreconditionFailed(f"the task {same.id} does that already: /v1/tasks/{same.id}")
         if len(active) >= _ACTIVE_MAX:
-            raise NotNow(f"{len(active)} tasks are waiting or running already")
+            raise PreconditionFailed(f"{len(active)} tasks are waiting or running already")
         now = self._clock()
         record = TaskRecord(
             id=new_id(),
@@ -97,10 +97,10 @@ class Tasks:
             await self._table.delete(key)
 
 
-class Running:
+class TaskContext:
     """One task as its handler has it."""
 
-    def __init__(self, table: Table[TaskRecord], record: TaskRecord, clock: Clock) -> None:
+    def __init__(self, table: ReplicatedTable[TaskRecord], record: TaskRecord, clock: Clock) -> None:
         self._table, self._clock = table, clock
         self.record = record
 
@@ -134,13 +134,13 @@ class Running:
         self.record = changed[1]
 
 
-Handler = Callable[[Running], Awaitable[None]]
+Handler = Callable[[TaskContext], Awaitable[None]]
 
 
 class Runner:
     """Carries out every task that has not ended. For the control role's leader."""
 
-    def __init__(self, table: Table[TaskRecord], clock: Clock, handlers: dict[str, Handler]) -> None:
+    def __init__(self, table: ReplicatedTable[TaskRecord], clock: Clock, handlers: dict[str, Handler]) -> None:
         self._table, self._clock, self._handlers = table, clock, handlers
         self._running: dict[str, asyncio.Task[None]] = {}
         self._must_look = asyncio.Event()
@@ -175,7 +175,7 @@ class Runner:
         self._must_look.set()
 
     async def _carry_out(self, record: TaskRecord) -> None:
-        running = Running(self._table, record, self._clock)
+        running = TaskContext(self._table, record, self._clock)
         try:
             handler = self._handlers.get(record.kind)
             if record.is_cancel_wanted:
@@ -199,6 +199,6 @@ class Runner:
             log.error("task_crashed", task=record.id, error=repr(exc))
             await self._fail(running, "internal error")
 
-    async def _fail(self, running: Running, error: str) -> None:
+    async def _fail(self, running: TaskContext, error: str) -> None:
         with contextlib.suppress(PostroadError, TaskCancelled):
             await running.end(TaskState.FAILED, error)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from postroad.jetstream.commit import Committers, Draft
+from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
@@ -32,7 +32,7 @@ class _Waiter:
         self.first, self.last, self.future = first, last, future
 
 
-class _Lane:
+class _TenantBuffer:
     """The events of one tenant for one stream."""
 
     __slots__ = ("lines", "sending", "subject", "waiters")
@@ -49,7 +49,7 @@ class Outbox:
         self._committers = committers
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._buffers: dict[tuple[str, str], _TenantBuffer] = {}
         self.dropped = 0  # events that were given up since the beginning
 
     async def commit(self, events: Sequence[Event]) -> None:
@@ -81,23 +81,23 @@ class Outbox:
 
     def _add(self, first: Event, lines: list[bytes], future: "asyncio.Future[None] | None") -> None:
         key = (first.stream, first.tenant)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(frame_subject(*key))
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._buffers[key] = _TenantBuffer(frame_subject(*key))
         if future is not None:
-            lane.waiters.append(_Waiter(len(lane.lines), len(lane.lines) + len(lines), future))
-        lane.lines.extend(lines)
+            buffer.waiters.append(_Waiter(len(buffer.lines), len(buffer.lines) + len(lines), future))
+        buffer.lines.extend(lines)
         self._waiting_bytes += sum(map(len, lines))
-        if lane.sending is None:
-            lane.sending = asyncio.create_task(self._send(key, lane))
+        if buffer.sending is None:
+            buffer.sending = asyncio.create_task(self._send(key, buffer))
 
-    async def _send(self, key: tuple[str, str], lane: _Lane) -> None:
+    async def _send(self, key: tuple[str, str], buffer: _TenantBuffer) -> None:
         """Frame after frame, until nothing waits; then the lane is forgotten."""
         try:
-            while lane.lines:
-                lines, touched = self._take_frame(lane)
+            while buffer.lines:
+                lines, touched = self._take_frame(buffer)
                 try:
-                    draft = Draft(lane.subject, pack(lines), new_id(), frame_headers(len(lines)))
+                    draft = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
                     await self._committers.of(key[0]).append(draft)
                     metrics.events_framed.labels(key[0]).inc(len(lines))
                     metrics.frame_events.observe(len(lines))
@@ -109,30 +109,30 @@ class Outbox:
                 finally:
                     self._waiting_bytes -= sum(map(len, lines))
         finally:
-            lane.sending = None
-            if not lane.lines and self._lanes.get(key) is lane:
-                del self._lanes[key]
+            buffer.sending = None
+            if not buffer.lines and self._buffers.get(key) is buffer:
+                del self._buffers[key]
 
-    def _take_frame(self, lane: _Lane) -> tuple[list[bytes], list[_Waiter]]:
+    def _take_frame(self, buffer: _TenantBuffer) -> tuple[list[bytes], list[_Waiter]]:
         """The lines of the next frame, and the waiters who have a line in it; done is one whose `last` is now 0 or less."""
         count = size = 0
-        for line in lane.lines:
+        for line in buffer.lines:
             if count and (count >= _FRAME_EVENTS_MAX or size + len(line) > _FRAME_BYTES_MAX):
                 break
             count += 1
             size += len(line) + 1
-        lines, lane.lines = lane.lines[:count], lane.lines[count:]
-        touched = [waiter for waiter in lane.waiters if waiter.first < count]
-        for waiter in lane.waiters:
+        lines, buffer.lines = buffer.lines[:count], buffer.lines[count:]
+        touched = [waiter for waiter in buffer.waiters if waiter.first < count]
+        for waiter in buffer.waiters:
             waiter.first -= count
             waiter.last -= count
-        lane.waiters = [waiter for waiter in lane.waiters if waiter.last > 0]
+        buffer.waiters = [waiter for waiter in buffer.waiters if waiter.last > 0]
         return lines, touched
 
     async def drain(self) -> None:
         """Wait until everything that was emitted is stored or given up."""
-        while self._lanes:
-            tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
+        while self._buffers:
+            tasks = [buffer.sending for buffer in self._buffers.values() if buffer.sending]
             await asyncio.gather(*tasks, return_exceptions=True)
 
 

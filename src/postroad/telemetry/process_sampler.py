@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.ids import new_id
-from postroad.kernel.usage_counters import Counted, Traffic
+from postroad.kernel.usage_counters import UsageCounters, UsageDelta
 from postroad.telemetry.event_types import PLATFORM, ProcessSampled, TrafficSampled
 from postroad.telemetry.outbox import Outbox
 
@@ -21,7 +21,7 @@ class ProcessSampler:
     def __init__(
         self,
         outbox: Outbox,
-        traffic: Traffic,
+        traffic: UsageCounters,
         clock: Clock,
         *,
         worker: str,
@@ -55,14 +55,14 @@ class ProcessSampler:
         if seconds <= 0:
             return
         told = set(self._tenants())
-        all_of_it = Counted()
+        all_of_it = UsageDelta()
         for tenant, counted in self._traffic.take():
-            all_of_it = Counted(*(one + more for one, more in zip(all_of_it, counted, strict=True)))
+            all_of_it = UsageDelta(*(one + more for one, more in zip(all_of_it, counted, strict=True)))
             if tenant in told:
                 self._outbox.emit([self._traffic_event(tenant, counted, seconds)])
         self._outbox.emit([self._process_event(all_of_it, seconds)])
 
-    def _traffic_event(self, tenant: str, counted: Counted, seconds: float) -> TrafficSampled:
+    def _traffic_event(self, tenant: str, counted: UsageDelta, seconds: float) -> TrafficSampled:
         return TrafficSampled(
             event_id=new_id(),
             timestamp=rfc3339(self._clock()),
@@ -78,7 +78,7 @@ class ProcessSampler:
             fanout_messages=counted.fanout_messages,
         )
 
-    def _process_event(self, counted: Counted, seconds: float) -> ProcessSampled:
+    def _process_event(self, counted: UsageDelta, seconds: float) -> ProcessSampled:
         lag, self._lag = self._lag, 0.0
         dropped, self._dropped = self._outbox.dropped - self._dropped, self._outbox.dropped
         return ProcessSampled(

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Reply, Request
+from postroad.http.messages import Request, Response
 from postroad.http.routing import Route
 from postroad.http.sse import event_stream, frame
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
@@ -42,8 +42,8 @@ _head_of = msgspec.json.Decoder(_Head).decode
 
 
 class TelemetryRoutes:
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def table(self) -> Sequence[Route]:
         return [
@@ -66,7 +66,7 @@ class TelemetryRoutes:
             )
         ]
 
-    async def stream(self, request: Request) -> Reply:
+    async def stream(self, request: Request) -> Response:
         query: StreamQuery = request.query
         wanted = pattern(query.events)
         positions = await self._positions(request.header(b"last-event-id") or query.last_event_id)
@@ -78,12 +78,12 @@ class TelemetryRoutes:
             if found is None:
                 raise InvalidParameter("Last-Event-ID is not one that this stream gave out")
             return dict(zip(STREAMS, map(int, found.groups()), strict=True))
-        infos = {stream: await stream_info(self._link, stream) for stream in STREAMS}
+        infos = {stream: await stream_info(self._connection, stream) for stream in STREAMS}
         return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
 
     async def _frames(self, caller: Caller, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
         """The id is given with a frame's last event: who reconnects in the middle of a frame gets all of it again."""
-        async for stream, entry in _merged(self._link, caller.tenant, positions):
+        async for stream, entry in _merged(self._connection, caller.tenant, positions):
             positions[stream] = entry.sequence
             position = "-".join(str(positions[name]) for name in STREAMS)
             named = [(_head(line), line) for line in unpack(entry.payload)]
@@ -106,12 +106,12 @@ def _may_see(caller: Caller, head: _Head) -> bool:
     return caller.allowed is None or (head.queue is not None and caller.may_use("queue", head.queue))
 
 
-async def _merged(link: Link, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
+async def _merged(connection: Connection, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
     """The entries of all event streams, in the order in which they arrive."""
     ready: asyncio.Queue[tuple[str, Entry]] = asyncio.Queue(maxsize=64)
 
     async def copy(stream: str, after: int) -> None:
-        async for entry in follow(link, Source(stream, frame_subject(stream, tenant)), after):
+        async for entry in follow(connection, Source(stream, frame_subject(stream, tenant)), after):
             await ready.put((stream, entry))
 
     copies = [asyncio.create_task(copy(stream, after)) for stream, after in positions.items()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroad.jetstream.connection import Link
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamState, count_subjects, stream_states
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
@@ -34,14 +34,14 @@ class StorageSampler:
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
         clock: Clock,
         *,
         seconds: float = EVERY_SECONDS,
     ) -> None:
-        self._link, self._outbox, self._tenants, self._clock, self._seconds = link, outbox, tenants, clock, seconds
+        self._connection, self._outbox, self._tenants, self._clock, self._seconds = connection, outbox, tenants, clock, seconds
         self._counts: dict[str, tuple[StreamState, int]] = {}
         self._told: set[str] = set()
         self._told_at = 0.0
@@ -58,7 +58,7 @@ class StorageSampler:
 
     async def tell(self) -> None:
         """Of all who have something, and once more of those who have nothing any more."""
-        states = await stream_states(self._link)
+        states = await stream_states(self._connection)
         served = set(self._tenants())
         stored: dict[str, _Stored] = {tenant: _Stored() for tenant in self._told & served}
         for name, state in states.items():
@@ -84,7 +84,7 @@ class StorageSampler:
         name = streams_store(tenant)
         known = self._counts.get(name)
         if known is None or known[0] != state:
-            known = self._counts[name] = (state, await count_subjects(self._link, name, f"s.{tenant}.*.m"))
+            known = self._counts[name] = (state, await count_subjects(self._connection, name, f"s.{tenant}.*.m"))
         return known[1]
 
     def _event(self, tenant: str, stored: _Stored, seconds: float) -> StorageSampled:

@@ -10,7 +10,7 @@ from postroad.client.errors import PostroadError
 from postroad.client.queues import NackAction
 from postroad.client.worker.leases import Lease
 
-_MANY = 1000
+_RECEIPTS_MAX = 1000
 
 log = logging.getLogger("postroad.runtime.worker")
 
@@ -35,7 +35,7 @@ class Settler:
             if not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            batch, self._waiting = self._waiting[:_MANY], self._waiting[_MANY:]
+            batch, self._waiting = self._waiting[:_RECEIPTS_MAX], self._waiting[_RECEIPTS_MAX:]
             results = await self._acknowledge([lease for lease, _ in batch])
             for (_, future), is_good in zip(batch, results, strict=True):
                 if not future.done():

@@ -10,7 +10,7 @@ from postroad.client.errors import PostroadError, QueueNotFound
 from postroad.client.shapes.queues import Message
 from postroad.client.worker.outcomes import LeaseLost, Outcome
 
-_MANY = 1000
+_RECEIPTS_MAX = 1000
 
 log = logging.getLogger("postroad.runtime.worker")
 
@@ -58,7 +58,7 @@ def enter(lease: Lease) -> None:
     _current.set(lease)
 
 
-class Keeper:
+class LeaseRenewer:
     """Extends the leases that it holds when a third of their time is over, many in one call; tells which are lost.
 
     What cannot be extended for as long as the lease lasts, because no server answers, is lost as well.
@@ -107,7 +107,7 @@ class Keeper:
         now = loop.time()
         for lease in [lease for lease in self._held if lease.until <= now]:
             self._lose(lease)
-        batch = [lease for lease in self._held if lease.renew_at <= now + self._seconds / 12][:_MANY]
+        batch = [lease for lease in self._held if lease.renew_at <= now + self._seconds / 12][:_RECEIPTS_MAX]
         if not batch:
             return
         self._under_way = set(batch)

@@ -14,7 +14,7 @@ from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
 from postroad.client.shapes.queues import Message
 from postroad.client.worker.acker import Settler
-from postroad.client.worker.leases import Keeper, Lease, enter
+from postroad.client.worker.leases import Lease, LeaseRenewer, enter
 from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, fitting, reason_of
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Worker:
     ) -> None:
         self._settings = WorkerSettings(**options)
         self._client, self._queue, self._handler, self._on_end = client, queue, handler, on_end
-        self._keeper = Keeper(client, queue, self._settings.visibility_timeout_ms, lambda lease: lease.take(Outcome.LOST))
+        self._keeper = LeaseRenewer(client, queue, self._settings.visibility_timeout_ms, lambda lease: lease.take(Outcome.LOST))
         self._settler = Settler(client, queue, self._settings.pauses)
         self._in_hand: dict[asyncio.Task[None], Lease] = {}
         self._has_changed = asyncio.Event()

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 from postroad.http.messages import Request
 from postroad.kernel.errors import InvalidParameter, StreamNotFound
 from postroad.kernel.names import stream_id
-from postroad.streams.lifecycle import Blueprint, ForkOf
+from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text, parse_offset
 from postroad.streams.reading import Chunk
 from postroad.streams.rules import Outcome, ProducerClaim, parse_producer
@@ -50,14 +50,14 @@ def claim_of(request: Request) -> ProducerClaim | None:
     return parse_producer(request.header(b"producer-id"), request.header(b"producer-epoch"), request.header(b"producer-seq"))
 
 
-def blueprint_of(request: Request, tenant: str) -> Blueprint:
+def blueprint_of(request: Request, tenant: str) -> CreateStream:
     """Raises InvalidParameter, and StreamNotFound for a fork of something that cannot be a stream of this tenant."""
     ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
     if ttl is not None and expires is not None:
         raise InvalidParameter("a stream has either Stream-TTL or Stream-Expires-At")
     if ttl is not None and (not _TTL.fullmatch(ttl) or int(ttl) > TTL_SECONDS_MAX):
         raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {TTL_SECONDS_MAX}, without sign or leading zeros")
-    return Blueprint(
+    return CreateStream(
         content_type=content_type_of(request),
         ttl_seconds=None if ttl is None else int(ttl),
         expires_at_ms=None if expires is None else _time_of(expires),
