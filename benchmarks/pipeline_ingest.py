@@ -22,7 +22,7 @@ from postroad.pipeline.spark_session import make_session
 _MINUTES = 50
 
 
-def _traffic(seed: int) -> UsageCounters:
+def _traffic(seed: int) -> Traffic:
     start = int(time.time() * 1000) - _MINUTES * 60_000
     return Traffic(seed, tenants=tuple(f"t{number}" for number in range(20)), start=start)
 

@@ -97,7 +97,7 @@ class Installation:
     @property
     def worker_pids(self) -> list[int]:
         """The workers that answer on its port."""
-        return [pid for pid in self.children("postroad.runtime.worker") if pid not in self.children("backstage")]
+        return [pid for pid in self.children("postroad.runtime.worker") if pid not in self.children("background")]
 
     async def stop(self, number: int = signal.SIGINT, seconds: float = 10) -> tuple[int, str]:
         """Its exit code and what it printed."""

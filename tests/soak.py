@@ -218,8 +218,8 @@ class Load:
 
 def watched(running: Installation) -> list[Watched]:
     workers = [Watched(f"gateway {number}", pid) for number, pid in enumerate(running.worker_pids, 1)]
-    backstage = [Watched("backstage", pid, partial(jobs_cache, running)) for pid in running.children("backstage")]
-    return [Watched("supervisor", running.pid), Watched("engine", running.engine_pid, room=ENGINE_BYTES), *workers, *backstage]
+    background = [Watched("background", pid, partial(jobs_cache, running)) for pid in running.children("background")]
+    return [Watched("supervisor", running.pid), Watched("engine", running.engine_pid, room=ENGINE_BYTES), *workers, *background]
 
 
 def jobs_cache(running: Installation) -> int:

@@ -71,13 +71,13 @@ log = structlog.get_logger("postroad")
 
 class Role(StrEnum):
     """What a process does: `gateway` answers the API, `control` has the chores of which there is one, `delivery` sends out,
-    `backstage` does both of these."""
+    `background` does both."""
 
     ALL = "all"
     GATEWAY = "gateway"
     CONTROL = "control"
     DELIVERY = "delivery"
-    BACKGROUND = "backstage"
+    BACKGROUND = "background"
 
     def includes(self, other: "Role") -> bool:
         return self in (Role.ALL, other) or (self is Role.BACKGROUND and other in (Role.CONTROL, Role.DELIVERY))

@@ -76,7 +76,7 @@ class World(ABC):
 class Single(World):
     """`postroad up`: its supervisor brings back whatever dies."""
 
-    victims = ("engine", "worker-0", "worker-1", "backstage", "installation")
+    victims = ("engine", "worker-0", "worker-1", "background", "installation")
 
     def __init__(self, home: Path) -> None:
         self.running = Installation(home, POSTROAD_WORKERS="2", **SETTINGS)

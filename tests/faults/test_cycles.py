@@ -112,11 +112,11 @@ class Cyclers:
 
 
 async def kill_at_times(running: Installation, cyclers: Cyclers) -> None:
-    """A worker, the engine, what is backstage and a worker again, spread over the run."""
+    """A worker, the engine, the background process and a worker again, spread over the run."""
     for number in range(1, KILLS + 1):
         due = CYCLES * number // (KILLS + 1)
         await eventually(lambda due=due: len(cyclers.published) >= due, 600)  # type: ignore[misc]
-        victims = {2: running.engine_pid, 3: running.children("backstage")[0]}
+        victims = {2: running.engine_pid, 3: running.children("background")[0]}
         os.kill(victims.get(number, running.worker_pids[0]), signal.SIGKILL)
 
 

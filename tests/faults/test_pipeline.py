@@ -15,7 +15,7 @@ import pytest
 
 from postroad.settings import Settings
 from postroad.telemetry.event_types import Event
-from tests.pipeline.traffic import Frame, engine_of, framed, own_engine, send
+from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]
 

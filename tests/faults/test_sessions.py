@@ -1,4 +1,4 @@
-"""Fan-out to many sessions through kill -9 of gateways, of what is backstage and of the engine: who subscribes has every message
+"""Fan-out to many sessions through kill -9 of gateways, of the background process and of the engine: who subscribes has every message
 that was acknowledged, once and in the order of its source.
 
 `SESSIONS=5000 pytest tests/faults/test_sessions.py --timeout 900` is the long run.
@@ -104,12 +104,12 @@ async def in_parts(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 
 async def kill_at_times(running: Installation, publishers: list[Publisher]) -> None:
-    """A worker, the engine, what is backstage, and again, spread over the run."""
+    """A worker, the engine, the background process, and again, spread over the run."""
     for number in range(1, KILLS + 1):
         due = len(publishers) * MESSAGES * number // (KILLS + 1)
         await eventually(lambda due=due: sum(one.acknowledged for one in publishers) >= due, 600)  # type: ignore[misc]
         which = {1: lambda: running.worker_pids, 2: lambda: running.children("nats-server")}
-        victims = await eventually(which.get(number % 3, lambda: running.children("backstage")), 30)
+        victims = await eventually(which.get(number % 3, lambda: running.children("background")), 30)
         os.kill(victims[0], signal.SIGKILL)
 
 

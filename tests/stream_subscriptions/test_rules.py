@@ -145,7 +145,7 @@ def test_a_stream_that_matches_is_linked_where_it_is_said_and_stays_there() -> N
 
 def test_a_stream_can_be_named_and_match() -> None:
     both = rules.with_named(rules.with_globs(record(), {"events/a": at(1)}), {"events/a": at(9), "x": ZERO})
-    assert both.links == {"events/a": Link(at(1), True, True), "x": Connection(ZERO, True, False)}
+    assert both.links == {"events/a": Link(at(1), True, True), "x": Link(ZERO, True, False)}
     assert [both.links[path].kind for path in both.links] == ["explicit", "explicit"]
     less = rules.without_named(rules.without_named(both, "events/a"), "x")
     assert less.links == {"events/a": Link(at(1), False, True)}
@@ -186,7 +186,7 @@ def test_what_comes_after_the_acknowledged_is_pending() -> None:
 
 
 def test_acks_move_on_together_or_not_at_all() -> None:
-    some = record(links={"a": Link(at(1)), "b": Connection(BEFORE_FIRST)})
+    some = record(links={"a": Link(at(1)), "b": Link(BEFORE_FIRST)})
     tails = {"a": at(5), "b": at(2)}
     moved = rules.acknowledged(some, [("a", at(5)), ("b", at(1))], tails)
     assert [link.acked for link in moved.links.values()] == [at(5), at(1)]
@@ -196,6 +196,6 @@ def test_acks_move_on_together_or_not_at_all() -> None:
 
 
 def test_what_was_told_is_acknowledged_and_nothing_goes_back() -> None:
-    some = record(links={"a": Link(at(1)), "b": Connection(at(7)), "c": Connection(at(1))})
+    some = record(links={"a": Link(at(1)), "b": Link(at(7)), "c": Link(at(1))})
     after = rules.acknowledged_as_told(some, {"a": at(4), "b": at(4)})
     assert [link.acked for link in after.links.values()] == [at(4), at(7), at(1)]

@@ -18,7 +18,7 @@ NOW = 1_000_000
 
 def pending(**changes: Any) -> SubscriptionRecord:
     """`events/b` has more than was acknowledged."""
-    return record(links={"events/a": Link(at(1)), "events/b": Connection(at(3))}, **changes)
+    return record(links={"events/a": Link(at(1)), "events/b": Link(at(3))}, **changes)
 
 
 def pull(**changes: Any) -> SubscriptionRecord:

@@ -45,7 +45,7 @@ WithPipeline = Annotated[
         show_default=False,
     ),
 ]
-RoleName = Literal["all", "gateway", "control", "delivery", "backstage"]
+RoleName = Literal["all", "gateway", "control", "delivery", "background"]
 
 
 def up_command(
@@ -85,7 +85,7 @@ def serve_command(
     """Start stateless workers against the engine that POSTROAD_NATS_URL names.
 
     All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` brings messages to sessions and wakes subscribers, `backstage` is both of these; every role answers /healthz,
+    `delivery` brings messages to sessions and wakes subscribers, `background` is both; every role answers /healthz,
     /readyz and /metrics.
     """
     from postroad.cli.banner import print_banner

@@ -32,10 +32,10 @@ _HEADERS_ROOM = 512  # what the id and the batch's own headers may add to a mess
 
 
 class PendingMessage(msgspec.Struct, frozen=True):
-    """A message to be stored. `headers` are encoded lines (`wire.header_lines`); `id` is unique in its stream.
+    """A message to be stored. `headers` are encoded lines (`protocol.header_lines`); `id` is unique in its stream.
 
-    `precondition_subject`: its condition is about everything under this subject. The engine checks such a condition against what was stored
-    before the batch, and not against what stands before it in the same one; so there must be nothing of the kind.
+    `precondition_subject`: the subject filter that the expected sequence is checked against. The server checks it against the
+    state before the batch, not against earlier messages of the same batch, so a batch must not contain such messages.
     """
 
     subject: str

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, values
 
-__all__ = ["Counter", "Gauge", "Histogram", "write_down"]
+__all__ = ["Counter", "Gauge", "Histogram", "flush"]
 
 _EVERY_SECONDS = 0.5
 

@@ -85,7 +85,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
             crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
             metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(crew) > 1 else None
             for number, member in enumerate(crew):
-                # Nobody calls backstage through the shared port: what it does must not wait behind requests, nor they for it.
+                # The background process does not serve the shared port: its work and the requests must not delay each other.
                 own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKGROUND else listener
                 command = _worker_command(settings, member, own, metrics_dir)
                 kept = SupervisedProcess(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
