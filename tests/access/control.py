@@ -8,7 +8,8 @@ import msgspec
 
 from postroad.governance.audit import AUDIT_STREAM
 from postroad.jetstream import stream_reader
-from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
+from postroad.kernel.context import RequestContext
+from postroad.kernel.identity import ALL_SCOPES, Caller
 from tests.gateway import Answer, Client, EventReader, Gateway, Tenant
 from tests.waiting import eventually
 
@@ -85,6 +86,6 @@ async def raw_bucket(gateway: Gateway, bucket: str) -> bytes:
     return found
 
 
-def actor_of(tenant: Tenant, *, is_platform: bool = False) -> Actor:
+def actor_of(tenant: Tenant, *, is_platform: bool = False) -> RequestContext:
     caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES), is_platform=is_platform)
-    return Actor(caller, "r-1", "192.0.2.1")
+    return RequestContext(caller, "r-1", "192.0.2.1")

@@ -14,8 +14,9 @@ from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.governance.audit import Audit
 from postroad.http.messages import Request
 from postroad.http.routing import Route
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, Unauthenticated
-from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Actor, Caller, Credential, RouteRequirement, Scope
+from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credential, RouteRequirement, Scope
 
 
 class RequestAuthenticator:
@@ -49,7 +50,7 @@ class RequestAuthenticator:
         _check(caller, request, route)
         if caller.is_platform and _is_tenants_business(request, route):
             await self._audit.record(
-                Actor(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
+                RequestContext(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
             )
         return caller
 

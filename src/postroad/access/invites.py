@@ -13,8 +13,9 @@ from postroad.access.views import invite_view, key_view
 from postroad.governance.audit import PLATFORM, Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import InvalidParameter, InviteEnded, InviteNotFound
-from postroad.kernel.identity import ALL_SCOPES, Actor, Caller
+from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
 
@@ -40,7 +41,7 @@ class Invites:
     ) -> None:
         self._table, self._tenants, self._keyring, self._audit, self._clock = table, tenants, keyring, audit, clock
 
-    async def create(self, actor: Actor, wanted: NewInvite) -> tuple[InviteRecord, str]:
+    async def create(self, context: RequestContext, wanted: NewInvite) -> tuple[InviteRecord, str]:
         """The invite, and its code, which nobody can ask for again."""
         if wanted.tenant is not None:
             _checked_tenant(wanted.tenant)
@@ -52,11 +53,11 @@ class Invites:
             tenant=wanted.tenant,
             note=wanted.note,
             auto_create_queues=wanted.auto_create_queues,
-            created_by=actor.caller.key_id,
+            created_by=context.caller.key_id,
             created_at_ms=now,
             expires_at_ms=now + wanted.expires_in_seconds * 1000,
         )
-        async with self._audit.change(actor, "invite.create", record.id, tenant=PLATFORM, after=invite_view(record, now)):
+        async with self._audit.change(context, "invite.create", record.id, tenant=PLATFORM, after=invite_view(record, now)):
             await self._table.create(record.id, record)
         return record, code
 
@@ -72,11 +73,11 @@ class Invites:
         shown = places[:limit]
         return [record for _, record in shown], f"{shown[-1][0][0]}.{shown[-1][0][1]}" if len(places) > limit else None
 
-    async def revoke(self, actor: Actor, invite: str) -> None:
+    async def revoke(self, context: RequestContext, invite: str) -> None:
         """Raises InviteNotFound."""
         record = await self._find(invite)
         async with self._audit.change(
-            actor, "invite.revoke", record.id, tenant=PLATFORM, before=invite_view(record, self._clock())
+            context, "invite.revoke", record.id, tenant=PLATFORM, before=invite_view(record, self._clock())
         ):
             await self._table.delete(record.id)
 
@@ -97,10 +98,10 @@ class Invites:
         if name is None or (record.tenant is not None and name != record.tenant):
             raise invalid_field("$.tenant", "this invite " + (f"is for {record.tenant!r}" if record.tenant else "needs a name"))
         _checked_tenant(name)
-        actor = Actor(Caller(name, f"invite:{record.id}", frozenset()), request_id, address)
+        context = RequestContext(Caller(name, f"invite:{record.id}", frozenset()), request_id, address)
         text = new_key()
-        key = record_of(text, name, wanted.key_name, ALL_SCOPES, self._clock(), created_by=actor.caller.key_id)
-        async with self._audit.change(actor, "invite.claim", record.id, tenant=PLATFORM, after=key_view(key)):
+        key = record_of(text, name, wanted.key_name, ALL_SCOPES, self._clock(), created_by=context.caller.key_id)
+        async with self._audit.change(context, "invite.claim", record.id, tenant=PLATFORM, after=key_view(key)):
             await self._tenants.claim(name, record.id, auto_create_queues=record.auto_create_queues)
             await self._keyring.add(key)
             try:
@@ -111,7 +112,7 @@ class Invites:
                 if winner is None or winner.claimed_tenant != name:
                     await self._tenants.abandon(name)
                 raise
-        await self._audit.record(actor, "tenant.create", name, tenant=name, after=key_view(key))
+        await self._audit.record(context, "tenant.create", name, tenant=name, after=key_view(key))
         return key, text
 
     async def _open(self, code: str) -> InviteRecord:

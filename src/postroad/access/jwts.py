@@ -20,8 +20,9 @@ from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PreconditionFailed, SecretNotFound, TenantDisabled
-from postroad.kernel.identity import Actor, Caller, Credential, Scope
+from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 
 SECRETS_MAX = 5
@@ -61,9 +62,9 @@ class JwtSecrets:
         known.pop(secret, None)
         self._directory.end_watches(_caller_id(secret))
 
-    async def create(self, actor: Actor, wanted: NewSecret) -> tuple[SecretRecord, str]:
+    async def create(self, context: RequestContext, wanted: NewSecret) -> tuple[SecretRecord, str]:
         """The record, and the secret, which nobody can ask for again."""
-        if len(self._by_tenant.get(actor.tenant, ())) >= SECRETS_MAX:
+        if len(self._by_tenant.get(context.tenant, ())) >= SECRETS_MAX:
             raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets: delete one that is no longer used")
         expires_at_ms = None if wanted.expires_at is None else int(wanted.expires_at.timestamp() * 1000)
         check_expiry(expires_at_ms, self._clock())
@@ -71,26 +72,26 @@ class JwtSecrets:
         secret_id = new_id()
         record = SecretRecord(
             id=secret_id,
-            tenant=actor.tenant,
+            tenant=context.tenant,
             name=wanted.name,
-            locked=self._vault.lock(_owner(actor.tenant, secret_id), plain),
+            locked=self._vault.lock(_owner(context.tenant, secret_id), plain),
             created_at_ms=self._clock(),
             expires_at_ms=expires_at_ms,
         )
-        async with self._audit.change(actor, "jwt-secret.create", record.id, after=secret_view(record)):
-            await self._table.create(f"{actor.tenant}.{record.id}", record)
+        async with self._audit.change(context, "jwt-secret.create", record.id, after=secret_view(record)):
+            await self._table.create(f"{context.tenant}.{record.id}", record)
         return record, plain
 
     def of(self, tenant: str) -> list[SecretRecord]:
         return sorted(self._by_tenant.get(tenant, {}).values(), key=lambda record: record.id)
 
-    async def delete(self, actor: Actor, secret_id: str) -> None:
+    async def delete(self, context: RequestContext, secret_id: str) -> None:
         """Raises SecretNotFound. JWTs that it signed stop within moments, everywhere."""
-        record = self._by_tenant.get(actor.tenant, {}).get(secret_id)
+        record = self._by_tenant.get(context.tenant, {}).get(secret_id)
         if record is None:
             raise SecretNotFound(f"there is no JWT secret {secret_id[:64]!r}")
-        async with self._audit.change(actor, "jwt-secret.delete", record.id, before=secret_view(record)):
-            await self._table.delete(f"{actor.tenant}.{record.id}")
+        async with self._audit.change(context, "jwt-secret.delete", record.id, before=secret_view(record)):
+            await self._table.delete(f"{context.tenant}.{record.id}")
 
     async def delete_all(self, tenant: str) -> None:
         for record in self.of(tenant):

@@ -15,8 +15,9 @@ from postroad.governance.audit import PLATFORM, Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, KeyNotFound, PreconditionFailed
-from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Actor, Caller, Scope
+from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4
@@ -77,10 +78,10 @@ class KeyService:
     async def remove(self, key_id: str) -> None:
         await self._table.delete(key_id)
 
-    async def create(self, actor: Actor, wanted: NewKey) -> tuple[KeyRecord, str]:
+    async def create(self, context: RequestContext, wanted: NewKey) -> tuple[KeyRecord, str]:
         """The key, and its text, which nobody can ask for again."""
-        tenant = None if wanted.platform else actor.tenant
-        if wanted.platform and not actor.caller.is_platform:
+        tenant = None if wanted.platform else context.tenant
+        if wanted.platform and not context.caller.is_platform:
             raise Forbidden("only a platform key can make a platform key")
         if wanted.platform and set(wanted.scopes) != set(ALL_SCOPES):
             raise invalid_field("$.scopes", "a platform key has all scopes")
@@ -99,28 +100,28 @@ class KeyService:
             allowed_topics=wanted.allowed_topics,
             allowed_streams=wanted.allowed_streams,
             expires_at_ms=_ms(wanted.expires_at),
-            created_by=actor.caller.key_id,
+            created_by=context.caller.key_id,
         )
         check_expiry(record.expires_at_ms, self._clock())
-        _check_no_more(actor.caller, record)
-        async with self._audit.change(actor, "key.create", record.id, tenant=tenant or PLATFORM, after=key_view(record)):
+        _check_no_more(context.caller, record)
+        async with self._audit.change(context, "key.create", record.id, tenant=tenant or PLATFORM, after=key_view(record)):
             await self._table.create(record.id, record)
         return record, text
 
-    async def find(self, actor: Actor, key_id: str) -> KeyRecord:
+    async def find(self, context: RequestContext, key_id: str) -> KeyRecord:
         """Raises KeyNotFound, also for what is another tenant's."""
         record = await self._directory.key(key_id) if key_id.isalnum() and len(key_id) == 16 else None
-        if record is None or not _is_seen_by(actor.caller, record):
+        if record is None or not _is_seen_by(context.caller, record):
             raise KeyNotFound(f"there is no key {key_id[:64]!r}")
         return record
 
-    async def change(self, actor: Actor, key_id: str, wanted: KeyChange) -> KeyRecord:
-        record = await self.find(actor, key_id)
+    async def change(self, context: RequestContext, key_id: str, wanted: KeyChange) -> KeyRecord:
+        record = await self.find(context, key_id)
         if record.tenant is None and wanted.scopes is not UNSET and set(wanted.scopes) != set(ALL_SCOPES):
             raise invalid_field("$.scopes", "a platform key has all scopes")
         if wanted.enabled is False:
-            _check_not_own(actor, record)
-        return await self._change(actor, "key.change", record, lambda now: self._changed(now, wanted))
+            _check_not_own(context, record)
+        return await self._change(context, "key.change", record, lambda now: self._changed(now, wanted))
 
     def _changed(self, record: KeyRecord, wanted: KeyChange) -> KeyRecord:
         given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
@@ -135,9 +136,9 @@ class KeyService:
             check_expiry(changed.expires_at_ms, self._clock())
         return changed
 
-    async def rotate(self, actor: Actor, key_id: str, grace_seconds: int) -> tuple[KeyRecord, str]:
+    async def rotate(self, context: RequestContext, key_id: str, grace_seconds: int) -> tuple[KeyRecord, str]:
         """The key with a new text; the one before stays good for the grace. The id, and all that goes by it, stays."""
-        record = await self.find(actor, key_id)
+        record = await self.find(context, key_id)
         text = new_key(TENANT_PREFIX if record.tenant else PLATFORM_PREFIX, key_id=record.id)
         now = self._clock()
 
@@ -149,28 +150,32 @@ class KeyService:
                 )
             return msgspec.structs.replace(record, hashes=(KeyHash(sha256=key_hash(text), created_at_ms=now), *kept))
 
-        return await self._change(actor, "key.rotate", record, rotated), text
+        return await self._change(context, "key.rotate", record, rotated), text
 
-    async def delete(self, actor: Actor, key_id: str) -> None:
-        record = await self.find(actor, key_id)
-        _check_not_own(actor, record)
-        _check_no_more(actor.caller, record)
-        async with self._audit.change(actor, "key.delete", record.id, tenant=record.tenant or PLATFORM, before=key_view(record)):
+    async def delete(self, context: RequestContext, key_id: str) -> None:
+        record = await self.find(context, key_id)
+        _check_not_own(context, record)
+        _check_no_more(context.caller, record)
+        async with self._audit.change(
+            context, "key.delete", record.id, tenant=record.tenant or PLATFORM, before=key_view(record)
+        ):
             await self._table.delete(record.id)
 
     async def delete_all(self, tenant: str) -> None:
         for record in list(self._directory.keys_of(tenant)):
             await self._table.delete(record.id)
 
-    async def _change(self, actor: Actor, action: str, record: KeyRecord, make: Callable[[KeyRecord], KeyRecord]) -> KeyRecord:
+    async def _change(
+        self, context: RequestContext, action: str, record: KeyRecord, make: Callable[[KeyRecord], KeyRecord]
+    ) -> KeyRecord:
         def checked(before: KeyRecord) -> KeyRecord:
             after = make(before)
-            _check_no_more(actor.caller, before)
-            _check_no_more(actor.caller, after)
+            _check_no_more(context.caller, before)
+            _check_no_more(context.caller, after)
             return after if after == before else msgspec.structs.replace(after, updated_at_ms=self._clock())
 
         before, after = key_view(record), key_view(checked(record))
-        async with self._audit.change(actor, action, record.id, tenant=record.tenant or PLATFORM, before=before, after=after):
+        async with self._audit.change(context, action, record.id, tenant=record.tenant or PLATFORM, before=before, after=after):
             changed = await self._table.change(record.id, checked)
         if changed is None:
             raise KeyNotFound(f"there is no key {record.id!r}")
@@ -232,8 +237,8 @@ def _is_seen_by(caller: Caller, record: KeyRecord) -> bool:
     return caller.is_platform or record.tenant == caller.tenant
 
 
-def _check_not_own(actor: Actor, record: KeyRecord) -> None:
-    if record.id == actor.caller.key_id:
+def _check_not_own(context: RequestContext, record: KeyRecord) -> None:
+    if record.id == context.caller.key_id:
         raise PreconditionFailed("a key cannot disable or delete itself: use another one")
 
 

@@ -243,16 +243,16 @@ class PlatformRoutes:
         return Response(TenantList(tenants=[tenant_view(record) for record in records], next_cursor=cursor))
 
     async def create_tenant(self, request: Request) -> Response:
-        return Response(tenant_view(await self._tenants.create(request.actor, request.body)), status=201)
+        return Response(tenant_view(await self._tenants.create(request.context, request.body)), status=201)
 
     async def get_tenant(self, request: Request) -> Response:
         return Response(tenant_view(await self._tenants.find(request.parameters["tenant"])))
 
     async def change_tenant(self, request: Request) -> Response:
-        return Response(tenant_view(await self._tenants.change(request.actor, request.parameters["tenant"], request.body)))
+        return Response(tenant_view(await self._tenants.change(request.context, request.parameters["tenant"], request.body)))
 
     async def delete_tenant(self, request: Request) -> Response:
-        return Response(tenant_view(await self._tenants.delete(request.actor, request.parameters["tenant"])), status=202)
+        return Response(tenant_view(await self._tenants.delete(request.context, request.parameters["tenant"])), status=202)
 
     async def list_invites(self, request: Request) -> Response:
         query: InviteQuery = request.query
@@ -261,12 +261,12 @@ class PlatformRoutes:
         return Response(InviteList(invites=[invite_view(record, now) for record in records], next_cursor=cursor))
 
     async def create_invite(self, request: Request) -> Response:
-        record, code = await self._invites.create(request.actor, request.body)
+        record, code = await self._invites.create(request.context, request.body)
         made = InviteMade(code, invite_view(record, self._clock()))
         return Response(made, status=201, headers=[(b"cache-control", b"no-store")])
 
     async def revoke_invite(self, request: Request) -> Response:
-        await self._invites.revoke(request.actor, request.parameters["invite"])
+        await self._invites.revoke(request.context, request.parameters["invite"])
         return Response(status=204)
 
     async def claim(self, request: Request) -> Response:
@@ -284,7 +284,7 @@ class PlatformRoutes:
         return Response(settings_view(self._tenant_settings, PLATFORM))
 
     async def change_platform_settings(self, request: Request) -> Response:
-        await self._tenant_settings.change(request.actor, PLATFORM, request.body)
+        await self._tenant_settings.change(request.context, PLATFORM, request.body)
         return Response(settings_view(self._tenant_settings, PLATFORM))
 
     async def list_audit(self, request: Request) -> Response:

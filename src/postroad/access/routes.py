@@ -278,22 +278,22 @@ class AccessRoutes:
         return Response(KeyList(keys=[key_view(record, used.get(record.id)) for record in shown], next_cursor=cursor))
 
     async def create_key(self, request: Request) -> Response:
-        record, text = await self._keyring.create(request.actor, request.body)
+        record, text = await self._keyring.create(request.context, request.body)
         return Response(KeyMade(key=text, record=key_view(record)), status=201, headers=[_NOT_STORED])
 
     async def get_key(self, request: Request) -> Response:
-        return Response(await self._view(await self._keyring.find(request.actor, request.parameters["key"])))
+        return Response(await self._view(await self._keyring.find(request.context, request.parameters["key"])))
 
     async def change_key(self, request: Request) -> Response:
-        return Response(await self._view(await self._keyring.change(request.actor, request.parameters["key"], request.body)))
+        return Response(await self._view(await self._keyring.change(request.context, request.parameters["key"], request.body)))
 
     async def rotate_key(self, request: Request) -> Response:
         rotation: Rotation = request.body
-        record, text = await self._keyring.rotate(request.actor, request.parameters["key"], rotation.grace_seconds)
+        record, text = await self._keyring.rotate(request.context, request.parameters["key"], rotation.grace_seconds)
         return Response(KeyMade(key=text, record=key_view(record)), headers=[_NOT_STORED])
 
     async def delete_key(self, request: Request) -> Response:
-        await self._keyring.delete(request.actor, request.parameters["key"])
+        await self._keyring.delete(request.context, request.parameters["key"])
         return Response(status=204)
 
     async def _view(self, record: KeyRecord) -> KeyView:
@@ -303,18 +303,18 @@ class AccessRoutes:
         return Response(SecretList([secret_view(record) for record in self._secrets.of(request.caller.tenant)]))
 
     async def create_secret(self, request: Request) -> Response:
-        record, plain = await self._secrets.create(request.actor, request.body)
+        record, plain = await self._secrets.create(request.context, request.body)
         return Response(SecretMade(plain, secret_view(record)), status=201, headers=[_NOT_STORED])
 
     async def delete_secret(self, request: Request) -> Response:
-        await self._secrets.delete(request.actor, request.parameters["secret"])
+        await self._secrets.delete(request.context, request.parameters["secret"])
         return Response(status=204)
 
     async def get_settings(self, request: Request) -> Response:
         return Response(settings_view(self._tenant_settings, request.caller.tenant))
 
     async def change_settings(self, request: Request) -> Response:
-        await self._tenant_settings.change(request.actor, request.caller.tenant, request.body)
+        await self._tenant_settings.change(request.context, request.caller.tenant, request.body)
         return Response(settings_view(self._tenant_settings, request.caller.tenant))
 
 

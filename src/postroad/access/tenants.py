@@ -17,8 +17,9 @@ from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, PostroadError, PreconditionFailed, TenantNotFound
-from postroad.kernel.identity import ALL_SCOPES, Actor
+from postroad.kernel.identity import ALL_SCOPES
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
 
@@ -84,11 +85,11 @@ class Tenants:
                 return record
         raise TenantNotFound(f"there is no tenant {name[:64]!r}")
 
-    async def create(self, actor: Actor, wanted: NewTenant) -> TenantRecord:
+    async def create(self, context: RequestContext, wanted: NewTenant) -> TenantRecord:
         """Raises AlreadyExists."""
         record = self._record(wanted.id, wanted.description)
         await self._check_free(record.id)
-        async with self._audit.change(actor, "tenant.create", record.id, tenant=record.id, after=tenant_view(record)):
+        async with self._audit.change(context, "tenant.create", record.id, tenant=record.id, after=tenant_view(record)):
             await self.add(record, auto_create_queues=wanted.auto_create_queues)
         return record
 
@@ -115,7 +116,7 @@ class Tenants:
         now = self._clock()
         return TenantRecord(id=checked, description=description, invite=invite, created_at_ms=now, updated_at_ms=now)
 
-    async def change(self, actor: Actor, name: str, wanted: TenantChange) -> TenantRecord:
+    async def change(self, context: RequestContext, name: str, wanted: TenantChange) -> TenantRecord:
         """Raises TenantNotFound, NotNow while it is being deleted."""
         record = await self.find(name)
         if wanted.enabled is False and record.id == FIRST_TENANT:
@@ -134,19 +135,19 @@ class Tenants:
 
         after = tenant_view(changed(record))
         async with self._audit.change(
-            actor, "tenant.change", record.id, tenant=record.id, before=tenant_view(record), after=after
+            context, "tenant.change", record.id, tenant=record.id, before=tenant_view(record), after=after
         ):
             found = await self._table.change(record.id, changed)
         if found is None:
             raise TenantNotFound(f"there is no tenant {record.id!r}")
         return found[1]
 
-    async def delete(self, actor: Actor, name: str) -> TenantRecord:
+    async def delete(self, context: RequestContext, name: str) -> TenantRecord:
         """From now on none of its credentials work; what it has is deleted soon, by the control role (`clean_up`)."""
         record = await self.find(name)
         if record.id == FIRST_TENANT:
             raise PreconditionFailed("the first tenant stands in for requests that name none; it cannot be deleted")
-        async with self._audit.change(actor, "tenant.delete", record.id, tenant=record.id, before=tenant_view(record)):
+        async with self._audit.change(context, "tenant.delete", record.id, tenant=record.id, before=tenant_view(record)):
             found = await self._table.change(
                 record.id,
                 lambda now: (

@@ -16,7 +16,7 @@ from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, stream_info
 from postroad.kernel.clock import Clock, Timestamp, rfc3339
-from postroad.kernel.identity import Actor
+from postroad.kernel.context import RequestContext
 from postroad.kernel.ids import new_id
 
 AUDIT_STREAM = "AUDIT"
@@ -96,7 +96,7 @@ class Audit:
 
     async def record(
         self,
-        actor: Actor,
+        context: RequestContext,
         action: str,
         target: str,
         *,
@@ -107,7 +107,7 @@ class Audit:
         of: str | None = None,
     ) -> str:
         """Return the entry's id once it is durable."""
-        caller = actor.caller
+        caller = context.caller
         entry = AuditEntry(
             v=1,
             id=new_id(),
@@ -120,8 +120,8 @@ class Audit:
             actor_key_id=caller.key_id,
             actor_is_platform=caller.is_platform,
             actor_subject=caller.subject,
-            request_id=actor.request_id,
-            address=actor.address,
+            request_id=context.request_id,
+            address=context.address,
             before=_shown(before),
             after=_shown(after),
         )
@@ -130,14 +130,21 @@ class Audit:
 
     @asynccontextmanager
     async def change(
-        self, actor: Actor, action: str, target: str, *, tenant: str | None = None, before: object = None, after: object = None
+        self,
+        context: RequestContext,
+        action: str,
+        target: str,
+        *,
+        tenant: str | None = None,
+        before: object = None,
+        after: object = None,
     ) -> AsyncIterator[None]:
         """The block makes the change; it is on record before it begins, and if it fails that is on record too."""
-        first = await self.record(actor, action, target, tenant=tenant, before=before, after=after)
+        first = await self.record(context, action, target, tenant=tenant, before=before, after=after)
         try:
             yield
         except Exception:
-            await self.record(actor, action, target, tenant=tenant, outcome="failed", of=first)
+            await self.record(context, action, target, tenant=tenant, outcome="failed", of=first)
             raise
 
     async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> AuditPage:

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.governance.audit import PLATFORM, Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, Forbidden
-from postroad.kernel.identity import Actor
 
 SETTINGS_BUCKET = "postroad_settings"
 
@@ -109,14 +109,14 @@ class TenantSettingsStore:
         record = self._table.get(tenant)
         return record.chosen if record else {}
 
-    async def change(self, actor: Actor, tenant: str, change: TenantSettingsChange) -> TenantSettings:
+    async def change(self, context: RequestContext, tenant: str, change: TenantSettingsChange) -> TenantSettings:
         """Raises Forbidden when a limit is changed by anyone but the platform."""
         wanted = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
         refused = sorted(_camel(name) for name in wanted if name in _LIMITS)
-        if refused and not actor.caller.is_platform:
+        if refused and not context.caller.is_platform:
             raise Forbidden(f"only a platform key may change {', '.join(refused)}")
         new = {_camel(name): msgspec.to_builtins(value) for name, value in wanted.items()}
-        await self._store(actor, tenant, lambda chosen: {k: v for k, v in {**chosen, **new}.items() if v is not None})
+        await self._store(context, tenant, lambda chosen: {k: v for k, v in {**chosen, **new}.items() if v is not None})
         return self.of(tenant)
 
     async def set_up(self, tenant: str, *, auto_create_queues: bool) -> None:
@@ -131,9 +131,9 @@ class TenantSettingsStore:
     async def remove(self, tenant: str) -> None:
         await self._table.delete(tenant)
 
-    async def _store(self, actor: Actor, tenant: str, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    async def _store(self, context: RequestContext, tenant: str, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         before = self.chosen(tenant)
-        async with self._audit.change(actor, "settings.change", "settings", tenant=tenant, before=before, after=make(before)):
+        async with self._audit.change(context, "settings.change", "settings", tenant=tenant, before=before, after=make(before)):
             if await self._table.fetch(tenant) is None:
                 try:
                     await self._table.create(tenant, TenantSettingsRecord(chosen=make({}), updated_at_ms=self._clock()))

@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, Unauthenticated
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.json import encode
 
 Scope = MutableMapping[str, Any]
@@ -59,8 +60,8 @@ class Request:
         return self._caller
 
     @property
-    def actor(self) -> Actor:
-        return Actor(self.caller, self.request_id, self.client)
+    def context(self) -> RequestContext:
+        return RequestContext(self.caller, self.request_id, self.client)
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name."""

@@ -71,16 +71,3 @@ def resource_restrictions(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] 
     """The globs by kind, without those that allow everything; None if that leaves nothing."""
     kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}
     return kept or None
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """A caller in the course of one request: who, by which request, from where. For records of what was done."""
-
-    caller: Caller
-    request_id: str = ""
-    address: str = ""
-
-    @property
-    def tenant(self) -> str:
-        return self.caller.tenant

@@ -13,8 +13,9 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import QueueNotFound
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.names import QUEUE
 from postroad.queues import events, metrics
 from postroad.queues.dead_letters import DeadLetters, StoredDeadLetter
@@ -97,32 +98,32 @@ class Upkeep:
 
     # Dropping
 
-    async def purge(self, actor: Actor, name: str, *, is_dry_run: bool) -> int:
+    async def purge(self, context: RequestContext, name: str, *, is_dry_run: bool) -> int:
         """Drop all that waits, leased and delayed ones too; how many there were. Idempotency keys are remembered on."""
-        record = await self._definitions.find(actor.tenant, name)
+        record = await self._definitions.find(context.tenant, name)
         count = await self._meter.count(record)
         if is_dry_run:
             return count
-        async with self._audit.change(actor, "queue.purge", name, before={"messages": count}):
+        async with self._audit.change(context, "queue.purge", name, before={"messages": count}):
             purged = await purge_stream(self._connection, record.stream, f"{record.subject}.ready")
             purged += await purge_stream(self._connection, record.stream, f"{record.subject}.later.*")
-        if self._tenant_settings.of(actor.tenant).audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([events.purged(actor, name, purged, self._clock())])
+        if self._tenant_settings.of(context.tenant).audit_mode is not AuditMode.OFF:
+            await self._outbox.commit([events.purged(context, name, purged, self._clock())])
         return purged
 
-    async def purge_dead(self, actor: Actor, name: str, wanted: MessageFilter, *, is_dry_run: bool) -> int:
+    async def purge_dead(self, context: RequestContext, name: str, wanted: MessageFilter, *, is_dry_run: bool) -> int:
         """Drop dead letters: all, or those that the filter takes; how many."""
-        record = await self._definitions.find(actor.tenant, name)
+        record = await self._definitions.find(context.tenant, name)
         if wanted.is_empty:
             count = await self._dead.count(record)
             if is_dry_run or not count:
                 return count
-            async with self._audit.change(actor, "dlq.purge", name, before={"messages": count}):
+            async with self._audit.change(context, "dlq.purge", name, before={"messages": count}):
                 return await self._dead.drop_all(record)
         if is_dry_run:
             return await self._count_dead(record, wanted)
         count = 0
-        async with self._audit.change(actor, "dlq.purge", name, before={"filter": msgspec.to_builtins(wanted)}):
+        async with self._audit.change(context, "dlq.purge", name, before={"filter": msgspec.to_builtins(wanted)}):
             position: int | None = 1
             while position is not None:
                 found = await self._dead.page(record, wanted, limit=_CHUNK_SIZE, from_sequence=position)
@@ -131,11 +132,11 @@ class Upkeep:
                 position = found.next_sequence
         return count
 
-    async def drop_dead(self, actor: Actor, name: str, message_id: str) -> None:
+    async def drop_dead(self, context: RequestContext, name: str, message_id: str) -> None:
         """Raises MessageNotFound."""
-        record = await self._definitions.find(actor.tenant, name)
+        record = await self._definitions.find(context.tenant, name)
         one = await self._dead.find(record, message_id)
-        async with self._audit.change(actor, "dlq.delete", name, before={"messageId": message_id}):
+        async with self._audit.change(context, "dlq.delete", name, before={"messageId": message_id}):
             await self._dead.drop(record, one.sequence)
 
     async def _count_dead(self, record: QueueRecord, wanted: MessageFilter) -> int:
@@ -151,21 +152,21 @@ class Upkeep:
 
     # Putting back
 
-    async def redrive(self, actor: Actor, name: str, wanted: Redrive) -> tuple[int, TaskRecord | None]:
+    async def redrive(self, context: RequestContext, name: str, wanted: Redrive) -> tuple[int, TaskRecord | None]:
         """How many dead letters that are, and the task that puts them back; no task if it is only to be counted.
 
         Raises QueueNotFound, Forbidden, NotNow if one runs already.
         """
-        record = await self._definitions.find(actor.tenant, name)
+        record = await self._definitions.find(context.tenant, name)
         if wanted.to is not None:
-            _check_may_use(actor.caller, wanted.to)
-            await self._definitions.find(actor.tenant, wanted.to)
+            _check_may_use(context.caller, wanted.to)
+            await self._definitions.find(context.tenant, wanted.to)
         count = await self._count_dead(record, wanted.filter)
         if wanted.limit is not None:
             count = min(count, wanted.limit)
         if wanted.dry_run:
             return count, None
-        return count, await self._tasks.start(actor, REDRIVE, name, wanted, count)
+        return count, await self._tasks.start(context, REDRIVE, name, wanted, count)
 
     async def carry_out_redrive(self, running: TaskContext) -> None:
         """The task's work: bite by bite, at its rate, saving how far it is.

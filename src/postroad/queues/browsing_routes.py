@@ -206,7 +206,7 @@ class UpkeepRoutes:
                 self.purge,
                 Scope.WRITE,
                 "Drop all messages that wait",
-                "Publisher",
+                "Queues",
                 body=Purge,
                 answer=Purged,
                 errors=errors,
@@ -218,13 +218,13 @@ class UpkeepRoutes:
                 self.pause,
                 Scope.WRITE,
                 "Stop delivering",
-                "Publisher",
+                "Queues",
                 answer=QueueView,
                 errors=errors,
                 description="On every worker, until `resume`. Publishing and settling go on.",
             ),
             Route(
-                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Publisher", answer=QueueView, errors=errors
+                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", answer=QueueView, errors=errors
             ),
         ]
 
@@ -284,31 +284,31 @@ class UpkeepRoutes:
         return Response(_dead_view(await self._dead.find(record, request.parameters["message"]), 8 * 1024 * 1024))
 
     async def delete_dead(self, request: Request) -> Response:
-        await self._upkeep.drop_dead(request.actor, request.parameters["queue"], request.parameters["message"])
+        await self._upkeep.drop_dead(request.context, request.parameters["queue"], request.parameters["message"])
         return Response(status=204)
 
     async def redrive(self, request: Request) -> Response:
         wanted: Redrive = request.body
-        count, task = await self._upkeep.redrive(request.actor, request.parameters["queue"], wanted)
+        count, task = await self._upkeep.redrive(request.context, request.parameters["queue"], wanted)
         return Response(Redriven(count=count, task=task_view(task) if task else None), status=202 if task else 200)
 
     async def purge_dead(self, request: Request) -> Response:
         wanted: DeadPurge = request.body
         count = await self._upkeep.purge_dead(
-            request.actor, request.parameters["queue"], wanted.filter, is_dry_run=wanted.dry_run
+            request.context, request.parameters["queue"], wanted.filter, is_dry_run=wanted.dry_run
         )
         return Response(Purged(count=count, dry_run=wanted.dry_run))
 
     async def purge(self, request: Request) -> Response:
         wanted: Purge = request.body
-        count = await self._upkeep.purge(request.actor, request.parameters["queue"], is_dry_run=wanted.dry_run)
+        count = await self._upkeep.purge(request.context, request.parameters["queue"], is_dry_run=wanted.dry_run)
         return Response(Purged(count=count, dry_run=wanted.dry_run))
 
     async def pause(self, request: Request) -> Response:
-        return Response(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=True)))
+        return Response(queue_view(await self._definitions.pause(request.context, request.parameters["queue"], is_paused=True)))
 
     async def resume(self, request: Request) -> Response:
-        return Response(queue_view(await self._definitions.pause(request.actor, request.parameters["queue"], is_paused=False)))
+        return Response(queue_view(await self._definitions.pause(request.context, request.parameters["queue"], is_paused=False)))
 
 
 def _filter(query: PeekQuery) -> MessageFilter:

@@ -2,7 +2,8 @@
 
 from postroad.governance.tenant_settings import AuditMode
 from postroad.kernel.clock import rfc3339
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.context import RequestContext
+from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
 from postroad.queues.stats import QueueStats
@@ -187,16 +188,16 @@ def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task:
     )
 
 
-def purged(actor: Actor, queue: str, count: int, now_ms: int, *, is_deleted: bool = False) -> QueuePurged:
+def purged(context: RequestContext, queue: str, count: int, now_ms: int, *, is_deleted: bool = False) -> QueuePurged:
     return QueuePurged(
         event_id=new_id(),
         timestamp=rfc3339(now_ms),
-        tenant=actor.tenant,
+        tenant=context.tenant,
         queue=queue,
         count=count,
         is_deleted=is_deleted,
-        key_id=actor.caller.key_id,
-        request_id=actor.request_id,
+        key_id=context.caller.key_id,
+        request_id=context.request_id,
     )
 
 

@@ -22,8 +22,9 @@ from postroad.jetstream.management import (
 from postroad.jetstream.pull_consumer import ensure_work_consumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter, QueueNotFound
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
@@ -75,17 +76,17 @@ class QueueLifecycle:
             raise QueueNotFound(f"there is no queue {name!r}")
         return record
 
-    async def find_or_create(self, actor: Actor, name: str) -> QueueRecord:
+    async def find_or_create(self, context: RequestContext, name: str) -> QueueRecord:
         """As `find`, but where the tenant's setting `autoCreateQueues` is on, a missing queue is made with the defaults."""
         try:
-            return await self.find(actor.tenant, name)
+            return await self.find(context.tenant, name)
         except QueueNotFound:
-            if name.startswith("_") or not self._tenant_settings.of(actor.tenant).auto_create_queues:
+            if name.startswith("_") or not self._tenant_settings.of(context.tenant).auto_create_queues:
                 raise
-        record, _ = await self.put(actor, name, None)
+        record, _ = await self.put(context, name, None)
         return record
 
-    async def put(self, actor: Actor, name: str, settings: QueueSettings | None) -> tuple[QueueRecord, bool]:
+    async def put(self, context: RequestContext, name: str, settings: QueueSettings | None) -> tuple[QueueRecord, bool]:
         """Create the queue, or give it these settings; the second value says whether it is new.
 
         Without settings a queue that is there is left as it is.
@@ -94,10 +95,10 @@ class QueueLifecycle:
             check_schema(settings.schema)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' belong to Postroad")
-        key = _key(actor.tenant, name)
+        key = _key(context.tenant, name)
         try:
             async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, actor, name, settings)
+                record, before = await self._create_or_change(key, context, name, settings)
         except EngineRefused as refusal:
             if settings is not None and settings.geo is not None:
                 raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
@@ -107,24 +108,24 @@ class QueueLifecycle:
         finally:
             self._locks.pop(key, None)
         if record is not before:
-            self._outbox.emit([self._changed_event(record, actor, is_new=before is None)])
+            self._outbox.emit([self._changed_event(record, context, is_new=before is None)])
         return record, before is None
 
     async def _create_or_change(
-        self, key: str, actor: Actor, name: str, settings: QueueSettings | None
+        self, key: str, context: RequestContext, name: str, settings: QueueSettings | None
     ) -> tuple[QueueRecord, QueueRecord | None]:
         """The queue as it is now, and as it was before: the same if nothing was to be changed, None if it is new."""
         while True:
             known = await self._settled(key)
             try:
                 if known is None:
-                    return await self._create(key, actor, name, self._completed(actor.tenant, settings)), None
-                if settings is None or self._completed(actor.tenant, settings) == known.settings:
+                    return await self._create(key, context, name, self._completed(context.tenant, settings)), None
+                if settings is None or self._completed(context.tenant, settings) == known.settings:
                     return known, known
-                wanted = self._completed(actor.tenant, settings)
+                wanted = self._completed(context.tenant, settings)
                 changed = msgspec.structs.replace(known, settings=wanted, updated_at_ms=self._clock())
                 revision = self._table.revision(key)
-                async with self._audit.change(actor, "queue.change", name, before=known.settings, after=wanted):
+                async with self._audit.change(context, "queue.change", name, before=known.settings, after=wanted):
                     await self._ensure_streams(changed)
                     await self._table.update(key, changed, revision)
                 return changed, known
@@ -139,20 +140,20 @@ class QueueLifecycle:
             return settings
         return msgspec.structs.replace(settings, visibility_timeout_ms=self._tenant_settings.of(tenant).visibility_timeout_ms)
 
-    async def _create(self, key: str, actor: Actor, name: str, settings: QueueSettings) -> QueueRecord:
+    async def _create(self, key: str, context: RequestContext, name: str, settings: QueueSettings) -> QueueRecord:
         """Raises Conflict if somebody else creates it at the same time; then this one has touched nothing."""
-        self._check_count(actor.tenant)
+        self._check_count(context.tenant)
         now = self._clock()
         record = QueueRecord(
             state=QueueState.MAKING,
-            tenant=actor.tenant,
+            tenant=context.tenant,
             name=name,
             incarnation=new_id(),
             settings=settings,
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(actor, "queue.create", name, after=settings):
+        async with self._audit.change(context, "queue.create", name, after=settings):
             await self._table.create(key, record)
         try:
             return await self._make(key, record)
@@ -226,21 +227,21 @@ class QueueLifecycle:
         await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
         await ensure_work_consumer(self._connection, record.stream, record.consumer, f"{subject}.ready")
 
-    async def delete(self, actor: Actor, name: str) -> None:
+    async def delete(self, context: RequestContext, name: str) -> None:
         """Raises QueueNotFound."""
-        key = _key(actor.tenant, name)
-        record = await self.find(actor.tenant, name)
+        key = _key(context.tenant, name)
+        record = await self.find(context.tenant, name)
         revision = self._table.revision(key)  # of this record: others may be at it while the audit log is written
-        async with self._audit.change(actor, "queue.delete", name, before=record.settings):
+        async with self._audit.change(context, "queue.delete", name, before=record.settings):
             await self._delete(key, record, revision)
-        self._outbox.emit([events.purged(actor, name, 0, self._clock(), is_deleted=True)])
+        self._outbox.emit([events.purged(context, name, 0, self._clock(), is_deleted=True)])
         event = QueueDeleted(
             event_id=new_id(),
             timestamp=rfc3339(self._clock()),
-            tenant=actor.tenant,
+            tenant=context.tenant,
             queue=name,
-            key_id=actor.caller.key_id,
-            request_id=actor.request_id,
+            key_id=context.caller.key_id,
+            request_id=context.request_id,
         )
         self._outbox.emit([event])
 
@@ -260,15 +261,15 @@ class QueueLifecycle:
             if record is not None:
                 await self._delete(key, record, self._table.revision(key))
 
-    def _changed_event(self, record: QueueRecord, actor: Actor, *, is_new: bool) -> QueueChanged:
+    def _changed_event(self, record: QueueRecord, context: RequestContext, *, is_new: bool) -> QueueChanged:
         return QueueChanged(
             event_id=new_id(),
             timestamp=rfc3339(record.updated_at_ms),
             tenant=record.tenant,
             queue=record.name,
             is_new=is_new,
-            key_id=actor.caller.key_id,
-            request_id=actor.request_id,
+            key_id=context.caller.key_id,
+            request_id=context.request_id,
         )
 
     def page(self, caller: Caller, limit: int, after: str | None) -> QueuePage:
@@ -279,21 +280,21 @@ class QueueLifecycle:
         records = [one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name)]
         return QueuePage(records[:limit], records[limit - 1].name if len(records) > limit else None)
 
-    async def pause(self, actor: Actor, name: str, *, is_paused: bool) -> QueueRecord:
+    async def pause(self, context: RequestContext, name: str, *, is_paused: bool) -> QueueRecord:
         """While it is paused nothing is delivered, on any worker; publishing and settling go on. Raises QueueNotFound."""
-        record = await self.find(actor.tenant, name)
+        record = await self.find(context.tenant, name)
         if record.is_paused == is_paused:
             return record
         action = "queue.pause" if is_paused else "queue.resume"
-        async with self._audit.change(actor, action, name):
+        async with self._audit.change(context, action, name):
             await pause_consumer(self._connection, record.stream, record.consumer, is_paused=is_paused)
             changed = await self._table.change(
-                _key(actor.tenant, name),
+                _key(context.tenant, name),
                 lambda now: msgspec.structs.replace(now, is_paused=is_paused, updated_at_ms=self._clock()),
             )
         if changed is None:
             raise QueueNotFound(f"there is no queue {name!r}")
-        self._outbox.emit([self._changed_event(changed[1], actor, is_new=False)])
+        self._outbox.emit([self._changed_event(changed[1], context, is_new=False)])
         return changed[1]
 
     async def sweep(self) -> int:

@@ -13,8 +13,9 @@ from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.queues import events, metrics
 from postroad.queues.capacity import QueueCapacity
@@ -243,8 +244,8 @@ class Publisher:
         self._committers.forget(stream, QueueNotFound("the queue was deleted"))
 
 
-def _actor(caller: Caller, origin: Origin) -> Actor:
-    return Actor(caller, origin.request_id, origin.address)
+def _actor(caller: Caller, origin: Origin) -> RequestContext:
+    return RequestContext(caller, origin.request_id, origin.address)
 
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> PendingMessage:

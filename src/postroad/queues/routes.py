@@ -95,7 +95,7 @@ class QueueRoutes:
         one = "/v1/queues/{queue}"
         return [
             Route(
-                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Publisher", query=ListQuery, answer=QueueList
+                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, answer=QueueList
             ),
             Route(
                 "PUT",
@@ -103,7 +103,7 @@ class QueueRoutes:
                 self.put_queue,
                 Scope.ADMIN,
                 "Create a queue, or replace its settings",
-                "Publisher",
+                "Queues",
                 body=QueueSettings,
                 answer=QueueView,
                 more_statuses=(201,),
@@ -116,7 +116,7 @@ class QueueRoutes:
                 self.get_queue,
                 Scope.READ,
                 "Show a queue and what is in it",
-                "Publisher",
+                "Queues",
                 answer=QueueView,
                 errors=(QueueNotFound, EngineUnavailable),
             ),
@@ -126,7 +126,7 @@ class QueueRoutes:
                 self.delete_queue,
                 Scope.ADMIN,
                 "Delete a queue and all that is in it",
-                "Publisher",
+                "Queues",
                 status=204,
                 errors=(QueueNotFound, Conflict, EngineUnavailable),
             ),
@@ -183,7 +183,7 @@ class QueueRoutes:
         return Response(QueueList(queues=views, next_cursor=page.next_cursor))
 
     async def put_queue(self, request: Request) -> Response:
-        record, is_new = await self._definitions.put(request.actor, request.parameters["queue"], request.body)
+        record, is_new = await self._definitions.put(request.context, request.parameters["queue"], request.body)
         return Response(queue_view(record), status=201 if is_new else 200)
 
     async def get_queue(self, request: Request) -> Response:
@@ -191,7 +191,7 @@ class QueueRoutes:
         return Response(queue_view(record, await self._meter.stats(record, is_fresh=True)))
 
     async def delete_queue(self, request: Request) -> Response:
-        await self._definitions.delete(request.actor, request.parameters["queue"])
+        await self._definitions.delete(request.context, request.parameters["queue"])
         return Response(status=204)
 
     async def publish(self, request: Request) -> Response:

@@ -172,7 +172,7 @@ class SubscriptionRoutes:
             lease_ttl_ms=wanted.lease_ttl_ms,
             description=wanted.description,
         )
-        record, is_new = await self._subscriptions.create(request.actor, _id(request), config, self._root(request))
+        record, is_new = await self._subscriptions.create(request.context, _id(request), config, self._root(request))
         return Response(self._view(record), 201 if is_new else 200)
 
     async def get_subscription(self, request: Request) -> Response:
@@ -181,19 +181,19 @@ class SubscriptionRoutes:
         return Response(self._view(await self._subscriptions.find(request.caller, _id(request))))
 
     async def delete_subscription(self, request: Request) -> Response:
-        await self._subscriptions.delete(request.actor, _id(request))
+        await self._subscriptions.delete(request.context, _id(request))
         return Response(status=204)
 
     async def add_subscription_streams(self, request: Request) -> Response:
         wanted: StreamsInput = request.body
         if not wanted.streams:
             raise InvalidParameter("streams is a list of at least one path")
-        await self._subscriptions.add_streams(request.actor, _id(request), rules.stream_paths(wanted.streams))
+        await self._subscriptions.add_streams(request.context, _id(request), rules.stream_paths(wanted.streams))
         return Response(status=204)
 
     async def remove_subscription_stream(self, request: Request) -> Response:
         path = rules.stream_path(request.parameters["stream"])
-        await self._subscriptions.remove_stream(request.actor, _id(request), path)
+        await self._subscriptions.remove_stream(request.context, _id(request), path)
         return Response(status=204)
 
     async def claim_wake(self, request: Request) -> Response:

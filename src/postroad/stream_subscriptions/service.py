@@ -10,6 +10,7 @@ from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import (
     AlreadyExists,
     Conflict,
@@ -22,7 +23,7 @@ from postroad.kernel.errors import (
     Unauthenticated,
     WebhookRefused,
 )
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.outbound.client import Outbound
 from postroad.outbound.rules import OutboundRefused
@@ -82,12 +83,14 @@ class Subscriptions:
         self._table, self._streams, self._outbound, self._sealer = table, streams, outbound, sealer
         self._audit, self._clock, self._is_served, self._has_localhost = audit, clock, is_served, has_localhost
 
-    async def create(self, actor: Actor, subscription: str, config: Config, root: str) -> tuple[SubscriptionRecord, bool]:
+    async def create(
+        self, context: RequestContext, subscription: str, config: Config, root: str
+    ) -> tuple[SubscriptionRecord, bool]:
         """The subscription, and whether it is new. Streams that exist are followed from their ends on.
 
         Raises AlreadyExists if there is one that wants something else, WebhookRefused, InvalidParameter, Forbidden, NotNow.
         """
-        caller = actor.caller
+        caller = context.caller
         key = record_key(caller.tenant, rules.subscription_id(subscription))
         _check_may(caller, config.pattern, (*config.streams, *filter(None, [config.wake_stream])))
         self._table.forget(key)  # it may just have been deleted by way of another worker
@@ -95,7 +98,7 @@ class Subscriptions:
         if known is None:
             record = await self._new(caller.tenant, subscription, config, root)
             try:
-                async with self._audit.change(actor, "stream_subscription.create", subscription, after=_told(record)):
+                async with self._audit.change(context, "stream_subscription.create", subscription, after=_told(record)):
                     await self._table.create(key, record)
                 return record, True
             except Conflict:
@@ -143,30 +146,30 @@ class Subscriptions:
             raise _not_found(subscription)
         return record
 
-    async def delete(self, actor: Actor, subscription: str) -> None:
+    async def delete(self, context: RequestContext, subscription: str) -> None:
         """What is not there is deleted already."""
         try:
-            record = await self.find(actor.caller, subscription)
+            record = await self.find(context.caller, subscription)
         except SubscriptionNotFound:
             return
-        async with self._audit.change(actor, "stream_subscription.delete", subscription, before=_told(record)):
+        async with self._audit.change(context, "stream_subscription.delete", subscription, before=_told(record)):
             await self._table.delete(record.key)
 
-    async def add_streams(self, actor: Actor, subscription: str, paths: Sequence[str]) -> None:
+    async def add_streams(self, context: RequestContext, subscription: str, paths: Sequence[str]) -> None:
         """Follow these too, from their ends on. Raises SubscriptionNotFound, InvalidParameter, Forbidden."""
-        caller = actor.caller
+        caller = context.caller
         record = await self.find(caller, subscription)
         _check_may(caller, None, paths)
         tails = await tails_of(self._streams, caller.tenant, paths)
         acked = {path: tail or rules.ZERO for path, tail in tails.items()}
         rules.with_named(record, acked)  # before it is written down as done
-        async with self._audit.change(actor, "stream_subscription.add_streams", subscription, after={"streams": list(paths)}):
+        async with self._audit.change(context, "stream_subscription.add_streams", subscription, after={"streams": list(paths)}):
             await self._change(caller.tenant, subscription, lambda one: rules.with_named(one, acked))
 
-    async def remove_stream(self, actor: Actor, subscription: str, path: str) -> None:
+    async def remove_stream(self, context: RequestContext, subscription: str, path: str) -> None:
         """No longer because of its name. Raises SubscriptionNotFound."""
-        record = await self.find(actor.caller, subscription)
-        async with self._audit.change(actor, "stream_subscription.remove_stream", subscription, before={"stream": path}):
+        record = await self.find(context.caller, subscription)
+        async with self._audit.change(context, "stream_subscription.remove_stream", subscription, before={"stream": path}):
             await self._change(record.tenant, subscription, lambda one: rules.without_named(one, path))
 
     async def claim(self, caller: Caller, subscription: str, worker: str) -> tuple[SubscriptionRecord, list[StreamState]]:

@@ -65,4 +65,4 @@ class TaskRoutes:
         return Response(task_view(await self._tasks.find(request.caller, request.parameters["task"])))
 
     async def cancel_task(self, request: Request) -> Response:
-        return Response(task_view(await self._tasks.cancel(request.actor, request.parameters["task"])), status=202)
+        return Response(task_view(await self._tasks.cancel(request.context, request.parameters["task"])), status=202)

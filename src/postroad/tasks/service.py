@@ -14,8 +14,9 @@ import structlog
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError, PreconditionFailed, TaskNotFound
-from postroad.kernel.identity import Actor, Caller
+from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.tasks.rules import Progress, TaskRecord, TaskState, task_view
 
@@ -36,9 +37,9 @@ class Tasks:
     def __init__(self, table: ReplicatedTable[TaskRecord], audit: Audit, clock: Clock) -> None:
         self._table, self._audit, self._clock = table, audit, clock
 
-    async def start(self, actor: Actor, kind: str, target: str, wanted: msgspec.Struct, total: int) -> TaskRecord:
+    async def start(self, context: RequestContext, kind: str, target: str, wanted: msgspec.Struct, total: int) -> TaskRecord:
         """Raises NotNow if one of this kind works on the same target already."""
-        active = [one for one in self.of(actor.caller) if not one.state.is_final]
+        active = [one for one in self.of(context.caller) if not one.state.is_final]
         same = next((one for one in active if one.kind == kind and one.target == target), None)
         if same is not None:
             raise PreconditionFailed(f"the task {same.id} does that already: /v1/tasks/{same.id}")
@@ -47,17 +48,17 @@ class Tasks:
         now = self._clock()
         record = TaskRecord(
             id=new_id(),
-            tenant=actor.tenant,
+            tenant=context.tenant,
             kind=kind,
             target=target,
             wanted=msgspec.to_builtins(wanted),
             progress=Progress(total=total),
-            created_by=actor.caller.key_id,
-            request_id=actor.request_id,
+            created_by=context.caller.key_id,
+            request_id=context.request_id,
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(actor, f"{kind}.start", target, after=task_view(record)):
+        async with self._audit.change(context, f"{kind}.start", target, after=task_view(record)):
             await self._table.create(record.key, record)
         return record
 
@@ -78,12 +79,12 @@ class Tasks:
             raise TaskNotFound(f"there is no task {task[:64]!r}")
         return record
 
-    async def cancel(self, actor: Actor, task: str) -> TaskRecord:
+    async def cancel(self, context: RequestContext, task: str) -> TaskRecord:
         """Ask it to stop; what it has done stays done. One that has ended stays as it is. Raises TaskNotFound."""
-        record = await self.find(actor.caller, task)
+        record = await self.find(context.caller, task)
         if record.state.is_final or record.is_cancel_wanted:
             return record
-        async with self._audit.change(actor, f"{record.kind}.cancel", record.target, before=task_view(record)):
+        async with self._audit.change(context, f"{record.kind}.cancel", record.target, before=task_view(record)):
             changed = await self._table.change(record.key, self._to_be_cancelled)
         return changed[1] if changed else record
 
