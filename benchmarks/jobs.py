@@ -21,7 +21,7 @@ from postroad.jobs.rules import JobStatus
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
-from postroad.telemetry.event_types import JobDead, JobDone, JobEvent, JobLeased, JobQueued
+from postroad.queues.events import JobDead, JobDone, JobEvent, JobLeased, JobQueued
 from postroad.telemetry.frames import FRAME_VERSION, encode_event, pack
 
 TENANTS = [f"tenant-{number}" for number in range(20)]

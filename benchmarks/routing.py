@@ -16,7 +16,8 @@ import uvicorn
 
 from benchmarks.harness import table, wrk
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, Response, RevocationWatch
+from postroad.http.request import Request, RevocationWatch
+from postroad.http.response import Response
 from postroad.http.routing import Route, Router
 from postroad.kernel.identity import Caller
 from postroad.runtime.embedded_server import free_port
@@ -64,7 +65,7 @@ def postroad_app() -> App:
             ("PUT", "/v1/{}/{{name}}"),
             ("POST", "/v1/{}/{{name}}/messages"),
         ):
-            routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, answer=Answer))
+            routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, response=Answer))
     return App(Router(routes), Nobody(), AppSettings(1 << 20, 10_000))
 
 

@@ -7,12 +7,13 @@ import msgspec
 
 import postroad.runtime.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
+from postroad.kernel.event import event_name
 from postroad.pipeline.job_archive import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
+from postroad.registry import event_types
 from postroad.settings import settings_table
-from postroad.telemetry.event_types import EVENT_TYPES, event_name
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -51,7 +52,7 @@ def events_page() -> str:
             "identifies them. Written by `make docs` from `telemetry/catalogue.py`.\n"
         )
     ]
-    for kind in EVENT_TYPES:
+    for kind in event_types():
         fields = msgspec.structs.fields(kind)
         version = next(field.default for field in fields if field.name == "version")
         names = ", ".join(f"`{field.name}`" for field in fields if field.name != "version")
@@ -134,7 +135,7 @@ _COLUMNS = {
 def dictionary_page() -> str:
     """The lake's tables. The columns of `events` are the catalogue's fields, with the events that have them."""
     having: dict[str, list[str]] = {}
-    for kind in EVENT_TYPES:
+    for kind in event_types():
         for field in msgspec.structs.fields(kind):
             having.setdefault(field.name, []).append(event_name(kind))
     about = {
@@ -148,7 +149,7 @@ def dictionary_page() -> str:
     rows = []
     for column in events_schema():
         names = having.get(column.name, [])
-        who = "all" if len(names) == len(EVENT_TYPES) else ", ".join(f"`{name}`" for name in names)
+        who = "all" if len(names) == len(event_types()) else ", ".join(f"`{name}`" for name in names)
         rows.append(f"| `{column.name}` | {column.dataType.simpleString()} | {about.get(column.name, '')} | {who} |")
     parts = [
         "# Data dictionary\n\n"

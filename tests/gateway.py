@@ -18,7 +18,7 @@ from postroad.access.identity_cache import FIRST_TENANT
 from postroad.access.key_service import record_of
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
-from postroad.container import Node, Role, connected, prepare_engine, running_node
+from postroad.container import Node, Role, prepare_engine, running_node, running_platform
 from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
 from postroad.jetstream import stream_reader
@@ -152,7 +152,7 @@ class Tenant:
 
     async def events(self, stream: str = "JOBS") -> list[dict[str, Any]]:
         """All events of the tenant that are stored, in order."""
-        return await events_of(self.gateway.node.engine.connection, stream, self.id)
+        return await events_of(self.gateway.node.platform.connection, stream, self.id)
 
 
 async def events_of(connection: Connection, stream: str, tenant: str) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ class Gateway:
     async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, **more: Any) -> Tenant:
         key = new_key()
         record = record_of(key, tenant, "a test's", scopes, now_ms(), **more)
-        await self.node.access.keyring.add(record)
+        await self.node.access.keys.add(record)
         return Tenant(tenant, key, record, self.with_key(key), self)
 
     def seen_by(self, tenant: Tenant) -> Tenant:
@@ -210,7 +210,7 @@ def gateway_settings(engine_url: str, **changes: Any) -> Settings:
     look at: who wants some says how often."""
     given = {"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), "auth_failures_burst": 1_000_000}
     given["sample_seconds"] = 3600
-    return Settings(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
+    return Settings.of(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
 
 
 class _Server(Server):
@@ -266,12 +266,12 @@ async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> Asyn
     """A node on the engine that the settings name, which is made ready first; the tenant `default` is there."""
     clock = ShiftedClock()
     admin_key = new_key(PLATFORM_PREFIX)
-    async with connected(settings, "tests-setup") as engine:
-        await prepare_engine(engine, settings)
+    async with running_platform(settings, "tests-setup") as platform:
+        await prepare_engine(platform)
     async with _on_its_own(running_node(settings, role, clock=clock)) as node, served(node.app) as url, session() as opened:
         if not await node.access.tenants.make_first(tenant_key=new_key(), admin_key=admin_key):
-            await node.access.keyring.add(record_of(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
-        assert await node.access.directory.tenant(FIRST_TENANT)
+            await node.access.keys.add(record_of(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
+        assert await node.platform.identities.tenant(FIRST_TENANT)
         yield Gateway(url, node, settings, clock, opened, admin_key)
 
 

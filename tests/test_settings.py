@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.access.settings import AccessSettings
 from postroad.settings import Secret, Settings, SettingsInvalid, env_name, load_settings, settings_table
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -219,13 +220,24 @@ def test_a_cluster_keeps_three_copies_unless_it_is_told_otherwise(environ: dict[
 
 def test_where_batches_begin_follows_from_the_fsync() -> None:
     always, now_and_then = load_settings({}), load_settings({"POSTROAD_SYNC": "2s"})
-    assert 1 < always.commit_batch_from < now_and_then.commit_batch_from <= 1000
-    assert load_settings({"POSTROAD_BATCH_FROM": "7"}).commit_batch_from == 7
+    assert 1 < always.commit_batch_min_pending < now_and_then.commit_batch_min_pending <= 1000
+    assert load_settings({"POSTROAD_BATCH_MIN_PENDING": "7"}).commit_batch_min_pending == 7
 
 
 def test_the_defaults_pass_their_own_checks() -> None:
-    texts = {env_name(field.name): str(field.default) for field in dataclasses.fields(Settings) if field.default is not None}
+    texts = {name: default for name, default, _ in settings_table() if default}
     assert load_settings(texts) == Settings()
+
+
+def test_an_old_name_still_works_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="POSTROAD_REST_SECONDS_MAX is now POSTROAD_KEEPALIVE_SECONDS"):
+        assert load_settings({"POSTROAD_REST_SECONDS_MAX": "7"}).keepalive_seconds == 7
+    assert load_settings({"POSTROAD_REST_SECONDS_MAX": "7", "POSTROAD_KEEPALIVE_SECONDS": "8"}).keepalive_seconds == 8
+
+
+def test_no_two_sections_have_a_setting_of_one_name() -> None:
+    names = [name for name, _, _ in settings_table()]
+    assert len(names) == len(set(names))
 
 
 # The docs
@@ -254,20 +266,20 @@ def test_the_table_shows_no_secret() -> None:
 @pytest.mark.parametrize("host", [None, "127.0.0.1", "::1", "localhost"])
 def test_an_installation_may_be_open_on_a_loopback_address(host: str | None) -> None:
     settings = load_settings({"POSTROAD_OPEN": "true", **({} if host is None else {"POSTROAD_HOST": host})})
-    assert settings.open is True
+    assert settings.section(AccessSettings).open is True
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.com", "", "127.0.0.1.example.com", "localhost."])
 def test_an_installation_may_not_be_open_to_other_machines(host: str) -> None:
     [fault] = faults({"POSTROAD_OPEN": "true", "POSTROAD_HOST": host})
     assert fault.startswith("POSTROAD_OPEN: only on a loopback address")
-    assert load_settings({"POSTROAD_OPEN": "false", "POSTROAD_HOST": host}).open is False
+    assert load_settings({"POSTROAD_OPEN": "false", "POSTROAD_HOST": host}).section(AccessSettings).open is False
 
 
 def test_an_installation_is_not_open_by_accident(tmp_path: Path) -> None:
     """However the two settings come together."""
-    assert load_settings({}).open is False
-    assert load_settings({}, {"open": True}).open is True
+    assert load_settings({}).section(AccessSettings).open is False
+    assert load_settings({}, {"open": True}).section(AccessSettings).open is True
     for environ, overrides in (
         ({"POSTROAD_HOST": "0.0.0.0"}, {"open": True}),
         ({"POSTROAD_OPEN": "1"}, {"host": "0.0.0.0"}),

@@ -1,29 +1,29 @@
-"""Puts the parts of one process together, and takes them apart again. The only place that knows them all."""
+"""Builds and runs one process: the platform's services, the capabilities of the registry, the HTTP application."""
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-import structlog
-
-from postroad import __version__
-from postroad.access.hook import load_hook
-from postroad.access.service import BUCKETS, Access, AccessOptions
-from postroad.governance.audit import audit_stream
-from postroad.governance.tenant_settings import AuditMode, TenantSettings
+from postroad import __version__, registry
+from postroad.access.capability import AccessCapability
+from postroad.access.identity_cache import IdentityCache
+from postroad.access.key_usage import KeyUsage
+from postroad.access.records import KEY_USES_BUCKET, KEYS_BUCKET, TENANTS_BUCKET, KeyRecord, TenantRecord
+from postroad.access.settings import AccessSettings
+from postroad.governance.audit import Audit
+from postroad.governance.settings import GovernanceSettings
+from postroad.governance.tenant_settings import SETTINGS_BUCKET, TenantSettingsRecord, TenantSettingsStore, default_settings
 from postroad.http.app import App, AppSettings
 from postroad.http.client_ip import networks
+from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route, Router
-from postroad.http.sse import HEARTBEAT_SECONDS
 from postroad.http.system_routes import Check, SystemRoutes
-from postroad.insights.capability import InsightsCapability
-from postroad.insights.store import insights_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
@@ -31,70 +31,49 @@ from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.jobs.archive import history_stream
-from postroad.jobs.capability import Jobs
-from postroad.kernel.clock import Clock, now_ms, rfc3339
+from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound
-from postroad.queues.capability import QueueOptions, QueuesCapability
-from postroad.queues.dead_letters import FAILURES_BUCKET
-from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
-from postroad.queues.rules import MessageLimits, QueueRecord
-from postroad.queues.throughput import Throughput
-from postroad.sessions.capability import SessionsCapability, SessionSettings
-from postroad.sessions.cleanup_requests import cleanup_stream
-from postroad.sessions.fanout_queue import queue_stream
-from postroad.sessions.rules import FanoutLimits
+from postroad.platform import Assembly, BackgroundJob, Platform, Role, Work
 from postroad.settings import Secret, Settings
-from postroad.stream_subscriptions.capability import StreamSubscriptions
-from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET
-from postroad.streams.capability import StreamOptions, StreamsCapability
-from postroad.streams.live_reads import LiveOptions
-from postroad.tasks.routes import TaskRoutes
 from postroad.tasks.rules import TaskRecord
-from postroad.tasks.service import TASKS_BUCKET, Runner, Tasks
-from postroad.telemetry.event_types import PLATFORM, WorkerStarted
-from postroad.telemetry.frames import frame_streams
+from postroad.tasks.service import TASKS_BUCKET, Tasks
 from postroad.telemetry.outbox import Outbox
-from postroad.telemetry.process_sampler import ProcessSampler
-from postroad.telemetry.routes import TelemetryRoutes
-from postroad.telemetry.storage_sampler import StorageSampler
+
+__all__ = [
+    "Node",
+    "Role",
+    "build",
+    "described_assembly",
+    "described_routes",
+    "prepare_engine",
+    "running_node",
+    "running_platform",
+]
 
 LEASES_BUCKET = "postroad_leases"
-_SWEEP_SECONDS = 300.0
-_DRAIN_SECONDS = 1.0
-
-log = structlog.get_logger("postroad")
-
-
-class Role(StrEnum):
-    """What a process does: `gateway` answers the API, `control` has the chores of which there is one, `delivery` sends out,
-    `background` does both."""
-
-    ALL = "all"
-    GATEWAY = "gateway"
-    CONTROL = "control"
-    DELIVERY = "delivery"
-    BACKGROUND = "background"
-
-    def includes(self, other: "Role") -> bool:
-        return self in (Role.ALL, other) or (self is Role.BACKGROUND and other in (Role.CONTROL, Role.DELIVERY))
+_LOAD_SECONDS = 30.0
+_FLUSH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """The engine as one process uses it."""
+class Node:
+    """A running process."""
 
-    connection: Connection
-    committers: Committers
-    backlog: WriteBufferLimit
+    app: App
+    platform: Platform
+    assembly: Assembly
+    routes: tuple[Route, ...]
+
+    @property
+    def access(self) -> AccessCapability:
+        return self.platform.use(AccessCapability)
 
 
 def connection_settings(settings: Settings, name: str) -> ConnectionSettings:
     if settings.nats_url is None:
-        raise PostroadError("POSTROAD_NATS_URL is not set: use `postroad up`, which runs a server of its own")
+        raise PostroadError("POSTROAD_NATS_URL is not set. Use `postroad up`, which runs an embedded server")
     return ConnectionSettings(
         urls=tuple(url.strip() for url in settings.nats_url.reveal().split(",")),
         name=name,
@@ -106,222 +85,176 @@ def connection_settings(settings: Settings, name: str) -> ConnectionSettings:
     )
 
 
-def engine_on(connection: Connection, settings: Settings) -> Engine:
-    backlog = WriteBufferLimit(settings.waiting_bytes_max)
-    policy = CommitPolicy(batch_from=settings.commit_batch_from, deadline_seconds=settings.engine_timeout)
-    return Engine(connection, Committers(connection, policy, backlog), backlog)
-
-
-@asynccontextmanager
-async def connected(settings: Settings, name: str) -> AsyncIterator[Engine]:
-    connection = Connection(connection_settings(settings, name))
-    await connection.open()
-    try:
-        yield engine_on(connection, settings)
-    finally:
-        await connection.close()
-
-
-async def prepare_engine(engine: Engine, settings: Settings) -> None:
-    """The streams and buckets that every installation has, made or brought up to date. Once, before the workers start."""
-    copies = settings.replica_count
-    specs = (audit_stream(copies, settings.audit_keep_days), queue_stream(copies), cleanup_stream(copies))
-    for spec in (*frame_streams(copies), *specs, insights_stream(copies), history_stream(copies)):
-        await ensure_stream(engine.connection, spec)
-    for name in (*BUCKETS, QUEUES_BUCKET, FAILURES_BUCKET, TASKS_BUCKET, LEASES_BUCKET, SUBSCRIPTIONS_BUCKET):
-        await Bucket(engine.connection, name, engine.committers).ensure(replicas=settings.replica_count)
-
-
-def access_of(engine: Engine, settings: Settings, clock: Clock = now_ms) -> Access:
-    initial = TenantSettings(
-        audit_mode=AuditMode(settings.audit_mode),
-        auto_create_queues=False,
-        visibility_timeout_ms=settings.visibility_timeout_ms,
-        receipt_ttl_max_ms=settings.receipt_ttl_max_ms,
-        idempotency_ttl_ms=settings.idempotency_ttl_ms,
-        pull_max=settings.pull_messages_max,
-        max_message_bytes=settings.message_bytes_max,
-        max_queues=settings.queues_per_tenant_max,
-        max_keys=settings.keys_per_tenant_max,
-    )
-    options = AccessOptions(
-        platform_keys(settings),
-        initial,
-        trust_seconds_max=settings.trust_seconds_max,
-        failures_burst=settings.auth_failures_burst,
-        failures_per_minute=settings.auth_failures_per_minute,
-        authorize=load_hook(settings.authorize) if settings.authorize else None,
-        keys_in_urls=settings.keys_in_urls,
-        is_open=settings.open,
-    )
-    return Access(engine.connection, engine.committers, clock, options)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One process, put together and running."""
-
-    app: App
-    access: Access
-    engine: Engine
-    routes: tuple[Route, ...]
-
-
 def platform_keys(settings: Settings) -> tuple[str, ...]:
     if settings.platform_key is None:
         raise PostroadError(
-            "POSTROAD_PLATFORM_KEY is not set: all processes of an installation share one, `postroad up` makes it"
+            "POSTROAD_PLATFORM_KEY is not set. All processes of an installation share one; `postroad up` generates it"
         )
     return tuple(key.strip() for key in settings.platform_key.reveal().split(","))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What a process is made of, before anything runs."""
+def build_platform(settings: Settings, role: Role, connection: Connection, clock: Clock = now_ms) -> Platform:
+    policy = CommitPolicy(batch_from=settings.commit_batch_min_pending, deadline_seconds=settings.engine_timeout)
+    committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max))
 
-    engine: Engine
-    access: Access
-    tables: tuple[ReplicatedTable[Any], ...]  # what every process follows
-    rates: Throughput
-    outbox: Outbox
-    traffic: UsageCounters
-    outbound: Outbound
-    routes: tuple[Route, ...]
-    chores: Callable[[], Coroutine[None, None, None]]
-    deliver: Callable[[], Coroutine[None, None, None]]
-    wake: Callable[[], Coroutine[None, None, None]]
+    def bucket(name: str) -> Bucket:
+        return Bucket(connection, name, committers)
 
-
-def build(settings: Settings, role: Role, connection: Connection, clock: Clock) -> _Parts:
-    engine = engine_on(connection, settings)
-    access = access_of(engine, settings, clock)
-    outbox, traffic = Outbox(engine.committers), UsageCounters()
-    task_table = ReplicatedTable(Bucket(connection, TASKS_BUCKET, engine.committers), TaskRecord)
-    tasks = Tasks(task_table, access.audit, clock)
-    options = QueueOptions(
-        replicas=settings.replica_count,
-        batch_max=settings.batch_messages_max,
-        wait_ms_max=settings.pull_wait_ms_max,
-        limits=MessageLimits(settings.message_headers_max, settings.message_headers_bytes_max),
+    audit = Audit(connection, committers, clock)
+    tenant_settings = TenantSettingsStore(
+        ReplicatedTable(bucket(SETTINGS_BUCKET), TenantSettingsRecord),
+        audit,
+        clock,
+        default_settings(settings.section(GovernanceSettings)),
+    )
+    identities = IdentityCache(
+        ReplicatedTable(bucket(TENANTS_BUCKET), TenantRecord),
+        ReplicatedTable(bucket(KEYS_BUCKET), KeyRecord),
+        KeyUsage(bucket(KEY_USES_BUCKET), clock),
+        clock,
+        trust_seconds_max=settings.section(AccessSettings).registry_max_age_refuse_seconds,
+    )
+    return Platform(
+        settings=settings,
+        role=role,
+        worker=f"{socket.gethostname()}-{os.getpid()}",
+        clock=clock,
+        connection=connection,
+        committers=committers,
+        usage=UsageCounters(),
+        audit=audit,
+        tenant_settings=tenant_settings,
+        identities=identities,
+        outbox=Outbox(committers, clock, lambda tenant: tenant_settings.of(tenant).audit_mode),
+        tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord), audit, clock),
+        outbound=Outbound(networks(settings.outbound_allow)),
         platform_keys=platform_keys(settings),
-        sample_seconds=settings.sample_seconds,
     )
-    queues = QueuesCapability(connection, engine.committers, access, tasks, outbox, clock, options)
-    streams = StreamsCapability(connection, engine.committers, outbox, traffic, clock, _stream_options(settings))
-    outbound = Outbound(networks(settings.outbound_allow))
-    subscriptions = StreamSubscriptions(
-        connection,
-        engine.committers,
-        streams.service,
-        outbound,
-        access.audit,
-        platform_keys(settings),
-        clock,
-        lambda request: request.base_url(settings.public_url),
-        is_served=access.directory.is_served,
-        has_localhost=settings.open,
+
+
+def build(platform: Platform) -> tuple[Assembly, tuple[Route, ...]]:
+    """Build every capability; return them, and the routes that this process serves."""
+    capabilities = tuple(platform.add(kind) for kind in registry.capabilities())
+    system = SystemRoutes(
+        __version__,
+        lambda: _readiness(platform, assembly),
+        platform.use(AccessCapability).authenticator,
+        platform.settings.metrics_dir,
     )
-    sessions = SessionsCapability(
-        connection,
-        engine.committers,
-        streams.service,
-        outbox,
-        traffic,
-        access.directory.tenant_ids,
-        clock,
-        _session_settings(settings),
-    )
-    jobs = Jobs(connection, clock, settings.data_dir / "jobs", settings.jobs_keep_days)
-    insights = InsightsCapability(connection, clock)
-    access.tenants.clean_with(
-        *(queues.delete_all, subscriptions.delete_all, streams.delete_all, access.secrets.delete_all, tasks.delete_all),
-        *(insights.delete_all, jobs.delete_all),
-    )
-    runner = Runner(task_table, clock, queues.task_handlers)
-    readiness = _readiness(settings, engine, access, queues.table, insights)
-    operations = SystemRoutes(__version__, readiness, access.gate, settings.metrics_dir)
-    routes = [*operations.table()]
-    if role.includes(Role.GATEWAY):
-        routes += [*access.routes(), *queues.routes(), *streams.routes(), *subscriptions.routes(), *sessions.routes()]
-        routes += [*jobs.table(), *TaskRoutes(tasks).table(), *TelemetryRoutes(connection).table(), *insights.routes()]
-    operations.describe(routes)
-    access.tokens.offer(routes)
-    sweeping = _sweeping(queues.definitions, streams, access)
-    storage = StorageSampler(connection, outbox, access.directory.tenant_ids, clock)
-    sampling = (queues.sampler.run, storage.run)
-    chores = _chores(access.tenants.clean_up, runner.run, jobs.lead, sweeping, insights.measure, *sampling)
-    return _Parts(
-        engine,
-        access,
-        (*access.tables, queues.table, task_table, *subscriptions.tables),
-        queues.rates,
-        outbox,
-        traffic,
-        outbound,
-        tuple(routes),
-        chores,
-        sessions.deliver,
-        subscriptions.deliver,
-    )
+    routes: list[Route] = [*system.table()]
+    if platform.role.includes(Role.GATEWAY):
+        routes += [route for capability in capabilities for route in capability.routes()]
+    assembly = Assembly(capabilities, ())
+    guarded = frozenset(kind.name for kind in assembly.resources)
+    assembly = Assembly(capabilities, tuple(_guarded(route, guarded) for route in routes))
+    system.describe(assembly.routes, parameter_schemas(assembly))
+    for capability in capabilities:
+        capability.assembled(assembly)
+    return assembly, assembly.routes
+
+
+def _guarded(route: Route, kinds: frozenset[str]) -> Route:
+    """The route with the parameters that a key's restrictions are checked against."""
+    return dataclasses.replace(route, guarded=tuple(name for name in route.parameters if name in kinds))
+
+
+def parameter_schemas(assembly: Assembly) -> dict[str, dict[str, object]]:
+    schemas = {kind.name: dict(kind.schema) for kind in assembly.resources}
+    for capability in assembly.capabilities:
+        schemas.update({name: dict(schema) for name, schema in capability.parameters.items()})
+    return schemas
+
+
+def described_assembly() -> Assembly:
+    """All capabilities and routes without a server, for descriptions of them."""
+    platform = build_platform(Settings.of(platform_key=Secret("x" * 32)), Role.ALL, Connection(ConnectionSettings(urls=())))
+    return build(platform)[0]
 
 
 def described_routes() -> tuple[Route, ...]:
-    """The whole route table without a server, for descriptions of it."""
-    settings = Settings(platform_key=Secret("x" * 32))
-    return build(settings, Role.ALL, Connection(ConnectionSettings(urls=())), now_ms).routes
+    return described_assembly().routes
+
+
+def openapi() -> dict[str, Any]:
+    """The OpenAPI document of all routes."""
+    assembly = described_assembly()
+    return openapi_document(assembly.routes, __version__, parameter_schemas(assembly))
+
+
+async def prepare_engine(platform: Platform) -> None:
+    """Create or update the streams and buckets of the installation. Once, before the workers start."""
+    kinds, replicas = registry.capabilities(), platform.settings.replica_count
+    for spec in [spec for kind in kinds for spec in kind.streams(platform.settings)]:
+        await ensure_stream(platform.connection, spec)
+    for name in (*(bucket for kind in kinds for bucket in kind.buckets), LEASES_BUCKET):
+        await platform.bucket(name).ensure(replicas=replicas)
+
+
+@asynccontextmanager
+async def running_platform(settings: Settings, name: str) -> AsyncIterator[Platform]:
+    """The platform's services on an open connection, without capabilities or background jobs."""
+    platform = build_platform(settings, Role.CONTROL, Connection(connection_settings(settings, name)))
+    await platform.connection.open()
+    try:
+        yield platform
+    finally:
+        await platform.outbound.close()
+        await platform.connection.close()
 
 
 @asynccontextmanager
 async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms) -> AsyncIterator[Node]:
-    """A process of this role, ready to serve. Background work that fails takes the process down: it is started again, clean."""
-    worker = f"{socket.gethostname()}-{os.getpid()}"
+    """A process of this role, ready to serve. A background job that fails ends the process; the supervisor restarts it."""
     connection = Connection(connection_settings(settings, f"postroad-{role}-{os.getpid()}"))
-    parts = build(settings, role, connection, clock)
-
-    def leading(what: str) -> Leadership:
-        return Leadership(Bucket(connection, LEASES_BUCKET, parts.engine.committers), what, worker)
-
+    platform = build_platform(settings, role, connection, clock)
+    assembly, routes = build(platform)
     await connection.open()
     try:
         async with asyncio.TaskGroup() as background:
-            tasks = [background.create_task(table.run()) for table in parts.tables]
+            tables = [table for capability in assembly.capabilities for table in capability.tables()]
+            tasks = [background.create_task(table.run()) for table in tables]
             tasks.append(background.create_task(connection.fail_when_ended()))
-            tasks.append(background.create_task(parts.access.uses.run()))
-            tasks.append(background.create_task(parts.rates.run()))
-            async with asyncio.timeout(30):
-                for table in parts.tables:
+            async with asyncio.timeout(_LOAD_SECONDS):
+                for table in tables:
                     await table.wait_loaded()
-            if role.includes(Role.CONTROL):
-                tasks.append(background.create_task(leading("control").run(parts.chores)))
-            if role.includes(Role.DELIVERY):
-                tasks.append(background.create_task(leading("delivery").run(parts.wake)))
-                tasks.append(background.create_task(parts.deliver()))
-            app = App(Router(parts.routes), parts.access.gate, _app_settings(settings), parts.traffic)
-            sampler = ProcessSampler(
-                parts.outbox,
-                parts.traffic,
-                clock,
-                worker=worker,
-                role=role.value,
-                tenants=parts.access.directory.tenant_ids,
-                open_requests=lambda: app.open_requests,
-                seconds=settings.sample_seconds,
-            )
-            tasks.append(background.create_task(sampler.run()))
-            parts.outbox.emit([_started(worker, role, clock)])
+            jobs = [job for capability in assembly.capabilities for job in capability.background_jobs()]
+            tasks += [background.create_task(work()) for work in _works(platform, jobs)]
+            app = App(Router(routes), platform.use(AccessCapability).authenticator, _app_settings(settings), platform.usage)
             try:
-                yield Node(app, parts.access, parts.engine, parts.routes)
+                yield Node(app, platform, assembly, routes)
             finally:
                 for task in tasks:
                     task.cancel()
-                sampler.tell()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_DRAIN_SECONDS):
-                        await parts.outbox.drain()
-                        await parts.access.uses.write()
+                    async with asyncio.timeout(_FLUSH_SECONDS):
+                        for capability in assembly.capabilities:
+                            await capability.flush()
     finally:
-        await parts.outbound.close()
+        await platform.outbound.close()
         await connection.close()
+
+
+def _works(platform: Platform, jobs: Sequence[BackgroundJob]) -> list[Work]:
+    """The jobs of this process's role; those for a leader only run together under one lease per role."""
+    mine = [job for job in jobs if job.role is None or platform.role.includes(job.role)]
+    works = [job.run for job in mine if not job.leader_only]
+    for role in Role:
+        led = [job.run for job in mine if job.leader_only and job.role is role]
+        if led:
+            works.append(_led(Leadership(platform.bucket(LEASES_BUCKET), role.value, platform.worker), led))
+    return works
+
+
+def _led(leadership: Leadership, works: Iterable[Work]) -> Work:
+    async def all_works() -> None:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work())
+
+    async def lead() -> None:
+        await leadership.run(all_works)
+
+    return lead
 
 
 def _app_settings(settings: Settings) -> AppSettings:
@@ -334,24 +267,20 @@ def _app_settings(settings: Settings) -> AppSettings:
     )
 
 
-def _readiness(
-    settings: Settings, engine: Engine, access: Access, queues: ReplicatedTable[QueueRecord], insights: InsightsCapability
-) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
-    async def checks() -> dict[str, Check]:
-        age = max(access.out_of_touch_seconds, queues.out_of_touch_seconds)
-        limit = settings.out_of_touch_seconds_max
-        reached = await _engine_check(engine.connection)
-        return {
-            "engine": reached,
-            "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
-            "pipeline": Check(True, await insights.watch.detail() if reached.ok else "unknown"),  # nothing here depends on it
-        }
-
+async def _readiness(platform: Platform, assembly: Assembly) -> dict[str, Check]:
+    age = max(table.out_of_touch_seconds for capability in assembly.capabilities for table in capability.tables())
+    limit = platform.settings.registry_max_age_unready_seconds
+    checks = {
+        "engine": await _engine_check(platform.connection),
+        "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
+    }
+    for capability in assembly.capabilities:
+        checks.update(await capability.readiness())
     return checks
 
 
 async def _engine_check(connection: Connection) -> Check:
-    """A real round trip to JetStream: a connection alone proves nothing."""
+    """A round trip to JetStream: an open connection alone proves nothing."""
     if not connection.is_up:
         return Check(False, "not connected")
     try:
@@ -359,61 +288,3 @@ async def _engine_check(connection: Connection) -> Check:
     except PostroadError as problem:
         return Check(False, problem.detail)
     return Check(True, "answers")
-
-
-def _chores(*works: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Coroutine[None, None, None]]:
-    """What one process of the installation does; all of it ends together."""
-
-    async def chores() -> None:
-        async with asyncio.TaskGroup() as all_of_it:
-            for work in works:
-                all_of_it.create_task(work())
-
-    return chores
-
-
-def _session_settings(settings: Settings) -> SessionSettings:
-    return SessionSettings(
-        ttl_seconds=settings.session_ttl_seconds,
-        limits=FanoutLimits(settings.fanout_queue_threshold, settings.fanout_inline_max, settings.fanout_queue),
-        complete_seconds=settings.fanout_complete_seconds,
-        clean_seconds=settings.session_clean_seconds,
-    )
-
-
-def _stream_options(settings: Settings) -> StreamOptions:
-    return StreamOptions(
-        replicas=settings.replica_count,
-        live=LiveOptions(settings.stream_long_poll_seconds, settings.stream_sse_seconds, HEARTBEAT_SECONDS),
-        public_url=settings.public_url,
-    )
-
-
-def _sweeping(
-    definitions: QueueLifecycle, streams: StreamsCapability, access: Access
-) -> Callable[[], Coroutine[None, None, None]]:
-    async def sweep() -> None:
-        while True:
-            try:
-                await access.secrets.relock()
-                swept = await definitions.sweep()
-                for tenant in access.directory.tenant_ids():
-                    await streams.end_expired(tenant)
-                if swept:
-                    log.info("streams_swept", count=swept)
-            except PostroadError as problem:
-                log.warning("sweep_failed", code=problem.code)
-            await asyncio.sleep(_SWEEP_SECONDS)
-
-    return sweep
-
-
-def _started(worker: str, role: Role, clock: Clock) -> WorkerStarted:
-    return WorkerStarted(
-        event_id=new_id(),
-        timestamp=rfc3339(clock()),
-        tenant=PLATFORM,
-        worker=worker,
-        role=role.value,
-        postroad_version=__version__,
-    )

@@ -70,7 +70,7 @@ async def entries_of(gateway: Gateway, tenant: str = ">") -> list[dict[str, Any]
     found: list[dict[str, Any]] = []
     following, is_end = 1, False
     while not is_end:
-        page = await stream_reader.read(gateway.node.engine.connection, AUDIT_STREAM, f"audit.{tenant}", following, 1000)
+        page = await stream_reader.read(gateway.node.platform.connection, AUDIT_STREAM, f"audit.{tenant}", following, 1000)
         found += [msgspec.json.decode(entry.payload) for entry in page.entries]
         following, is_end = page.next_sequence, page.is_end
     return found
@@ -80,7 +80,7 @@ async def raw_bucket(gateway: Gateway, bucket: str) -> bytes:
     """All that a bucket holds, as it is stored."""
     found, following, is_end = b"", 1, False
     while not is_end:
-        page = await stream_reader.read(gateway.node.engine.connection, f"KV_{bucket}", f"$KV.{bucket}.>", following, 1000)
+        page = await stream_reader.read(gateway.node.platform.connection, f"KV_{bucket}", f"$KV.{bucket}.>", following, 1000)
         found += b"".join(entry.subject.encode() + entry.payload + repr(entry.headers).encode() for entry in page.entries)
         following, is_end = page.next_sequence, page.is_end
     return found

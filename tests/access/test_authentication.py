@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from postroad.access.capability import AccessCapability
 from postroad.access.identity_cache import FIRST_TENANT
 from postroad.access.key_service import KeyService
 from postroad.access.keys import PLATFORM_PREFIX, new_key
-from postroad.access.service import Access
-from postroad.container import Engine, access_of, connected, prepare_engine
+from postroad.container import build, prepare_engine, running_platform
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.kernel.errors import EngineUnavailable, RegistryStale
 from postroad.kernel.identity import ALL_SCOPES
-from postroad.settings import Settings
+from postroad.platform import Platform
 from tests.access.control import KEYS, WHOAMI, becomes, new_key_by, status_of
 from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.servers import Cable, Server
@@ -25,18 +25,18 @@ from tests.waiting import eventually
 
 async def test_a_directory_that_never_followed_anything_lets_nobody_in(engine_url: str) -> None:
     settings = gateway_settings(engine_url)
-    async with connected(settings, "tests") as engine:
+    async with running_platform(settings, "tests") as platform:
         with pytest.raises(RegistryStale):
-            access_of(engine, settings).directory.check_in_touch()
+            platform.identities.check_in_touch()
 
 
 async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers_by_itself(own_server: Server) -> None:
-    settings = gateway_settings(own_server.url, out_of_touch_seconds_max=0.8, trust_seconds_max=2.0)
+    settings = gateway_settings(own_server.url, registry_max_age_unready_seconds=0.8, registry_max_age_refuse_seconds=2.0)
     async with running_gateway(settings) as gateway:
         tenant = await gateway.tenant()
         assert await status_of(tenant.client) == 200
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.connection.is_up)
+        await eventually(lambda: not gateway.node.platform.connection.is_up)
 
         async def registry_is_old() -> bool:
             answer = await gateway.nobody.get("/readyz")
@@ -44,15 +44,15 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
 
         await eventually(registry_is_old, 4)
         assert await status_of(tenant.client) == 200, "it still trusts what it knows, but says that it is not ready"
-        gateway.node.access.directory.check_in_touch()
+        gateway.node.platform.identities.check_in_touch()
 
         await becomes(503, tenant.client, seconds=4)
-        problem = (await tenant.client.get(WHOAMI)).problem(503, "out-of-touch")
+        problem = (await tenant.client.get(WHOAMI)).problem(503, "registry-stale")
         assert problem["retryable"] is True
         assert int((await tenant.client.get(WHOAMI)).headers["retry-after"]) > 0
         with pytest.raises(RegistryStale):
-            gateway.node.access.directory.check_in_touch()
-        (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "out-of-touch")
+            gateway.node.platform.identities.check_in_touch()
+        (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "registry-stale")
         assert await status_of(gateway.nobody, "/healthz") == 200
 
         own_server.start()
@@ -66,7 +66,7 @@ async def test_what_was_revoked_while_it_was_out_of_touch_is_refused_when_it_is_
     """The line went deaf: the connection stands, but nothing comes through it."""
     tenant = await gateway.tenant()
     text, record = await new_key_by(tenant.client)
-    async with running_gateway(gateway_settings(cable.url, trust_seconds_max=1.0)) as far:
+    async with running_gateway(gateway_settings(cable.url, registry_max_age_refuse_seconds=1.0)) as far:
         assert await status_of(far.with_key(text)) == 200
         cable.is_deaf = True
         assert (await tenant.client.delete(f"{KEYS}/{record['id']}")).status == 204
@@ -80,31 +80,31 @@ async def test_what_was_revoked_while_it_was_out_of_touch_is_refused_when_it_is_
 
 
 @asynccontextmanager
-async def fresh_engine(server: Server) -> AsyncIterator[tuple[Engine, Settings]]:
-    settings = gateway_settings(server.url)
-    async with connected(settings, "tests") as engine:
-        await prepare_engine(engine, settings)
-        yield engine, settings
+async def fresh_engine(server: Server) -> AsyncIterator[Platform]:
+    async with running_platform(gateway_settings(server.url), "tests") as platform:
+        await prepare_engine(platform)
+        build(platform)
+        yield platform
 
 
-async def check_first(access: Access, tenant_key: str, admin_key: str) -> None:
-    caller = await access.directory.caller_by_key(tenant_key, None)
+async def check_first(platform: Platform, tenant_key: str, admin_key: str) -> None:
+    caller = await platform.identities.caller_by_key(tenant_key, None)
     assert caller is not None
     assert (caller.tenant, caller.scopes, caller.is_platform) == (FIRST_TENANT, frozenset(ALL_SCOPES), False)
-    admin = await access.directory.caller_by_key(admin_key, None)
+    admin = await platform.identities.caller_by_key(admin_key, None)
     assert admin is not None and admin.is_platform and admin.tenant == FIRST_TENANT
 
 
 async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_platform_key(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
-    async with fresh_engine(own_server) as (engine, settings):
-        access = access_of(engine, settings)
+    async with fresh_engine(own_server) as platform:
+        access = platform.use(AccessCapability)
         assert await access.tenants.make_first(**keys) is True
-        await check_first(access, **keys)
-        assert access.tenant_settings.of(FIRST_TENANT).auto_create_queues
+        await check_first(platform, **keys)
+        assert platform.tenant_settings.of(FIRST_TENANT).auto_create_queues
         another = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
-        assert await access_of(engine, settings).tenants.make_first(**another) is False
-        assert await access.directory.caller_by_key(another["admin_key"], None) is None
+        assert await access.tenants.make_first(**another) is False
+        assert await platform.identities.caller_by_key(another["admin_key"], None) is None
 
 
 @pytest.mark.parametrize("after", range(4))
@@ -125,23 +125,24 @@ async def test_a_first_start_that_was_interrupted_is_done_again(
 
         return wrapped
 
-    async with fresh_engine(own_server) as (engine, settings):
-        access = access_of(engine, settings)
+    async with fresh_engine(own_server) as platform:
+        access = platform.use(AccessCapability)
         with monkeypatch.context() as broken:
             broken.setattr(KeyService, "add", counted(KeyService.add))
             broken.setattr(TenantSettingsStore, "set_up", counted(TenantSettingsStore.set_up))
             broken.setattr(access.tenants._table, "create", counted(access.tenants._table.create))
             with pytest.raises(EngineUnavailable):
                 await access.tenants.make_first(**keys)
-        again = access_of(engine, settings)
-        assert await again.directory.tenant(FIRST_TENANT) is None
-        assert await again.tenants.make_first(**keys) is True
+    async with fresh_engine(own_server) as again:
+        assert await again.identities.tenant(FIRST_TENANT) is None
+        assert await again.use(AccessCapability).tenants.make_first(**keys) is True
         await check_first(again, **keys)
         assert again.tenant_settings.of(FIRST_TENANT).auto_create_queues
 
 
 async def test_many_first_starts_at_once_agree_on_one_tenant(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
-    async with fresh_engine(own_server) as (engine, settings):
-        await asyncio.gather(*[access_of(engine, settings).tenants.make_first(**keys) for _ in range(5)])
-        await check_first(access_of(engine, settings), **keys)
+    async with AsyncExitStack() as stack:
+        platforms = [await stack.enter_async_context(fresh_engine(own_server)) for _ in range(5)]
+        await asyncio.gather(*[one.use(AccessCapability).tenants.make_first(**keys) for one in platforms])
+        await check_first(platforms[0], **keys)

@@ -321,7 +321,7 @@ async def test_a_jwt_lives_no_longer_than_its_secret(gateway: Gateway, tenant: T
 
 async def test_a_tenant_has_five_secrets_at_most(tenant: Tenant) -> None:
     ids = [await add_secret(tenant, f"{number} {SECRET}") for number in range(5)]
-    (await tenant.client.post(SECRETS, {"name": "sixth"})).problem(409, "not-allowed-now")
+    (await tenant.client.post(SECRETS, {"name": "sixth"})).problem(409, "precondition-failed")
     await tenant.client.delete(f"{SECRETS}/{ids[0]}")
     await add_secret(tenant)
 

@@ -141,7 +141,7 @@ async def test_when_a_key_was_last_used_is_shown_and_reaches_the_other_gateways(
     assert await status_of(gateway.with_key(text)) == 200
     used = (await tenant.client.get(f"{KEYS}/{record['id']}")).ok()["lastUsedAt"]
     assert used >= record["createdAt"]
-    await gateway.node.access.uses.write()
+    await gateway.node.platform.identities.uses.write()
     elsewhere = second_gateway.seen_by(tenant).client
     assert (await elsewhere.get(f"{KEYS}/{record['id']}")).ok()["lastUsedAt"] == used
     assert {key["id"]: key["lastUsedAt"] for key in await listed(elsewhere)}[record["id"]] == used
@@ -188,8 +188,8 @@ async def test_a_key_is_good_until_it_expires(gateway: Gateway, tenant: Tenant, 
 
 async def test_a_key_cannot_disable_or_delete_itself(tenant: Tenant) -> None:
     mine = f"{KEYS}/{tenant.record.id}"
-    (await patch(tenant.client, mine, enabled=False)).problem(409, "not-allowed-now")
-    (await tenant.client.delete(mine)).problem(409, "not-allowed-now")
+    (await patch(tenant.client, mine, enabled=False)).problem(409, "precondition-failed")
+    (await tenant.client.delete(mine)).problem(409, "precondition-failed")
     assert (await patch(tenant.client, mine, name="still me")).ok()["name"] == "still me"
 
 
@@ -228,7 +228,7 @@ async def test_no_more_than_four_texts_of_a_key_are_good_at_a_time(gateway: Gate
     first, record = await new_key_by(tenant.client)
     rotate = f"{KEYS}/{record['id']}/rotate"
     texts = [first] + [(await tenant.client.post(rotate, {})).ok()["key"] for _ in range(3)]
-    (await tenant.client.post(rotate, {})).problem(409, "not-allowed-now")
+    (await tenant.client.post(rotate, {})).problem(409, "precondition-failed")
     assert [await status_of(gateway.with_key(text)) for text in texts] == [200] * 4
     clock.ahead_ms = DAY_MS + 1
     (await tenant.client.post(rotate, {})).ok()

@@ -109,7 +109,7 @@ def test_the_secret_part_has_no_other_characters_either() -> None:
 async def test_a_forged_key_does_not_reach_the_engine(gateway: Gateway, key_id: str) -> None:
     """One such request used to cost the gateway its connection to the engine."""
     lost: list[str] = []
-    connection = gateway.node.engine.connection._nc
+    connection = gateway.node.platform.connection._nc
     before = connection._disconnected_cb
 
     async def disconnected() -> None:

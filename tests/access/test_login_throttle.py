@@ -137,7 +137,7 @@ async def test_an_address_is_the_one_that_a_trusted_proxy_saw(braked: Gateway) -
 async def test_an_unknown_key_is_not_looked_up_for_who_is_braked(braked: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         await guess(braked, "192.0.2.5")
-    table = braked.node.access.directory._keys
+    table = braked.node.platform.identities.keys
     asked: list[str] = []
     fetch = table.fetch
 

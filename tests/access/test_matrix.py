@@ -247,8 +247,11 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
 def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
     """As the gateway would make it if it had a resource of this name."""
     access = gateway.node.access
-    tokens = Tokens(access.directory, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms)
-    tokens.offer([Route("GET", "/elsewhere", access._routes[0].whoami, Scope.READ, "", "", resource="elsewhere")])
+    tokens = Tokens(
+        gateway.node.platform.identities, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms
+    )
+    whoami = next(route.handler for route in gateway.node.routes if route.path == "/v1/whoami")
+    tokens.offer([Route("GET", "/elsewhere", whoami, Scope.READ, "", "", resource="elsewhere")], ())
     caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES))
     return tokens.mint(caller, NewToken(resource="elsewhere"))[0]
 

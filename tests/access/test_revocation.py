@@ -79,8 +79,8 @@ async def test_a_waiting_poll_ends_on_every_gateway(
     polls = [
         asyncio.ensure_future(one.with_key(text).post(f"{queue}/pull", {"waitMs": 10_000})) for one in (gateway, second_gateway)
     ]
-    await eventually(lambda: record["id"] in gateway.node.access.directory._watched)
-    await eventually(lambda: record["id"] in second_gateway.node.access.directory._watched)
+    await eventually(lambda: record["id"] in gateway.node.platform.identities._watched)
+    await eventually(lambda: record["id"] in second_gateway.node.platform.identities._watched)
     assert (await revoke(gateway, tenant, record["id"])).status < 300
     async with asyncio.timeout(AT_ONCE):
         for answer in await asyncio.gather(*polls):
@@ -161,7 +161,7 @@ async def test_a_stream_of_a_platform_key_ends_with_the_tenant_and_with_the_key(
 
 
 async def test_nothing_is_left_of_those_who_went_away(gateway: Gateway, tenant: Tenant) -> None:
-    watched = gateway.node.access.directory._watched
+    watched = gateway.node.platform.identities._watched
     async with following(tenant.client):
         await eventually(lambda: len(watched.get(tenant.record.id, ())) == 1)
     await eventually(lambda: tenant.record.id not in watched)
@@ -171,10 +171,10 @@ async def test_nothing_is_left_of_those_who_went_away(gateway: Gateway, tenant: 
 
 
 async def test_a_watch_of_a_key_that_was_revoked_meanwhile_has_ended_already(gateway: Gateway, tenant: Tenant) -> None:
-    directory = gateway.node.access.directory
+    directory = gateway.node.platform.identities
     caller = await directory.caller_by_key(tenant.key, None)
     assert caller is not None
-    await gateway.node.access.keyring.remove(tenant.record.id)
+    await gateway.node.access.keys.remove(tenant.record.id)
     watch = directory.watch(caller)
     assert watch.ended.done()
     watch.close()
@@ -183,7 +183,7 @@ async def test_a_watch_of_a_key_that_was_revoked_meanwhile_has_ended_already(gat
 async def test_a_watch_of_a_jwt_ends_when_its_secret_is_deleted(gateway: Gateway, tenant: Tenant) -> None:
     made = (await tenant.client.post("/api/control/jwt-secrets", {"name": "s"})).ok(201)
     caller = Caller(tenant.id, f"jwt:{made['record']['id']}", frozenset({Scope.READ}), credential=Credential.JWT)
-    watch = gateway.node.access.directory.watch(caller)
+    watch = gateway.node.platform.identities.watch(caller)
     assert not watch.ended.done()
     await tenant.client.delete(f"/api/control/jwt-secrets/{made['record']['id']}")
     await asyncio.wait_for(watch.ended, AT_ONCE)
@@ -192,7 +192,7 @@ async def test_a_watch_of_a_jwt_ends_when_its_secret_is_deleted(gateway: Gateway
 
 async def test_a_caller_who_stays_for_longer_than_a_timer_lasts_is_watched_all_the_same(gateway: Gateway) -> None:
     caller = Caller("t", "nobody", frozenset(ALL_SCOPES), credential=Credential.HOOK, expires_at_ms=2**60)
-    watch = gateway.node.access.directory.watch(caller)
+    watch = gateway.node.platform.identities.watch(caller)
     assert not watch.ended.done()
     watch.close()
 
@@ -200,8 +200,8 @@ async def test_a_caller_who_stays_for_longer_than_a_timer_lasts_is_watched_all_t
 async def test_a_key_that_is_revoked_while_its_tenant_is_looked_up_is_not_remembered(
     gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, keyring = gateway.node.access.directory, gateway.node.access.keyring
-    fetch = directory._tenants.fetch
+    directory, keyring = gateway.node.platform.identities, gateway.node.access.keys
+    fetch = directory.tenants.fetch
     record = tenant.record
 
     async def fetch_slowly(name: str) -> object:
@@ -209,7 +209,7 @@ async def test_a_key_that_is_revoked_while_its_tenant_is_looked_up_is_not_rememb
         await keyring._table.update(record.id, disabled, keyring._table.revision(record.id))
         return await fetch(name)
 
-    monkeypatch.setattr(directory._tenants, "fetch", fetch_slowly)
+    monkeypatch.setattr(directory.tenants, "fetch", fetch_slowly)
     await directory.caller_by_key(tenant.key, None)  # let in or not: it began before
     monkeypatch.undo()
     assert await directory.caller_by_key(tenant.key, None) is None
@@ -218,15 +218,15 @@ async def test_a_key_that_is_revoked_while_its_tenant_is_looked_up_is_not_rememb
 async def test_a_key_that_the_engine_does_not_know_is_not_asked_for_again_and_again(
     gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = gateway.node.access.directory
+    directory = gateway.node.platform.identities
     asked: list[str] = []
-    fetch = directory._keys.fetch
+    fetch = directory.keys.fetch
 
     async def count(key_id: str) -> object:
         asked.append(key_id)
         return await fetch(key_id)
 
-    monkeypatch.setattr(directory._keys, "fetch", count)
+    monkeypatch.setattr(directory.keys, "fetch", count)
     unknown = new_key()
     for _ in range(5):
         assert await directory.caller_by_key(unknown, None) is None

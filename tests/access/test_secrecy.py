@@ -5,8 +5,8 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from postroad.access.capability import AccessCapability
 from postroad.access.keys import key_hash
-from postroad.access.service import BUCKETS
 from tests.access.control import (
     AUDIT,
     CLAIM,
@@ -89,7 +89,7 @@ async def test_credentials_are_shown_once_and_never_again(engine_url: str) -> No
             everything = Everything(gateway)
             await everything.make()
             audit = await entries_of(gateway)
-            stored = [await raw_bucket(gateway, bucket) for bucket in BUCKETS]
+            stored = [await raw_bucket(gateway, bucket) for bucket in AccessCapability.buckets]
     hidden = traces(everything.texts)
     assert len(logs) > 50 and len(audit) > 5
     for trace in hidden:

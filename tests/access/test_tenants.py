@@ -109,15 +109,15 @@ async def test_a_change_leaves_what_it_does_not_name(gateway: Gateway, tenant: T
 
 
 async def test_the_first_tenant_can_neither_be_disabled_nor_deleted(gateway: Gateway) -> None:
-    (await patch(gateway.admin, f"{TENANTS}/default", enabled=False)).problem(409, "not-allowed-now")
-    (await gateway.admin.delete(f"{TENANTS}/default")).problem(409, "not-allowed-now")
+    (await patch(gateway.admin, f"{TENANTS}/default", enabled=False)).problem(409, "precondition-failed")
+    (await gateway.admin.delete(f"{TENANTS}/default")).problem(409, "precondition-failed")
     assert (await gateway.admin.get(f"{TENANTS}/default")).ok()["state"] == "ready"
 
 
 async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
     gateway: Gateway, second_gateway: Gateway, control: Gateway, tenant: Tenant
 ) -> None:
-    engine = gateway.node.engine
+    engine = gateway.node.platform
     queues = ["orders", "in.voices"]
     for name in queues:
         await tenant.publish(await tenant.queue(name), 1)
@@ -164,7 +164,7 @@ async def test_a_tenant_that_is_being_deleted_cannot_be_changed(
     monkeypatch.setattr(Tenants, "_clean", wait)
     await gateway.admin.delete(f"{TENANTS}/{tenant.id}")
     path = f"{TENANTS}/{tenant.id}"
-    (await patch(gateway.admin, path, enabled=True)).problem(409, "not-allowed-now")
+    (await patch(gateway.admin, path, enabled=True)).problem(409, "precondition-failed")
     assert (await gateway.admin.delete(path)).ok(202)["state"] == "deleting"
     (await tenant.client.get(WHOAMI)).problem(403, "tenant-disabled")
     (await gateway.admin.post(TENANTS, {"id": tenant.id})).problem(409, "already-exists")

@@ -6,7 +6,8 @@ import pytest
 
 from postroad.access.tokens import TOKEN_PREFIX, NewToken, Tokens
 from postroad.crypto.signing import Signer
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.errors import BodyInvalid, Forbidden
 from postroad.kernel.identity import Caller, Scope
@@ -211,8 +212,11 @@ def tokens(gateway: Gateway) -> Tokens:
         raise NotImplementedError
 
     access = gateway.node.access
-    made = Tokens(access.directory, Signer((PLATFORM_KEY,), "stream token"), access.tokens._uses, gateway.clock)
-    made.offer([Route("GET", "/v1/streams/{stream}", handler, Scope.READ, "", "", resource="stream:{stream}")])
+    made = Tokens(gateway.node.platform.identities, Signer((PLATFORM_KEY,), "stream token"), access.tokens._uses, gateway.clock)
+    made.offer(
+        [Route("GET", "/v1/streams/{stream}", handler, Scope.READ, "", "", resource="stream:{stream}")],
+        gateway.node.assembly.resources,
+    )
     return made
 
 

@@ -41,7 +41,7 @@ async def own(whole: Gateway) -> Tenant:
 
 @pytest.fixture
 def link(whole: Gateway) -> Connection:
-    return whole.node.engine.connection
+    return whole.node.platform.connection
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_what_goes_wrong_has_a_sentence_and_a_code(shell: Shell, words: tuple[st
         ("rate-limited", 5),
         ("invite-ended", 4),
         ("already-exists", 1),
-        ("not-allowed-now", 1),
+        ("precondition-failed", 1),
         ("engine-unavailable", 5),
         ("internal", 1),
     ],

@@ -19,7 +19,7 @@ BETWEEN = {"since": SINCE, "until": UNTIL}
 
 
 async def test_rows_of_every_page_come_one_after_the_other(sdk: Sdk, tenant: Tenant) -> None:
-    link = tenant.gateway.node.engine.connection
+    link = tenant.gateway.node.platform.connection
     rows = [results.latency(AT + hour * HOUR, queue) for hour in range(4) for queue in ("a", "b")]
     await publish(link, tenant.id, "latency", "20261116", "hour", rows)
     found = await sdk("insights.latency", **BETWEEN, page_size=3)
@@ -36,7 +36,7 @@ async def test_rows_of_every_page_come_one_after_the_other(sdk: Sdk, tenant: Ten
 
 
 async def test_each_report_has_its_rows(sdk: Sdk, tenant: Tenant) -> None:
-    link = tenant.gateway.node.engine.connection
+    link = tenant.gateway.node.platform.connection
 
     async def store(report: str, row: dict[str, object]) -> None:
         await publish(link, tenant.id, report, "20261116", "day", [row])
@@ -65,7 +65,7 @@ async def test_each_report_has_its_rows(sdk: Sdk, tenant: Tenant) -> None:
 
 async def test_health_is_the_worst_first(sdk: Sdk, tenant: Tenant) -> None:
     rows = [results.health("a"), results.health("b", "unhealthy", problems=["old"]), results.health("c", "unknown")]
-    await publish(tenant.gateway.node.engine.connection, tenant.id, "health", "now", "all", rows, batch="x-7")
+    await publish(tenant.gateway.node.platform.connection, tenant.id, "health", "now", "all", rows, batch="x-7")
     found = await sdk("insights.health", page_size=1)
     assert [(row.queue, row.status, row.problems) for row in found] == [
         ("b", "unhealthy", ["old"]),
@@ -95,7 +95,7 @@ async def test_a_key_kept_to_some_queues_has_no_report_of_the_whole(kind: str, t
 
 
 async def test_the_platform_sees_the_pipeline(platform: Sdk, sdk: Sdk, gateway: Gateway) -> None:
-    link = gateway.node.engine.connection
+    link = gateway.node.platform.connection
     await results.tell_of_pipeline(link, now_ms() - MINUTE, [{"stream": "AUDIT", "sequence": 0, "lastSequence": 0, "lag": 0}])
     found = await platform("pipeline.status")
     assert isinstance(found, PipelineStatus)

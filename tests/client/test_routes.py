@@ -207,13 +207,13 @@ def test_a_filter_has_the_routes_fields(name: str) -> None:
 @each_method
 def test_what_comes_back_is_what_the_route_says(name: str) -> None:
     for call, _ in calls_of(name):
-        answer = route_of(call).answer
-        if call.answer is None:
+        answer = route_of(call).response
+        if call.response is None:
             assert answer is None
             continue
         kinds = [kind for kind in getattr(answer, "__args__", (answer,)) if isinstance(kind, type)]
         if all(issubclass(kind, msgspec.Struct) for kind in kinds):
-            assert encoded_names(call.answer) <= {field for kind in kinds for field in encoded_names(kind)}
+            assert encoded_names(call.response) <= {field for kind in kinds for field in encoded_names(kind)}
 
 
 # A stream's creation says all that it shall be, so twice is the same as once; a subscription's, too. So is closing, unless

@@ -96,7 +96,7 @@ def test_it_ends_with_the_last_answer_when_the_deadline_is_near() -> None:
     [
         (answer(503, "overloaded"), True),  # it says that nothing was done
         (answer(429, "rate-limited", **{"retry-after": "2"}), True),
-        (answer(503, "out-of-touch"), True),
+        (answer(503, "registry-stale"), True),
         (answer(503, "engine-unavailable"), False),  # it does not know
         (httpx.ReadTimeout("lost"), False),
         (httpx.ConnectError("refused"), True),  # it never arrived

@@ -22,14 +22,14 @@ from postroad.access.records import KeyRecord, SecretRecord, TenantRecord
 from postroad.access.tokens import NewToken, Tokens
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.http.messages import Request
+from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.rules import Grain, Place, Span, cursor_place, cursor_text, is_begun, parts
 from postroad.kernel.errors import InvalidParameter, InvalidRequest, MalformedJson, StreamNotFound
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
+from postroad.kernel.matching import pattern
 from postroad.kernel.names import escape, queue_name, stream_id, tenant_id, unescape
-from postroad.kernel.patterns import pattern
 from postroad.pipeline.frame_parser import MESSAGE, Message, lines_of, lines_schema, read
 from postroad.queues.rules import Receipt, decode_dead, decode_failure, decode_marker, decode_message
 from postroad.sessions.rules import session_id, source_name
@@ -177,7 +177,7 @@ async def _nothing(_request: Request) -> Any: ...
 
 def _tokens() -> Tokens:
     tokens = Tokens(cast(Any, TwoTenants()), Signer(PLATFORM_KEYS, "stream-token"), cast(Any, None), lambda: NOW_MS)
-    tokens.offer([Route("GET", "/v1/stream/{stream}", _nothing, Scope.READ, "", "", resource="stream/{stream}")])
+    tokens.offer([Route("GET", "/v1/stream/{stream}", _nothing, Scope.READ, "", "", resource="stream/{stream}")], ())
     return tokens
 
 

@@ -188,7 +188,7 @@ async def test_an_append_is_as_large_as_a_message_of_the_engine(tenant: Tenant) 
 async def test_a_sixth_jwt_secret_is_refused(tenant: Tenant) -> None:
     for _ in range(5):
         (await secret().by(tenant)).ok(201)
-    (await secret().by(tenant)).problem(409, "not-allowed-now")
+    (await secret().by(tenant)).problem(409, "precondition-failed")
 
 
 # JSON

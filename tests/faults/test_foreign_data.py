@@ -8,7 +8,7 @@ from tests.gateway import Gateway, Tenant
 
 
 async def stored(gateway: Gateway, stream: str, subject: str, payload: bytes, headers: str = "") -> None:
-    await gateway.node.engine.committers.of(stream).append(PendingMessage(subject, payload, new_id(), headers))
+    await gateway.node.platform.committers.of(stream).append(PendingMessage(subject, payload, new_id(), headers))
 
 
 _ID = b"01890000-0000-7000-8000-000000000001"

@@ -13,8 +13,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from postroad.kernel.event import Event
 from postroad.settings import Settings
-from postroad.telemetry.event_types import Event
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]

@@ -1,5 +1,5 @@
-"""Fan-out to many sessions through kill -9 of gateways, of the background process and of the engine: who subscribes has every message
-that was acknowledged, once and in the order of its source.
+"""Fan-out to many sessions through kill -9 of gateways, the background process and the engine: every subscriber gets every
+acknowledged message once, in the order of its source.
 
 `SESSIONS=5000 pytest tests/faults/test_sessions.py --timeout 900` is the long run.
 """

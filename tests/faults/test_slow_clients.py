@@ -20,7 +20,7 @@ from tests.waiting import eventually
 QUEUE = "/v1/queues/slow"
 LARGE = 7 * 1024 * 1024
 IDLE = int(os.environ.get("IDLE_CONNECTIONS", "1000"))
-SHORT = {"POSTROAD_HEAD_SECONDS_MAX": "1", "POSTROAD_BODY_SECONDS_MAX": "1", "POSTROAD_UNREAD_SECONDS_MAX": "1"}
+SHORT = {"POSTROAD_HEADER_SECONDS_MAX": "1", "POSTROAD_BODY_SECONDS_MAX": "1", "POSTROAD_WRITE_TIMEOUT_SECONDS": "1"}
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ async def test_what_a_slow_disk_acknowledged_survives_the_engines_death(gateway:
         assert {answer.status for answer in await asyncio.gather(*appends)} == {204}
         own_server.kill()
     own_server.start()
-    await eventually(lambda: gateway.node.engine.connection.is_up)
+    await eventually(lambda: gateway.node.platform.connection.is_up)
     assert await all_of(tenant, queue, 100) == list(range(100))
     read = await tenant.client.call("GET", "/v1/stream/log?offset=-1")
     assert sorted(read.body.split()) == [b"%03d" % number for number in range(30)]

@@ -175,7 +175,7 @@ async def test_a_change_that_fails_has_a_second_entry(gateway: Gateway, tenant: 
     async def fail(*_: object) -> None:
         raise EngineRefused("pulled out")
 
-    monkeypatch.setattr(gateway.node.access.keyring._table, "create", fail)
+    monkeypatch.setattr(gateway.node.access.keys._table, "create", fail)
     (await named(tenant.client, "r-9").post(KEYS, {"name": "x"})).problem(502, "engine-refused")
     monkeypatch.undo()
     first, second = await entries_of(gateway, tenant.id)
@@ -191,7 +191,7 @@ async def test_no_change_is_made_that_cannot_be_put_on_record(
     async def fail(*_: object, **__: object) -> None:
         raise EngineRefused("no audit today")
 
-    monkeypatch.setattr(gateway.node.access.audit, "record", fail)
+    monkeypatch.setattr(gateway.node.platform.audit, "record", fail)
     assert (await tenant.client.post(KEYS, {"name": "x"})).status == 502
     assert (await tenant.client.put("/v1/queues/q")).status == 502
     monkeypatch.undo()
@@ -294,7 +294,7 @@ async def test_only_an_admin_reads_the_audit_log(tenant: Tenant) -> None:
 
 async def write_entries(gateway: Gateway, tenant: str, numbers: range) -> None:
     """As if that many changes had been made."""
-    committer = gateway.node.engine.committers.of(AUDIT_STREAM)
+    committer = gateway.node.platform.committers.of(AUDIT_STREAM)
     at = rfc3339(gateway.clock())
 
     def draft(number: int) -> PendingMessage:
@@ -331,7 +331,7 @@ async def test_a_tenants_few_entries_are_found_among_many_of_others_and_its_many
 
 
 async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -> None:
-    connection = gateway.node.engine.connection
+    connection = gateway.node.platform.connection
     info = await stream_info(connection, AUDIT_STREAM)
     assert info is not None
     with pytest.raises(EngineRefused):
@@ -347,15 +347,15 @@ async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -
 
 async def test_an_installation_may_have_its_old_entries_dropped(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url, audit_keep_days=30)) as gateway:
-        info = await stream_info(gateway.node.engine.connection, AUDIT_STREAM)
+        info = await stream_info(gateway.node.platform.connection, AUDIT_STREAM)
         assert info is not None and info.config["max_age"] == 30 * 86_400 * 10**9
-        await delete_stream(gateway.node.engine.connection, AUDIT_STREAM)
+        await delete_stream(gateway.node.platform.connection, AUDIT_STREAM)
         assert (await gateway.admin.get(AUDIT)).ok()["entries"] == []
 
 
 async def test_what_is_called_like_a_secret_is_masked_whoever_forgot_to_leave_it_out(gateway: Gateway, tenant: Tenant) -> None:
     leaky = {"name": "n", "secret": "s3cret", "Key": "s3cret", "locked": "s3cret", "hashes": ["s3cret"], "token": ""}
-    await gateway.node.access.audit.record(actor_of(tenant), "test", "t", before=leaky, after=leaky)
+    await gateway.node.platform.audit.record(actor_of(tenant), "test", "t", before=leaky, after=leaky)
     entry = await last_of(gateway, tenant.id)
     assert "s3cret" not in str(entry)
     assert entry["after"]["name"] == "n" and entry["after"]["secret"] == "***"

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, Response, RevocationWatch
+from postroad.http.request import Request, RevocationWatch
+from postroad.http.response import Response
 from postroad.http.routing import Handler, Route, Router
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller
@@ -41,7 +42,7 @@ def route(path: str, handler: Handler, method: str = "GET", **more: Any) -> Rout
     return Route(method, path, handler, None, "A test's", "Tests", **more)
 
 
-NOTES = route("/notes", note_length, "POST", body=Note, answer=NoteLength)
+NOTES = route("/notes", note_length, "POST", body=Note, response=NoteLength)
 
 
 def small_app(*routes: Route, **settings: Any) -> App:

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from postroad.access.key_service import record_of
 from postroad.access.keys import new_key
 from postroad.container import described_routes
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.logs import _mask
@@ -156,7 +157,7 @@ async def test_a_body_that_does_not_come_in_time_is_given_up(sent: bytes) -> Non
         answer = await connection.answer(2)
         assert (answer.status, answer.json["code"], answer.json["retryable"]) == (408, "body-timeout", True)
         assert await connection.is_closed()
-        await eventually(lambda: app._open == 0)
+        await eventually(lambda: app._usage.open_requests == 0)
 
 
 async def test_a_slow_body_of_a_request_that_was_answered_ends_the_connection_without_a_word() -> None:
@@ -171,9 +172,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> 
     async with client_of(app) as client:
         async with raw_connection(client.url) as connection:
             await connection.send(b'POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n{"text"')
-            await eventually(lambda: app._open == 1)
+            await eventually(lambda: app._usage.open_requests == 1)
             connection.abort()
-        await eventually(lambda: app._open == 0)
+        await eventually(lambda: app._usage.open_requests == 0)
         assert (await client.post("/notes", {"text": "abc"})).ok() == {"length": 3}
 
 
@@ -281,7 +282,7 @@ async def test_without_a_good_key_there_is_no_answer(gateway: Gateway, tenant: T
 async def test_a_disabled_key_is_refused(gateway: Gateway, tenant: Tenant) -> None:
     key = new_key()
     record = record_of(key, tenant.id, "off", ALL_SCOPES, 0)
-    await gateway.node.access.keyring.add(msgspec.structs.replace(record, is_enabled=False))
+    await gateway.node.access.keys.add(msgspec.structs.replace(record, is_enabled=False))
     (await gateway.with_key(key).get("/v1/queues")).problem(401, "unauthenticated")
 
 
@@ -489,7 +490,7 @@ async def test_work_for_a_client_that_left_is_given_up() -> None:
         connection.abort()
         async with asyncio.timeout(2):
             await gate.left.wait()
-        await eventually(lambda: app._open == 0)
+        await eventually(lambda: app._usage.open_requests == 0)
 
 
 async def test_long_polls_end_when_the_process_is_asked_to_stop(engine_url: str) -> None:
@@ -497,7 +498,7 @@ async def test_long_polls_end_when_the_process_is_asked_to_stop(engine_url: str)
         tenant = await gateway.tenant()
         queue = await tenant.queue()
         polling = asyncio.create_task(tenant.client.post(f"{queue}/pull", {"waitMs": 20_000}))
-        await eventually(lambda: gateway.node.app._open == 1)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 1)
         gateway.node.app.drain()
         async with asyncio.timeout(2):
             answer = await polling

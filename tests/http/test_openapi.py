@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from postroad import __version__
-from postroad.container import described_routes
-from postroad.http.openapi import openapi_document, possible_errors
+from postroad.container import described_routes, openapi
+from postroad.http.openapi import possible_errors
 from postroad.http.routing import Route
 from postroad.kernel.errors import ERRORS
 from postroad.kernel.identity import RouteRequirement
@@ -15,7 +15,7 @@ from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_setting
 from tests.http.schemas import faults, resolve
 
 ROUTES = described_routes()
-DOCUMENT: dict[str, Any] = openapi_document(ROUTES, __version__)
+DOCUMENT: dict[str, Any] = openapi()
 each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 
 

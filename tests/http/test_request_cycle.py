@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Receive, Request, Response, Scope, Send
+from postroad.http.request import Receive, Request, Scope, Send
+from postroad.http.response import Response
 from postroad.http.routing import Router
 from tests.gateway import served
 from tests.http.small import NOTES, NobodyIsKnown, raw_connection, route, small_app

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.container import described_routes
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route, RouteClash, Router
 from postroad.kernel.errors import MethodNotAllowed, RouteNotFound
 from postroad.kernel.names import RESERVED

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from tests.gateway import Answer, served
 from tests.http.small import NOTES, raw_connection, route, small_app
 

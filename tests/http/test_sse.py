@@ -8,7 +8,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from postroad.http.app import App
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.sse import event_stream, frame
 from tests.gateway import ServerSentEvent
 from tests.http.small import client_of, raw_connection, route, small_app

@@ -7,7 +7,7 @@ import pytest
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.container import Role
-from postroad.http.messages import Request
+from postroad.http.request import Request
 from postroad.http.routing import Route, Router
 from postroad.http.system_routes import Check, SystemRoutes
 from postroad.kernel.errors import ERRORS, Unauthenticated
@@ -36,7 +36,7 @@ async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         assert (await gateway.nobody.get("/readyz")).status == 200
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.connection.is_up)
+        await eventually(lambda: not gateway.node.platform.connection.is_up)
         answer = await gateway.nobody.get("/readyz")
         assert (answer.status, answer.json["status"]) == (503, "not ready")
         assert answer.json["checks"]["engine"] == {"ok": False, "detail": "not connected"}
@@ -53,12 +53,12 @@ async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is
 async def test_a_process_ends_in_order_though_its_engine_is_gone(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         own_server.kill()
-        await eventually(lambda: not gateway.node.engine.connection.is_up)
-        await gateway.node.engine.connection.publish("anything", b"that waits for the connection")
+        await eventually(lambda: not gateway.node.platform.connection.is_up)
+        await gateway.node.platform.connection.publish("anything", b"that waits for the connection")
 
 
 async def test_a_gateway_that_has_lost_touch_with_the_registry_is_not_ready(own_server: Server) -> None:
-    settings = gateway_settings(own_server.url, out_of_touch_seconds_max=0.2)
+    settings = gateway_settings(own_server.url, registry_max_age_unready_seconds=0.2)
     async with running_gateway(settings) as gateway:
         own_server.kill()
 
@@ -192,7 +192,7 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
 
 async def test_what_operators_ask_for_needs_no_key() -> None:
     operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
-    operations.describe(operations.table())
+    operations.describe(operations.table(), {})
     assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:
         assert [(await client.get(one.path)).status for one in operations.table()] == [200] * 8

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import ClientGone, Request, Response, Scope
+from postroad.http.request import ClientGone, Request, Scope
+from postroad.http.response import Response
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters

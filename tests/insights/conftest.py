@@ -11,4 +11,4 @@ __all__ = ["clock", "gateway", "second_gateway", "tenant"]
 
 @pytest.fixture
 def engine(gateway: Gateway) -> Connection:
-    return gateway.node.engine.connection
+    return gateway.node.platform.connection

@@ -204,7 +204,7 @@ async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gatewa
     ready = (await own_gateway.nobody.get("/readyz")).ok()
     assert ready["status"] == "ready" and ready["checks"]["pipeline"] == {"ok": True, "detail": "off"}
     assert (await own_gateway.admin.get("/api/control/pipeline")).ok()["state"] == "off"
-    connection = own_gateway.node.engine.connection
+    connection = own_gateway.node.platform.connection
     await tell_of_pipeline(connection, own_gateway.clock() - 3_600_000, [row("AUDIT", 0)])
     found = (await own_gateway.admin.get("/api/control/pipeline")).ok()
     assert (found["state"], found["batch"], found["events"], found["seconds"]) == ("behind", 4181, 10, 1.5)

@@ -11,12 +11,17 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.jobs.archive import Budget, History
+from postroad.jobs.capability import JobsCapability
 from postroad.jobs.projection import Projection
+from postroad.jobs.rpc import JobsRpcClient
+from postroad.jobs.service import JobService
 from postroad.kernel.clock import now_ms
-from postroad.telemetry.event_types import Event
+from postroad.kernel.event import Event
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.lifecycles import Life
+from tests.platforms import platform_on
 
 
 async def make_streams(connection: Connection) -> None:
@@ -25,13 +30,22 @@ async def make_streams(connection: Connection) -> None:
 
 
 def outbox_on(connection: Connection) -> Outbox:
-    return Outbox(Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024)))
+    return Outbox(Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024)), now_ms)
+
+
+def jobs_on(connection: Connection, folder: Path, keep_days: int, budget: Budget | None = None) -> JobsCapability:
+    """The capability on this connection, with its projection in `folder`."""
+    jobs = platform_on(connection, data_dir=folder, jobs_keep_days=keep_days).add(JobsCapability)
+    if budget is not None:
+        jobs.archive = History(connection, now_ms, budget)
+        jobs.service = JobService(JobsRpcClient(connection), jobs.archive)
+    return jobs
 
 
 async def send(outbox: Outbox, *events: Event) -> None:
     """Stored when this returns; events of many tenants go in frames of their own."""
     for tenant in sorted({event.tenant for event in events}):
-        await outbox.commit([event for event in events if event.tenant == tenant])
+        await outbox.commit(None, *(event for event in events if event.tenant == tenant))
 
 
 @pytest.fixture

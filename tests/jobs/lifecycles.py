@@ -9,9 +9,9 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.event_decoder import Batch, read_frames, told_by
 from postroad.jobs.rules import Job, fold
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
-from postroad.telemetry.event_types import (
-    Event,
+from postroad.queues.events import (
     JobDead,
     JobDone,
     JobEvent,

@@ -12,14 +12,14 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
 from postroad.jobs import metrics
 from postroad.jobs.archive import Budget, History, history_stream
-from postroad.jobs.capability import Jobs
+from postroad.jobs.capability import JobsCapability
 from postroad.jobs.page_merge import LOWEST, KeyRange
 from postroad.jobs.views import JobView
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
 from tests.jobs.archive_samples import DAY, archive, day_text, ended, id_at, store
-from tests.jobs.conftest import Background, make_streams, outbox_on, send
+from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
 from tests.jobs.test_routes import Everyone
 from tests.servers import OpenConnection, Server
@@ -49,15 +49,15 @@ def budget() -> Budget:
 
 
 @pytest.fixture
-async def jobs(engine: Connection, tmp_path: Path, background: Background, budget: Budget) -> Jobs:
-    made = Jobs(engine, now_ms, tmp_path / "jobs", KEEP_DAYS, budget)
+async def jobs(engine: Connection, tmp_path: Path, background: Background, budget: Budget) -> JobsCapability:
+    made = jobs_on(engine, tmp_path, KEEP_DAYS, budget)
     background(made.lead())
     return made
 
 
 @pytest.fixture
-async def client(jobs: Jobs, tenant_id: str) -> AsyncIterator[Client]:
-    app = App(Router(jobs.table()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
+async def client(jobs: JobsCapability, tenant_id: str) -> AsyncIterator[Client]:
+    app = App(Router(jobs.routes()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 
@@ -440,10 +440,10 @@ async def test_nothing_that_was_remembered_for_too_long_is_believed(engine: Conn
     assert len((await history.page(tenant_id, WHOLE, 10, anything)).jobs) == 3
 
 
-async def test_what_a_tenant_had_goes_with_it(engine: Connection, tenant_id: str, jobs: Jobs) -> None:
+async def test_what_a_tenant_had_goes_with_it(engine: Connection, tenant_id: str, jobs: JobsCapability) -> None:
     for tenant in (tenant_id, "another"):
         await archive(engine, tenant, [ended(LONG_AGO)])
-    await jobs.delete_all(tenant_id)
+    await jobs.delete_tenant(tenant_id)
     history = History(engine, now_ms)
     assert (await history.page(tenant_id, WHOLE, 10, anything)).jobs == []
     assert len((await history.page("another", WHOLE, 10, anything)).jobs) == 1

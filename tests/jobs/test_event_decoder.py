@@ -5,7 +5,9 @@ import pytest
 
 from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.event_decoder import millis, read_frames
-from postroad.telemetry.event_types import EVENT_TYPES, Event, QueuePurged
+from postroad.kernel.event import Event
+from postroad.queues.events import QueuePurged
+from postroad.registry import event_types
 from postroad.telemetry.frames import encode_event
 from tests.jobs.lifecycles import T0, Life, frame, purged
 from tests.telemetry.samples import sample
@@ -32,7 +34,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         millis(text)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EVENT_TYPES if kind.stream == "JOBS"])
+@pytest.mark.parametrize("kind", [kind for kind in event_types() if kind.stream == "JOBS"])
 def test_every_event_on_jobs_is_known(kind: type[Event]) -> None:
     times = dict.fromkeys(("timestamp", "lease_until", "next_at", "expires_at"), "2027-01-15T08:00:00.123Z")
     event = sample(kind)

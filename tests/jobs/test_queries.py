@@ -8,8 +8,8 @@ import pytest
 from postroad.jobs.queries import Key, Wanted, page
 from postroad.jobs.rules import Job, JobStatus, status_at
 from postroad.jobs.store import Store, make_store
-from postroad.kernel.globs import glob_matches
-from postroad.telemetry.event_types import Event
+from postroad.kernel.event import Event
+from postroad.kernel.matching import glob_matches
 from tests.jobs.lifecycles import T0, Life, batch, purged
 
 SPAN = 20_000

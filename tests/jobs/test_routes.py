@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, RevocationWatch
+from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.connection import Connection
-from postroad.jobs.capability import Jobs
-from postroad.kernel.clock import now_ms, rfc3339
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Forbidden
 from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
-from tests.jobs.conftest import Background, make_streams, outbox_on, send
+from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
@@ -52,9 +51,9 @@ def outbox(engine: Connection) -> Outbox:
 
 @pytest.fixture
 async def client(engine: Connection, tmp_path: Path, background: Background, tenant_id: str) -> AsyncIterator[Client]:
-    jobs = Jobs(engine, now_ms, tmp_path / "jobs", 30)
+    jobs = jobs_on(engine, tmp_path, 30)
     background(jobs.lead())
-    app = App(Router(jobs.table()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
+    app = App(Router(jobs.routes()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 
@@ -181,4 +180,4 @@ async def test_a_second_rebuild_is_409(client: Client, outbox: Outbox, life: New
     platform = client.with_headers(platform="yes")
     (await client.get(f"/v1/jobs/{lives[-1].job_id}")).ok()
     (await platform.post("/api/control/jobs/rebuild")).ok(202)
-    (await platform.post("/api/control/jobs/rebuild")).problem(409, "not-allowed-now")
+    (await platform.post("/api/control/jobs/rebuild")).problem(409, "precondition-failed")

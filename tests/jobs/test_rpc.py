@@ -12,7 +12,7 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.jobs.capability import Jobs
+from postroad.jobs.capability import JobsCapability
 from postroad.jobs.projection import Projection
 from postroad.jobs.rpc import (
     SUBJECT,
@@ -31,7 +31,7 @@ from postroad.jobs.rpc import (
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, JobNotFound
 from postroad.telemetry.outbox import Outbox
-from tests.jobs.conftest import Background, make_streams, outbox_on, send
+from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
@@ -58,15 +58,15 @@ def outbox(engine: Connection) -> Outbox:
 
 
 @pytest.fixture
-async def jobs(engine: Connection, tmp_path: Path, background: Background) -> Jobs:
+async def jobs(engine: Connection, tmp_path: Path, background: Background) -> JobsCapability:
     """Leads."""
-    made = Jobs(engine, now_ms, tmp_path / "jobs", 30)
+    made = jobs_on(engine, tmp_path, 30)
     background(made.lead())
     return made
 
 
 async def test_a_job_is_found_right_after_its_event_is_stored(
-    jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     for _ in range(20):
         one = life()
@@ -75,7 +75,9 @@ async def test_a_job_is_found_right_after_its_event_is_stored(
         assert (found.job_id, found.status, found.attempts) == (one.job_id, "queued", 0)
 
 
-async def test_pages_and_events_are_carried_over_whole(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
+async def test_pages_and_events_are_carried_over_whole(
+    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+) -> None:
     lives = [life() for _ in range(25)]
     await send(outbox, *(one.queued(number) for number, one in enumerate(lives)), lives[0].done(50))
     seen: list[str] = []
@@ -92,7 +94,7 @@ async def test_pages_and_events_are_carried_over_whole(jobs: Jobs, asker: JobsRp
 
 
 async def test_an_answer_is_never_larger_than_a_message_may_be(
-    jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     lives = [life() for _ in range(60)]
     for number, one in enumerate(lives):
@@ -104,7 +106,9 @@ async def test_an_answer_is_never_larger_than_a_message_may_be(
     assert len({job.job_id for job in [*first.jobs, *rest.jobs, *third.jobs]}) == 60
 
 
-async def test_globs_keep_others_jobs_from_sight(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
+async def test_globs_keep_others_jobs_from_sight(
+    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+) -> None:
     mine, theirs = life("mine.1"), life("theirs")
     await send(outbox, mine.queued(), theirs.queued())
     page = await asker.ask(PageRequest(tenant=mine.tenant, globs=("mine.*",)), PageResponse)
@@ -131,7 +135,7 @@ async def test_a_leader_that_comes_in_time_answers(
     await send(outbox, one.queued())
     asking = asyncio.create_task(asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse))
     await asyncio.sleep(0.3)
-    background(Jobs(engine, now_ms, tmp_path / "jobs", 30).lead())
+    background(jobs_on(engine, tmp_path, 30).lead())
     assert (await asking).job.job_id == one.job_id
 
 
@@ -162,7 +166,7 @@ async def test_answers_go_on_when_the_lead_changes_hands(
         bucket = Bucket(connection, "leases", Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
         await bucket.ensure()
         leadership = Leadership(bucket, "jobs", connection.settings.name, ttl_seconds=1)
-        return asyncio.create_task(leadership.run(Jobs(connection, now_ms, tmp_path / "jobs", 30).lead)), leadership
+        return asyncio.create_task(leadership.run(jobs_on(connection, tmp_path, 30).lead)), leadership
 
     first, second = await process(), await process()
     try:
@@ -183,7 +187,9 @@ async def test_answers_go_on_when_the_lead_changes_hands(
         await asyncio.gather(first[0], second[0], return_exceptions=True)
 
 
-async def test_progress_and_rebuild_go_over_the_desk(jobs: Jobs, asker: JobsRpcClient, outbox: Outbox, life: NewLife) -> None:
+async def test_progress_and_rebuild_go_over_the_desk(
+    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+) -> None:
     one = life()
     await send(outbox, one.queued())
     await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
@@ -193,7 +199,7 @@ async def test_progress_and_rebuild_go_over_the_desk(jobs: Jobs, asker: JobsRpcC
 
 
 @pytest.mark.parametrize("question", [b"", b"{", b'{"ask":"unheard-of"}', b'{"ask":"progress","v":2}', b"\xff"])
-async def test_a_question_that_is_not_understood_is_answered(jobs: Jobs, engine: Connection, question: bytes) -> None:
+async def test_a_question_that_is_not_understood_is_answered(jobs: JobsCapability, engine: Connection, question: bytes) -> None:
     async def answered() -> bytes:
         return (await engine.request(SUBJECT, question, timeout=1)).data
 

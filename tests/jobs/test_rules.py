@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from postroad.jobs.event_decoder import told_by
 from postroad.jobs.rules import Job, JobStatus, Purge, ended_at, fold, settle, standing_at, status_at
-from postroad.telemetry.event_types import (
+from postroad.queues.events import (
     JobDead,
     JobDone,
     JobEvent,

@@ -13,7 +13,7 @@ from postroad.jobs.queries import Wanted, events, find, page
 from postroad.jobs.rules import JobStatus, status_at
 from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
 from postroad.jobs.stream_follower import apply_frames
-from postroad.telemetry.event_types import JobEvent
+from postroad.queues.events import JobEvent
 from tests.jobs.lifecycles import T0, Life, batch, frame, purged
 
 NOW = T0 + 1000

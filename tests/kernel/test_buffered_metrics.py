@@ -16,9 +16,9 @@ def in_the_files():
     lines = [line.rpartition(" ") for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
-done = meters.Counter("done_total", "Done.", ["who"])
-took = meters.Histogram("took_seconds", "Took.", buckets=(1, 2))
-open_now = meters.Gauge("open_now", "Open.", multiprocess_mode="livesum")
+done = buffered_metrics.Counter("done_total", "Done.", ["who"])
+took = buffered_metrics.Histogram("took_seconds", "Took.", buckets=(1, 2))
+open_now = buffered_metrics.Gauge("open_now", "Open.", multiprocess_mode="livesum")
 
 def work():
     for _ in range(20_000):
@@ -31,7 +31,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 open_now.inc()
-meters.write_down()
+buffered_metrics.flush()
 found = in_the_files()
 assert found['done_total{who="a"}'] == 80_000, found
 assert found["open_now"] == 1, found

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.kernel.event import Event
 from postroad.pipeline.schemas import events_schema
-from postroad.telemetry.event_types import Event
 
 
 def events_frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:

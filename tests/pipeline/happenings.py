@@ -4,22 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
-from postroad.telemetry.event_types import (
-    Event,
-    JobDead,
-    JobDone,
-    JobLeased,
-    JobQueued,
-    JobRedriven,
-    QueueSampled,
-    SessionEnded,
-    SessionSubscribed,
-    SessionTouched,
-    SessionUnsubscribed,
-    StorageSampled,
-    TrafficSampled,
-)
+from postroad.queues.events import JobDead, JobDone, JobLeased, JobQueued, JobRedriven, QueueSampled
+from postroad.sessions.events import SessionEnded, SessionSubscribed, SessionTouched, SessionUnsubscribed
+from postroad.telemetry.events import StorageSampled, TrafficSampled
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)

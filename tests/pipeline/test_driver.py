@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.event import Event
 from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, PipelineConfig, Progress, held
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.maintenance import Upkeep, tables
@@ -23,7 +24,6 @@ from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.source import JetStreamDataSource
 from postroad.pipeline.source.publish import Message
 from postroad.settings import Settings
-from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 

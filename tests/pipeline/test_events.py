@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from postroad.pipeline.events import PARSED, audit_entries, parsed_lines, without_duplicates
 from postroad.pipeline.schemas import AUDIT, MESSAGES, QUARANTINE, event_columns, events_schema, spark_type
-from postroad.telemetry.event_types import EVENT_TYPES
+from postroad.registry import event_types
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -65,7 +65,7 @@ def test_every_event_of_the_catalogue_has_its_columns() -> None:
     assert events_schema()["ready"].dataType.simpleString() == "bigint"
     assert events_schema()["is_expired"].dataType.simpleString() == "boolean"
     assert len(events_schema().names) == len(set(events_schema().names))
-    assert len(EVENT_TYPES) > 20
+    assert len(event_types()) > 20
 
 
 def test_a_field_of_a_kind_that_has_no_column_is_refused() -> None:

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from postroad.jobs.event_decoder import purge_by
 from postroad.jobs.rules import Job, Purge, ended_at, settle
 from postroad.jobs.views import JobView, job_view
+from postroad.kernel.event import Event
 from postroad.pipeline.job_archive import ENDED, ended_jobs, history_messages
-from postroad.telemetry.event_types import Event, JobEvent, QueuePurged
+from postroad.queues.events import JobEvent, QueuePurged
 from tests.jobs.lifecycles import Life, folded, purged
 from tests.pipeline.frames import events_frame
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.kernel.event import Event
 from postroad.pipeline.reports import REPORTS
 from postroad.pipeline.rollups import measures
-from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import dead, leased, moment, queued, redriven, sampled, some_of_everything, stored
 

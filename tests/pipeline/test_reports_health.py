@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from postroad.kernel.event import Event
 from postroad.pipeline.reports import health
 from postroad.pipeline.rollups import measures
-from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import moment, sampled
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.kernel.event import Event
 from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.rollups import ROLLUPS, measures, merge
-from postroad.telemetry.event_types import Event, WorkerStarted
+from postroad.telemetry.events import WorkerStarted
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import (
     NOON_MS,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.kernel.event import Event
 from postroad.pipeline.session_states import STATES, merge, overdue, states
-from postroad.telemetry.event_types import Event
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
 

@@ -11,28 +11,19 @@ from typing import Any
 
 import msgspec
 
-from postroad.container import connected, prepare_engine
+from postroad.container import prepare_engine, running_platform
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.event import Event
 from postroad.pipeline.jetstream import Engine, engine_options
 from postroad.pipeline.source.client import Client
 from postroad.pipeline.source.options import write_options
 from postroad.pipeline.source.publish import Message, Publisher
 from postroad.pipeline.source.wire import header_block
+from postroad.queues.events import JobDead, JobDone, JobLeased, JobQueued, QueueSampled
 from postroad.runtime.embedded_server import EmbeddedServerSettings
+from postroad.sessions.events import SessionEnded, SessionSubscribed, SessionTouched
 from postroad.settings import Secret, Settings
-from postroad.telemetry.event_types import (
-    Event,
-    JobDead,
-    JobDone,
-    JobLeased,
-    JobQueued,
-    QueueSampled,
-    SessionEnded,
-    SessionSubscribed,
-    SessionTouched,
-    StorageSampled,
-    TrafficSampled,
-)
+from postroad.telemetry.events import StorageSampled, TrafficSampled
 from postroad.telemetry.frames import frame_subject, pack
 from tests.servers import Server
 
@@ -53,8 +44,8 @@ def own_engine(folder: Path) -> Iterator[Settings]:
 
 
 async def _prepare(settings: Settings) -> None:
-    async with connected(settings, "tests") as engine:
-        await prepare_engine(engine, settings)
+    async with running_platform(settings, "tests") as engine:
+        await prepare_engine(engine)
 
 
 def engine_of(settings: Settings) -> Engine:

@@ -256,7 +256,7 @@ async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gat
         await bury(tenant, queue, number)
     task = (await tenant.client.post(f"{queue}/dlq/redrive", {"ratePerSecond": 1})).ok(202)["task"]
     second = await tenant.client.post(f"{queue}/dlq/redrive", {})
-    assert task["id"] in second.problem(409, "not-allowed-now")["detail"]
+    assert task["id"] in second.problem(409, "precondition-failed")["detail"]
 
     async def has_begun() -> bool:
         return bool((await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()["progress"]["moved"])

@@ -32,7 +32,7 @@ DEFAULTS = {
 
 
 async def stream_exists(gateway: Gateway, tenant: Tenant, name: str) -> bool:
-    return await stream_info(gateway.node.engine.connection, queue_stream(tenant.id, name)) is not None
+    return await stream_info(gateway.node.platform.connection, queue_stream(tenant.id, name)) is not None
 
 
 def definitions_of(gateway: Gateway) -> QueueLifecycle:
@@ -243,7 +243,7 @@ async def test_who_waits_for_a_message_of_a_queue_that_is_deleted_is_told(
     for deleting in (tenant, second_gateway.seen_by(tenant)):
         await tenant.client.put(queue, {})
         waiting = asyncio.create_task(tenant.client.post(f"{queue}/pull", {"waitMs": 20_000}))
-        await eventually(lambda: gateway.node.app._open == 1)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 1)
         assert (await deleting.client.delete(queue)).status == 204
         async with asyncio.timeout(2):
             (await waiting).problem(404, "queue-not-found")
@@ -255,11 +255,11 @@ async def test_who_publishes_as_the_queue_is_deleted_is_told_soon(
 ) -> None:
     """The stream goes before the record does: a publish in between waits for an answer that never comes."""
     queue = await tenant.queue("orders")
-    await delete_stream(gateway.node.engine.connection, queue_stream(tenant.id, "orders"))
+    await delete_stream(gateway.node.platform.connection, queue_stream(tenant.id, "orders"))
     messages: list[dict[str, Any]] = [{"payload": number, "idempotencyKey": str(number)} for number in range(20)]
     body = {"messages": messages} if path.endswith("batch") else messages[0]
     publishing = asyncio.create_task(tenant.client.post(f"{queue}/{path}", body))
-    await eventually(lambda: gateway.node.app._open == 1)
+    await eventually(lambda: gateway.node.app._usage.open_requests == 1)
     assert (await second_gateway.seen_by(tenant).client.delete(queue)).status == 204
     async with asyncio.timeout(3):
         answer = await publishing
@@ -267,7 +267,7 @@ async def test_who_publishes_as_the_queue_is_deleted_is_told_soon(
         assert {result["problem"]["code"] for result in answer.ok()["results"]} == {"queue-not-found"}
     else:
         answer.problem(404, "queue-not-found")
-    assert gateway.node.engine.backlog.bytes == 0
+    assert gateway.node.platform.committers._backlog.bytes == 0
 
 
 async def test_of_many_who_delete_a_queue_at_once_none_fails_badly(
@@ -414,7 +414,7 @@ def left_behind(tenant: Tenant, state: QueueState, *, at_ms: int = 0, incarnatio
 
 async def leave(gateway: Gateway, record: QueueRecord, *, with_stream: bool, stream_of: str = "") -> None:
     """The record as it was when the process died, and a stream with a message in it, of this or another incarnation."""
-    engine = gateway.node.engine
+    engine = gateway.node.platform
     if with_stream:
         subject = queue_subject(record.tenant, record.name)
         metadata = {"postroad.incarnation": stream_of or record.incarnation}
@@ -477,10 +477,10 @@ async def test_work_in_progress_is_waited_for(gateway: Gateway, tenant: Tenant) 
     record = left_behind(tenant, QueueState.MAKING)
     await leave(gateway, record, with_stream=False)
     asking = asyncio.create_task(tenant.client.get("/v1/queues/orders"))
-    await eventually(lambda: gateway.node.app._open == 1)
+    await eventually(lambda: gateway.node.app._usage.open_requests == 1)
     ready = msgspec.structs.replace(record, state=QueueState.READY)
     await definitions_of(gateway)._ensure_streams(ready)
-    bucket = Bucket(gateway.node.engine.connection, QUEUES_BUCKET, gateway.node.engine.committers)
+    bucket = Bucket(gateway.node.platform.connection, QUEUES_BUCKET, gateway.node.platform.committers)
     assert not asking.done()
     await bucket.put(f"{tenant.id}.orders", msgspec.json.encode(ready))
     async with asyncio.timeout(2):

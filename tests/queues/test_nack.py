@@ -268,5 +268,5 @@ def work_of(tenant: Tenant) -> PullConsumer:
     """What the gateway has of the queue `q`, made by its first pull."""
     [pull] = [route.handler for route in tenant.gateway.node.routes if route.path.endswith("/pull")]
     leases: Consumer = pull.__self__._leases  # type: ignore[attr-defined]
-    nothing = PullConsumer(tenant.gateway.node.engine.connection, "none", "none")
+    nothing = PullConsumer(tenant.gateway.node.platform.connection, "none", "none")
     return leases._work.get(queue_stream(tenant.id, "q"), nothing)

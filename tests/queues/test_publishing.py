@@ -20,13 +20,13 @@ from tests.waiting import eventually
 async def stored(tenant: Tenant, name: str = "q") -> list[Entry]:
     """Everything in the queue's stream, markers too."""
     subject = f"{queue_subject(tenant.id, name)}.>"
-    page = await stream_reader.read(tenant.gateway.node.engine.connection, queue_stream(tenant.id, name), subject, 1, 1000)
+    page = await stream_reader.read(tenant.gateway.node.platform.connection, queue_stream(tenant.id, name), subject, 1, 1000)
     return list(page.entries)
 
 
 async def put_in(tenant: Tenant, payload: bytes, name: str = "q") -> None:
     """As somebody with access to the engine might."""
-    committer = tenant.gateway.node.engine.committers.of(queue_stream(tenant.id, name))
+    committer = tenant.gateway.node.platform.committers.of(queue_stream(tenant.id, name))
     await committer.append(PendingMessage(f"{queue_subject(tenant.id, name)}.ready", payload, new_id()))
 
 
@@ -370,7 +370,7 @@ async def test_a_client_that_hangs_up_while_it_waits_loses_nothing(gateway: Gate
     queue = await tenant.queue()
     for round_number in range(5):
         waiting = [asyncio.create_task(tenant.pull(queue, 10, waitMs=20_000)) for _ in range(5)]
-        await eventually(lambda: gateway.node.app._open == 5)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 5)
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -379,7 +379,7 @@ async def test_a_client_that_hangs_up_while_it_waits_loses_nothing(gateway: Gate
         assert message["payload"] == round_number
         assert message["attempt"] <= 2
         (await tenant.ack(queue, message["receiptId"])).ok()
-        await eventually(lambda: gateway.node.app._open == 0)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 0)
 
 
 async def test_a_client_that_hangs_up_as_its_message_arrives_loses_nothing(gateway: Gateway, tenant: Tenant) -> None:
@@ -387,13 +387,13 @@ async def test_a_client_that_hangs_up_as_its_message_arrives_loses_nothing(gatew
     for number in range(10):
         queue = await tenant.queue(f"q{number}", visibilityTimeoutMs=200)
         waiting = asyncio.create_task(tenant.pull(queue, 1, waitMs=20_000))
-        await eventually(lambda: gateway.node.app._open == 1)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 1)
         publishing = asyncio.create_task(tenant.publish(queue, number))
         await asyncio.sleep(number / 2000)  # a different moment each time, around the one at which it arrives
         waiting.cancel()
         await asyncio.gather(publishing, waiting, return_exceptions=True)
         assert payloads(await tenant.pull(queue, 1, waitMs=15_000)) == [number]
-        await eventually(lambda: gateway.node.app._open == 0)
+        await eventually(lambda: gateway.node.app._usage.open_requests == 0)
 
 
 # Several gateways
@@ -415,7 +415,7 @@ async def test_a_pull_that_waits_is_woken_by_a_publish_elsewhere(
 ) -> None:
     queue = await tenant.queue()
     waiting = asyncio.create_task(tenant.pull(queue, waitMs=20_000))
-    await eventually(lambda: gateway.node.app._open == 1)
+    await eventually(lambda: gateway.node.app._usage.open_requests == 1)
     started = time.perf_counter()
     await second_gateway.seen_by(tenant).publish(queue, 1)
     assert payloads(await waiting) == [1]

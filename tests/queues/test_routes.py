@@ -288,7 +288,7 @@ async def test_an_empty_queue_answers_at_once_unless_it_is_asked_to_wait(tenant:
 async def test_a_pull_that_waits_is_answered_as_soon_as_there_is_a_message(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     waiting = asyncio.create_task(tenant.pull(queue, 10, waitMs=20_000))
-    await eventually(lambda: gateway.node.app._open == 1)
+    await eventually(lambda: gateway.node.app._usage.open_requests == 1)
     started = time.perf_counter()
     await tenant.publish(queue, "now")
     assert [message["payload"] for message in await waiting] == ["now"]

@@ -10,6 +10,7 @@ import pytest
 from postroad.container import Role
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module
@@ -32,9 +33,9 @@ class Watcher:
     """A sampler with all that it needs, which looks when the test says so, at the queues of the test's tenant."""
 
     def __init__(self, gateway: Gateway, tenant: Tenant) -> None:
-        engine = gateway.node.engine
+        engine = gateway.node.platform
         self.table = ReplicatedTable(Bucket(engine.connection, QUEUES_BUCKET, engine.committers), QueueRecord)
-        self.rates, self.outbox, self.tenant = Throughput(engine.connection), Outbox(engine.committers), tenant
+        self.rates, self.outbox, self.tenant = Throughput(engine.connection), Outbox(engine.committers, now_ms), tenant
         dead = DeadLetters(
             engine.connection,
             engine.committers,
@@ -51,7 +52,6 @@ class Watcher:
             self.rates,
             self.outbox,
             lambda: self.tenants,
-            gateway.clock,
             seconds=SECONDS,
         )
         self.rates.collect()
@@ -281,11 +281,11 @@ async def test_the_control_role_tells_of_queues_and_a_gateway_does_not(own_serve
         await tenant.publish(await tenant.queue("q"), 1)
 
         async def samples() -> list[dict[str, Any]]:
-            found = await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)
+            found = await events_of(gateway.node.platform.connection, "TELEMETRY", tenant.id)
             return [event for event in found if event["event"] == "queue.sampled"]
 
         async def traffic() -> bool:
-            found = await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)
+            found = await events_of(gateway.node.platform.connection, "TELEMETRY", tenant.id)
             return any(event["event"] == "traffic.sampled" for event in found)
 
         await eventually(traffic)

@@ -12,7 +12,7 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
@@ -156,7 +156,7 @@ def reborn(process: Process) -> Process:
 
 
 def _process(connection: Connection, committers: Committers, clock: Clock, tenant: str, limits: FanoutLimits) -> Process:
-    outbox, traffic = Outbox(committers), UsageCounters()
+    outbox, traffic = Outbox(committers, now_ms), UsageCounters()
     streams = Streams(Store(connection, committers, 1), outbox, traffic, clock)
     queue = FanoutQueue(connection, committers, QUEUE)
     sessions = Sessions(connection, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))

@@ -11,25 +11,22 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.gateway import Answer, Client, ShiftedClock, served, session
+from tests.platforms import platform_on
 from tests.waiting import eventually
 
-from postroad.governance.audit import Audit, audit_stream
+from postroad.governance.audit import audit_stream
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, RevocationWatch
+from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
 from postroad.kernel.identity import ALL_SCOPES, Caller, resource_restrictions
-from postroad.kernel.usage_counters import UsageCounters
-from postroad.outbound.client import Outbound
-from postroad.stream_subscriptions.capability import StreamSubscriptions
+from postroad.stream_subscriptions import capability
 from postroad.stream_subscriptions.records import Wake, record_key
-from postroad.streams.capability import StreamOptions, StreamsCapability
-from postroad.streams.live_reads import LiveOptions
+from postroad.streams.capability import StreamsCapability
 from postroad.telemetry.frames import frame_streams
-from postroad.telemetry.outbox import Outbox
 
 KEYS = ("the platform key of the tests, long enough",)
 ROOT = "/v1/stream/__ds/subscriptions"
@@ -61,7 +58,7 @@ class Node:
 
     url: str
     clock: ShiftedClock
-    parts: StreamSubscriptions
+    parts: capability.StreamSubscriptionsCapability
     client: Client
     tenant: str
     disabled: set[str]
@@ -69,7 +66,7 @@ class Node:
     leading: asyncio.Task[None] | None = None
 
     def lead(self) -> None:
-        self.leading = asyncio.create_task(self.parts.deliver())
+        self.leading = asyncio.create_task(self.parts.delivery.run())
 
     async def step_down(self) -> None:
         if self.leading is not None:
@@ -173,45 +170,34 @@ async def hook() -> AsyncIterator[Hook]:
 
 @contextlib.asynccontextmanager
 async def running(
-    connection: Connection, committers: Committers, name: str, clock: ShiftedClock, http: aiohttp.ClientSession
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, name: str, clock: ShiftedClock, http: aiohttp.ClientSession
 ) -> AsyncIterator[Node]:
-    outbound = Outbound()
     disabled: set[str] = set()
 
     async def is_served(tenant: str) -> bool:
         return tenant not in disabled
 
-    options = StreamOptions(replicas=1, live=LiveOptions(2.0, 10.0, 1.0))
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
-    real = StreamsCapability(connection, committers, Outbox(committers), UsageCounters(), clock, options)
-    parts = StreamSubscriptions(
-        connection,
-        committers,
-        real.service,
-        outbound,
-        Audit(connection, committers, clock),
-        KEYS,
-        clock,
-        lambda request: f"http://{request.header(b'host')}",
-        is_served=is_served,
-        bucket=f"{name}_subscriptions",
-    )
-    following = [asyncio.create_task(table.run()) for table in parts.tables]
+    platform = platform_on(connection, clock, open=True, stream_long_poll_seconds=2.0, stream_sse_seconds=10.0)
+    monkeypatch.setattr(platform.identities, "is_served", is_served)
+    monkeypatch.setattr(capability, "SUBSCRIPTIONS_BUCKET", f"{name}_subscriptions")
+    real, parts = platform.add(StreamsCapability), platform.add(capability.StreamSubscriptionsCapability)
+    following = [asyncio.create_task(table.run()) for table in parts.tables()]
     app = App(
         Router([*parts.routes(), *real.routes()]), WhoeverTheySay(), AppSettings(body_bytes_max=1_000_000, requests_max=1000)
     )
     async with served(app) as url:
         tenant = name
         node = Node(url, clock, parts, Client(url, http, {"X-Tenant": tenant}), tenant, disabled, following)
-        for table in parts.tables:
+        for table in parts.tables():
             await table.wait_loaded()
         try:
             yield node
         finally:
             await node.step_down()
             await node.go_deaf()
-            await outbound.close()
+            await platform.outbound.close()
 
 
 @pytest.fixture
@@ -223,7 +209,9 @@ MakeNode = Callable[[], Awaitable[Node]]
 
 
 @pytest.fixture
-async def make_node(connection: Connection, committers: Committers, name: str, clock: ShiftedClock) -> AsyncIterator[MakeNode]:
+async def make_node(
+    connection: Connection, committers: Committers, name: str, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakeNode]:
     """Starts workers on one registry."""
     await ensure_stream(connection, audit_stream(1))
     await Bucket(connection, f"{name}_subscriptions", committers).ensure()
@@ -231,7 +219,7 @@ async def make_node(connection: Connection, committers: Committers, name: str, c
         http = await stack.enter_async_context(session())
 
         async def make() -> Node:
-            return await stack.enter_async_context(running(connection, committers, name, clock, http))
+            return await stack.enter_async_context(running(connection, monkeypatch, name, clock, http))
 
         yield make
 

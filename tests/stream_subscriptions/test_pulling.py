@@ -118,5 +118,5 @@ async def test_what_is_not_pulled_is_not_claimed(node: Node) -> None:
 
 async def test_a_tenants_subscriptions_go_with_it(node: Node) -> None:
     await node.subscribe(**PULL)
-    await node.parts.delete_all(node.tenant)
+    await node.parts.delete_tenant(node.tenant)
     assert (await node.client.get(f"{ROOT}/sub")).status == 404

@@ -432,13 +432,18 @@ async def test_a_disabled_tenants_webhooks_wait(node: Node, hook: Hook) -> None:
 
 
 async def test_webhooks_go_on_after_the_engine_was_away(
-    own_server: Server, open_connection: OpenConnection, name: str, clock: ShiftedClock, hook: Hook
+    own_server: Server,
+    open_connection: OpenConnection,
+    name: str,
+    clock: ShiftedClock,
+    hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connection = await open_connection(own_server.url)
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1_000_000))
     await ensure_stream(connection, audit_stream(1))
     await Bucket(connection, f"{name}_subscriptions", committers).ensure()
-    async with session() as http, running(connection, committers, name, clock, http) as node:
+    async with session() as http, running(connection, monkeypatch, name, clock, http) as node:
         node.lead()
         hook.answer = {"done": True}
         await node.subscribe(**webhook(hook))

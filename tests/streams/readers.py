@@ -10,18 +10,15 @@ from typing import Any
 import msgspec
 
 from postroad.http.app import App, AppSettings
-from postroad.http.messages import Request, RevocationWatch
+from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
-from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
-from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.identity import ALL_SCOPES, Caller
-from postroad.kernel.usage_counters import UsageCounters
-from postroad.streams.capability import StreamOptions, StreamsCapability
-from postroad.streams.live_reads import LiveOptions
+from postroad.streams.capability import StreamsCapability
+from postroad.streams.live_reads import Live, LiveOptions
+from postroad.streams.routes import StreamRoutes
 from postroad.telemetry.frames import frame_streams
-from postroad.telemetry.outbox import Outbox
 from tests.gateway import (
     Answer,
     Client,
@@ -30,6 +27,7 @@ from tests.gateway import (
     served,
     session,
 )
+from tests.platforms import platform_on
 from tests.streams.workers import TEXT
 
 AT_ONCE = 1.0  # seconds; what comes by a look instead of by hearing takes many
@@ -150,12 +148,13 @@ class Everybody:
 async def small_gateway(
     connection: Connection, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, beat_seconds: float = 60
 ) -> AsyncIterator[tuple[Stream, App]]:
-    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
-    options = StreamOptions(replicas=1, live=LiveOptions(poll_seconds, sse_seconds, beat_seconds))
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
-    parts = StreamsCapability(connection, committers, Outbox(committers), UsageCounters(), ShiftedClock(), options)
-    app = App(Router(parts.routes()), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
+    platform = platform_on(connection, ShiftedClock())
+    service = platform.add(StreamsCapability).service
+    live = Live(service, LiveOptions(poll_seconds, sse_seconds, beat_seconds))
+    routes = StreamRoutes(service, live, platform.clock, None).table()
+    app = App(Router(routes), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:
         yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app
         app.drain()

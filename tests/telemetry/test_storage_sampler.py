@@ -8,6 +8,7 @@ import pytest
 from postroad.container import Role
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
+from postroad.kernel.clock import now_ms
 from postroad.telemetry import storage_sampler
 from postroad.telemetry.outbox import Outbox
 from postroad.telemetry.storage_sampler import StorageSampler
@@ -18,9 +19,13 @@ from tests.waiting import eventually
 
 class Watcher:
     def __init__(self, gateway: Gateway, *tenants: Tenant, connection: Connection | None = None) -> None:
-        self.connection, self.outbox = connection or gateway.node.engine.connection, Outbox(gateway.node.engine.committers)
+        self.connection, self.outbox = (
+            connection or gateway.node.platform.connection,
+            Outbox(gateway.node.platform.committers, now_ms),
+        )
         self.tenants = [tenant.id for tenant in tenants]
-        self.sampler = StorageSampler(self.connection, self.outbox, lambda: self.tenants, gateway.clock)
+        self.sampler = StorageSampler(self.connection, self.outbox, lambda: self.tenants)
+        self.sampler.count(("Q", "D", "S"))
 
     async def tell(self) -> None:
         await self.sampler.tell()
@@ -103,7 +108,7 @@ async def test_who_has_nothing_is_not_told_of_and_who_has_nothing_any_more_once(
     watcher = Watcher(gateway, tenant, other)
     await append(tenant, "a")
     await watcher.tell()
-    await gateway.node.engine.connection.api(f"STREAM.DELETE.S_{tenant.id}")
+    await gateway.node.platform.connection.api(f"STREAM.DELETE.S_{tenant.id}")
     for _ in range(3):
         await watcher.tell()
     assert [(one["bytes"], one["messages"], one["streams"]) for one in (await told(tenant))[1:]] == [(0, 0, 0)]

@@ -12,7 +12,7 @@ from postroad.access.login_throttle import LoginThrottle
 from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.governance.audit import Audit
-from postroad.http.messages import Request
+from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, Unauthenticated

@@ -33,7 +33,7 @@ class IdentityCache:
         *,
         trust_seconds_max: float,
     ) -> None:
-        self._tenants, self._keys, self._uses, self._clock = tenants, keys, uses, clock
+        self.tenants, self.keys, self.uses, self._clock = tenants, keys, uses, clock
         self._trust_seconds_max = trust_seconds_max
         self._in_touch_until = 0.0
         self._recent: dict[str, Caller] = {}  # by the hash of a key's text
@@ -49,7 +49,7 @@ class IdentityCache:
             self._recent.pop(digest, None)
         self._unknown.pop(key_id, None)
         if record is None:
-            self._uses.forget(key_id)
+            self.uses.forget(key_id)
             for ids in self._by_tenant.values():
                 ids.discard(key_id)
         else:
@@ -70,7 +70,7 @@ class IdentityCache:
         now = time.monotonic()
         if now < self._in_touch_until:
             return
-        age = max(self._keys.out_of_touch_seconds, self._tenants.out_of_touch_seconds)
+        age = max(self.keys.out_of_touch_seconds, self.tenants.out_of_touch_seconds)
         if age > self._trust_seconds_max:
             raise RegistryStale(f"the registry was last followed {age:.0f} s ago", retry_after=5)
         self._in_touch_until = now + _TOUCH_SECONDS
@@ -88,10 +88,10 @@ class IdentityCache:
             if record is None or not record.takes(digest, now) or not record.is_good(now):
                 return None
             if record.tenant is None:
-                self._uses.note(record.id, now)
+                self.uses.note(record.id, now)
                 return await self._platform_caller(record, named_tenant)
             caller = await self._remembered(digest, record)
-        self._uses.note(caller.key_id, now)
+        self.uses.note(caller.key_id, now)
         if named_tenant is not None and named_tenant != caller.tenant:
             raise Forbidden("only a platform key may name another tenant")
         return caller
@@ -100,11 +100,11 @@ class IdentityCache:
         key_id = key_id_of(text, KEY_PREFIXES)
         if key_id is None:
             return None
-        record = self._keys.get(key_id)
+        record = self.keys.get(key_id)
         if record is None and may_ask:
             now = asyncio.get_running_loop().time()
             if now - self._unknown.get(key_id, -_UNKNOWN_SECONDS) >= _UNKNOWN_SECONDS:
-                record = await self._keys.fetch(key_id)
+                record = await self.keys.fetch(key_id)
                 if record is None:
                     if len(self._unknown) >= _UNKNOWN_MAX:
                         self._unknown.clear()
@@ -116,7 +116,7 @@ class IdentityCache:
         if len(self._recent) >= _RECENT_MAX:
             self._recent.clear()
         is_phased_out = any(one.expires_at_ms is not None for one in record.hashes if one.sha256 == digest)
-        if not is_phased_out and self._keys.get(record.id) is record:  # it may have been revoked while the tenant was looked up
+        if not is_phased_out and self.keys.get(record.id) is record:  # it may have been revoked while the tenant was looked up
             self._recent[digest] = caller
         return caller
 
@@ -124,7 +124,7 @@ class IdentityCache:
         """Of a tenant's key. Raises TenantDisabled."""
         if record.tenant is None:
             raise TypeError("a platform key is nobody's without a request")
-        tenant = await self._tenants.fetch(record.tenant)
+        tenant = await self.tenants.fetch(record.tenant)
         if tenant is None or tenant.state is not TenantState.READY:
             raise TenantDisabled(f"the tenant {record.tenant!r} is disabled")
         return Caller(
@@ -146,7 +146,7 @@ class IdentityCache:
 
     async def tenant(self, name: str) -> TenantRecord | None:
         try:
-            record = await self._tenants.fetch(tenant_id(name))
+            record = await self.tenants.fetch(tenant_id(name))
         except InvalidParameter:
             return None
         return None if record is not None and record.state is TenantState.DELETED else record
@@ -158,15 +158,15 @@ class IdentityCache:
 
     def tenant_ids(self) -> list[str]:
         """Of the tenants that are not deleted."""
-        found = [(name, self._tenants.get(name)) for name in self._tenants.keys_under()]
+        found = [(name, self.tenants.get(name)) for name in self.tenants.keys_under()]
         return [name for name, record in found if record is not None and record.state is not TenantState.DELETED]
 
     async def key(self, key_id: str) -> KeyRecord | None:
-        return await self._keys.fetch(key_id)
+        return await self.keys.fetch(key_id)
 
     def keys_of(self, tenant: str | None) -> Iterator[KeyRecord]:
         """A tenant's keys, or the platform's, oldest first."""
-        found = [record for key_id in self._by_tenant.get(tenant, ()) if (record := self._keys.get(key_id)) is not None]
+        found = [record for key_id in self._by_tenant.get(tenant, ()) if (record := self.keys.get(key_id)) is not None]
         return iter(sorted(found, key=lambda record: (record.created_at_ms, record.id)))
 
     def key_count(self, tenant: str | None) -> int:
@@ -176,7 +176,7 @@ class IdentityCache:
         """To be closed. It has ended already if the key was revoked since the caller was let in."""
         left_ms = None if caller.expires_at_ms is None else caller.expires_at_ms - self._clock()
         watch = CallerWatch(self._watched, caller, left_ms)
-        record = self._keys.get(caller.key_id)
+        record = self.keys.get(caller.key_id)
         if caller.credential in (Credential.KEY, Credential.TOKEN) and (record is None or not self._holds(record, caller)):
             watch.end()
         return watch

@@ -15,7 +15,8 @@ from postroad.access.tenants import NewTenant, TenantChange, Tenants
 from postroad.access.views import InviteView, TenantView, invite_view, key_view, tenant_view
 from postroad.governance.audit import PLATFORM, Audit, AuditEntry, AuditFilter
 from postroad.governance.tenant_settings import TenantSettingsChange, TenantSettingsStore
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
@@ -109,7 +110,7 @@ class PlatformRoutes:
         tenants, one = "/api/control/tenants", "/api/control/tenants/{tenant}"
         tag, need = "Tenants", RouteRequirement.PLATFORM
         return [
-            Route("GET", tenants, self.list_tenants, need, "List tenants", tag, query=PageQuery, answer=TenantList),
+            Route("GET", tenants, self.list_tenants, need, "List tenants", tag, query=PageQuery, response=TenantList),
             Route(
                 "POST",
                 tenants,
@@ -118,11 +119,11 @@ class PlatformRoutes:
                 "Make a tenant",
                 tag,
                 body=NewTenant,
-                answer=TenantView,
+                response=TenantView,
                 status=201,
                 errors=(AlreadyExists, EngineUnavailable),
             ),
-            Route("GET", one, self.get_tenant, need, "Show a tenant", tag, answer=TenantView, errors=(TenantNotFound,)),
+            Route("GET", one, self.get_tenant, need, "Show a tenant", tag, response=TenantView, errors=(TenantNotFound,)),
             Route(
                 "PATCH",
                 one,
@@ -131,7 +132,7 @@ class PlatformRoutes:
                 "Change, disable or enable a tenant",
                 tag,
                 body=TenantChange,
-                answer=TenantView,
+                response=TenantView,
                 errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
             ),
             Route(
@@ -141,7 +142,7 @@ class PlatformRoutes:
                 need,
                 "Delete a tenant and all that it has",
                 tag,
-                answer=TenantView,
+                response=TenantView,
                 status=202,
                 errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
                 description="Its credentials stop at once; its state is `deleting` until all that it has is gone.",
@@ -159,7 +160,7 @@ class PlatformRoutes:
                 "List invites",
                 tag,
                 query=InviteQuery,
-                answer=InviteList,
+                response=InviteList,
             ),
             Route(
                 "POST",
@@ -169,7 +170,7 @@ class PlatformRoutes:
                 "Make an invite",
                 tag,
                 body=NewInvite,
-                answer=InviteMade,
+                response=InviteMade,
                 status=201,
                 errors=(EngineUnavailable,),
                 description="Its code makes one tenant and its first key, once. The code is shown once.",
@@ -192,7 +193,7 @@ class PlatformRoutes:
                 "Claim an invite",
                 tag,
                 body=Claim,
-                answer=KeyMade,
+                response=KeyMade,
                 status=201,
                 errors=(InviteNotFound, InviteEnded, AlreadyExists, RateLimited, EngineUnavailable),
                 description="Makes the tenant and its first key. The key is shown once.",
@@ -209,7 +210,7 @@ class PlatformRoutes:
                 RouteRequirement.PLATFORM,
                 "Show the defaults",
                 "Settings",
-                answer=SettingsView,
+                response=SettingsView,
             ),
             Route(
                 "POST",
@@ -219,7 +220,7 @@ class PlatformRoutes:
                 "Change the defaults",
                 "Settings",
                 body=TenantSettingsChange,
-                answer=SettingsView,
+                response=SettingsView,
                 errors=(EngineUnavailable,),
                 description="What holds for tenants that chose nothing else. null goes back to what the processes started with.",
             ),
@@ -231,7 +232,7 @@ class PlatformRoutes:
                 "Read the audit log",
                 "Audit",
                 query=AuditQuery,
-                answer=AuditList,
+                response=AuditList,
                 errors=(EngineUnavailable,),
                 description="Who changed what, newest first. A tenant's admin sees the tenant's entries, a platform key all.",
             ),

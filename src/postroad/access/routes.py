@@ -14,7 +14,8 @@ from postroad.access.records import KeyRecord
 from postroad.access.tokens import NewToken, Tokens
 from postroad.access.views import KeyView, SecretView, key_view, secret_view
 from postroad.governance.tenant_settings import TenantSettings, TenantSettingsChange, TenantSettingsStore
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
@@ -117,7 +118,7 @@ class AccessRoutes:
                 RouteRequirement.IDENTITY,
                 "Who am I?",
                 "Access",
-                answer=WhoAmI,
+                response=WhoAmI,
                 takes_jwt=True,
                 description="What the credential of the request is, and allows. Also for a tenant's JWTs.",
             ),
@@ -129,7 +130,7 @@ class AccessRoutes:
                 "Get a stream token",
                 "Access",
                 body=NewToken,
-                answer=TokenMade,
+                response=TokenMade,
                 status=201,
                 description="For live reading where no header can be sent. Read-only, one resource; it dies with the key.",
             ),
@@ -140,7 +141,7 @@ class AccessRoutes:
         found = (KeyNotFound, *_CHANGING)
         return [
             Route(
-                "GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, answer=KeyList, errors=_CHANGING
+                "GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, response=KeyList, errors=_CHANGING
             ),
             Route(
                 "POST",
@@ -150,12 +151,12 @@ class AccessRoutes:
                 "Make a key",
                 "Keys",
                 body=NewKey,
-                answer=KeyMade,
+                response=KeyMade,
                 status=201,
                 errors=_CHANGING,
                 description="The key is shown once. A key can give no more than it may do itself.",
             ),
-            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", answer=KeyView, errors=found),
+            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", response=KeyView, errors=found),
             Route(
                 "PATCH",
                 one,
@@ -164,7 +165,7 @@ class AccessRoutes:
                 "Change, disable or enable a key",
                 "Keys",
                 body=KeyChange,
-                answer=KeyView,
+                response=KeyView,
                 errors=(PreconditionFailed, *found),
                 description="Takes effect on every gateway in under a second.",
             ),
@@ -176,7 +177,7 @@ class AccessRoutes:
                 "Give a key a new text",
                 "Keys",
                 body=Rotation,
-                answer=KeyMade,
+                response=KeyMade,
                 errors=(PreconditionFailed, *found),
                 description="The text before stays good for the grace. The key's id, scopes and history stay.",
             ),
@@ -195,7 +196,7 @@ class AccessRoutes:
     def _secrets_table(self) -> list[Route]:
         path = "/api/control/jwt-secrets"
         return [
-            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", answer=SecretList),
+            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", response=SecretList),
             Route(
                 "POST",
                 path,
@@ -204,7 +205,7 @@ class AccessRoutes:
                 "Add a JWT secret",
                 "JWT secrets",
                 body=NewSecret,
-                answer=SecretMade,
+                response=SecretMade,
                 status=201,
                 errors=(PreconditionFailed, *_CHANGING),
                 description="For JWTs (HS256) that open stream and session routes. Up to five at a time, for rotation.",
@@ -224,7 +225,7 @@ class AccessRoutes:
     def _settings_table(self) -> list[Route]:
         path = "/v1/admin/settings"
         return [
-            Route("GET", path, self.get_settings, Scope.ADMIN, "Show the tenant's settings", "Settings", answer=SettingsView),
+            Route("GET", path, self.get_settings, Scope.ADMIN, "Show the tenant's settings", "Settings", response=SettingsView),
             Route(
                 "POST",
                 path,
@@ -233,7 +234,7 @@ class AccessRoutes:
                 "Change the tenant's settings",
                 "Settings",
                 body=TenantSettingsChange,
-                answer=SettingsView,
+                response=SettingsView,
                 errors=_CHANGING,
                 description="Takes effect on every gateway in under a second. null goes back to the default.",
             ),

@@ -14,13 +14,14 @@ from msgspec import Meta
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.records import TenantState
 from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.http.routing import GUARDED, Route
+from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden
 from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
+from postroad.kernel.resources import ResourceKind
 
 TOKEN_PREFIX = "pr_token_"  # noqa: S105  # what they start with
 _OWNER = b"stream"
@@ -48,9 +49,11 @@ class Tokens:
     def __init__(self, directory: IdentityCache, sealer: Signer, uses: Bucket, clock: Clock) -> None:
         self._directory, self._sealer, self._uses, self._clock = directory, sealer, uses, clock
         self._resources: list[tuple[re.Pattern[str], str]] = []
+        self._kinds: frozenset[str] = frozenset()
 
-    def offer(self, routes: Iterable[Route]) -> None:
-        """The routes whose resources tokens can be for."""
+    def offer(self, routes: Iterable[Route], kinds: Iterable[ResourceKind]) -> None:
+        """Set the routes that tokens can be issued for, and the kinds of resources that keys can be restricted to."""
+        self._kinds = frozenset(kind.name for kind in kinds)
         templates = sorted({route.resource for route in routes if route.resource is not None})
         self._resources = [(_compiled(template), template) for template in templates]
 
@@ -61,7 +64,7 @@ class Tokens:
             shapes = ", ".join(template for _, template in self._resources)
             raise invalid_field("$.resource", f"a token is for one of: {shapes}")
         for kind, name in match.groupdict().items():
-            if kind in GUARDED and not caller.may_use(kind, name):
+            if kind in self._kinds and not caller.may_use(kind, name):
                 raise Forbidden(f"the key may not use the {kind} {name!r}")
         expires_at_ms = self._clock() + wanted.expires_in_seconds * 1000
         token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, new_id() if wanted.once else None)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroad import __version__
-
 if TYPE_CHECKING:
     from postroad.settings import Settings
 
@@ -97,11 +95,10 @@ def serve_command(
 
 def openapi_command() -> None:
     """Print the OpenAPI 3.1 description of the HTTP API."""
-    from postroad.container import described_routes
-    from postroad.http.openapi import openapi_document
+    from postroad.container import openapi
     from postroad.kernel.json import encode
 
-    sys.stdout.buffer.write(encode(openapi_document(described_routes(), __version__)) + b"\n")
+    sys.stdout.buffer.write(encode(openapi()) + b"\n")
 
 
 def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides: object) -> None:

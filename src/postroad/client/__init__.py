@@ -1,5 +1,6 @@
 """The Python SDK: `Postroad` and `AsyncPostroad`, from one definition of every call."""
 
+from postroad.api.tasks import Progress, Task, TaskState
 from postroad.client.clients import AsyncPostroad, Postroad
 from postroad.client.producer import AsyncProducer, Producer
 from postroad.client.shapes.access import (
@@ -40,7 +41,7 @@ from postroad.client.shapes.queues import (
 from postroad.client.shapes.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
 from postroad.client.shapes.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
 from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
-from postroad.client.shapes.tasks import Job, JobsProgress, Redriven, Task
+from postroad.client.shapes.tasks import Job, JobsProgress, Redriven
 
 __all__ = [
     "Acked",
@@ -78,6 +79,7 @@ __all__ = [
     "Postroad",
     "Preferences",
     "Producer",
+    "Progress",
     "Published",
     "Purged",
     "Queue",
@@ -92,6 +94,7 @@ __all__ = [
     "StreamSubscription",
     "Subscribed",
     "Task",
+    "TaskState",
     "Tenant",
     "TenantSettings",
     "Touched",

@@ -34,7 +34,7 @@ class AuditCalls:
             "tenant": tenant,
             "limit": page_size,
         }
-        call: Call[AuditPage] = Call(method="GET", path="/api/control/audit", query=query, answer=AuditPage)
+        call: Call[AuditPage] = Call(method="GET", path="/api/control/audit", query=query, response=AuditPage)
         return Pages(call=call, items=lambda page: page.entries, cursor=lambda page: page.next_cursor)
 
 

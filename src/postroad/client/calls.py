@@ -7,6 +7,7 @@ Types follow: a type checker sees `Published` on one and `Awaitable[Published]` 
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import httpx
@@ -41,7 +42,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     method: str
     path: str
-    answer: Any = None
+    response: Any = None
     read: Callable[[httpx.Response], T] | None = None
     codes: Mapping[int, str] = {}
     body: object = None
@@ -52,11 +53,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list in pages: the call for the first one, and how to get the items and the next cursor out of an answer."""
+    """A list in pages: the call for the first one, whose response is a `Page`."""
 
     call: Call[Any]
-    items: Callable[[Any], list[T]]
-    cursor: Callable[[Any], str | None]
+    items: Callable[[Any], list[T]] = attrgetter("items")
+    cursor: Callable[[Any], str | None] = attrgetter("next_cursor")
     cursor_name: str = "cursor"
 
     def following(self, cursor: str) -> "Call[Any]":

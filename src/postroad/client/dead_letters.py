@@ -33,7 +33,7 @@ class DeadLetterCalls:
         """As `list`, but one page: it says how many there are, were looked at and fit, and, as `next_cursor`, where to go on."""
         query: dict[str, Any] = _filter(search, header, field, message_id, job_id, correlation_id, reason)
         query |= {"from": moment(since), "to": moment(until), "bodyMax": body_max, "limit": page_size, "cursor": cursor}
-        return Call(method="GET", path=_path(queue), query=query, answer=DeadPage)
+        return Call(method="GET", path=_path(queue), query=query, response=DeadPage)
 
     @pages
     def list(
@@ -88,12 +88,12 @@ class DeadLetterCalls:
     ) -> Call[DeadGroups]:
         """How many there are of each reason, largest first."""
         query = _filter(search, header, field, message_id, job_id, correlation_id, reason) | {"groupBy": "reason"}
-        return Call(method="GET", path=_path(queue), query=query, answer=DeadGroups)
+        return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
 
     @operation
     def get(self, queue: str, message_id: str) -> Call[DeadMessage]:
         """With its whole payload. Raises MessageNotFound."""
-        return Call(method="GET", path=_path(queue, f"/{segment(message_id)}"), answer=DeadMessage)
+        return Call(method="GET", path=_path(queue, f"/{segment(message_id)}"), response=DeadMessage)
 
     @operation
     def delete(self, queue: str, message_id: str) -> Call[None]:
@@ -124,7 +124,7 @@ class DeadLetterCalls:
         """
         body: dict[str, Any] = {"filter": _filter(search, header, field, message_id, job_id, correlation_id, reason)}
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
-        return Call(method="POST", path=_path(queue, "/redrive"), body=body, answer=Redriven, is_repeatable=dry_run)
+        return Call(method="POST", path=_path(queue, "/redrive"), body=body, response=Redriven, is_repeatable=dry_run)
 
     @operation
     def purge(
@@ -143,7 +143,7 @@ class DeadLetterCalls:
         """Drop those that fit: all of them if no filter is given. With `dry_run` they are only counted."""
         wanted = _filter(search, header, field, message_id, job_id, correlation_id, reason)
         body = {"filter": wanted, "dryRun": dry_run}
-        return Call(method="POST", path=_path(queue, "/purge"), body=body, answer=Purged)
+        return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)
 
 
 def _path(queue: str, rest: str = "") -> str:

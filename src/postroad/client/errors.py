@@ -1,3 +1,4 @@
-"""The errors that calls raise: the same classes, codes and meanings as the server's one table."""
+"""Exceptions of the SDK: one class per error code."""
 
-from postroad.kernel.errors import *  # noqa: F403  # all of it is what this module is for
+from postroad.api.tasks import TaskNotFound as TaskNotFound
+from postroad.kernel.errors import *  # noqa: F403

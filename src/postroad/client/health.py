@@ -8,7 +8,7 @@ class HealthCalls:
     @operation
     def ready(self) -> Call[Readiness]:
         """What the server says of itself. Raises Unreachable while it is not ready."""
-        return Call(method="GET", path="/readyz", answer=Readiness)
+        return Call(method="GET", path="/readyz", response=Readiness)
 
 
 class Health(HealthCalls, SyncNamespace):

@@ -28,7 +28,7 @@ Grain = Literal["minute", "hour", "day"]
 
 def _call(report: str, answer: Any, page_size: int, cursor: str | None, **query: object) -> Call[Any]:
     query = {**query, "limit": page_size, "cursor": cursor}
-    return Call(method="GET", path=f"/v1/insights/{report}", query=query, answer=answer)
+    return Call(method="GET", path=f"/v1/insights/{report}", query=query, response=answer)
 
 
 def _time(since: Moment | None, until: Moment | None, grain: Grain | None) -> dict[str, object]:
@@ -197,7 +197,7 @@ class PipelineCalls:
     @operation
     def status(self) -> Call[PipelineStatus]:
         """How far the pipeline is, as of now. Needs a platform key."""
-        return Call(method="GET", path="/api/control/pipeline", answer=PipelineStatus)
+        return Call(method="GET", path="/api/control/pipeline", response=PipelineStatus)
 
 
 class Pipeline(PipelineCalls, SyncNamespace):

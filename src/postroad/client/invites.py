@@ -11,7 +11,7 @@ class InviteCalls:
     @pages
     def list(self, *, page_size: int = 100) -> Pages[Invite]:
         """All invites, newest first, without their codes."""
-        call: Call[InvitePage] = Call(method="GET", path=_INVITES, query={"limit": page_size}, answer=InvitePage)
+        call: Call[InvitePage] = Call(method="GET", path=_INVITES, query={"limit": page_size}, response=InvitePage)
         return Pages(call=call, items=lambda page: page.invites, cursor=lambda page: page.next_cursor)
 
     @operation
@@ -26,7 +26,7 @@ class InviteCalls:
         """An invite; `.code` of what comes back is what to hand on, this once. With `tenant` it is good for that name only."""
         body = {"note": note, "autoCreateQueues": auto_create_queues, "expiresInSeconds": expires_in_seconds}
         body |= given(tenant=tenant)
-        return Call(method="POST", path=_INVITES, body=body, answer=MadeInvite, is_repeatable=False)
+        return Call(method="POST", path=_INVITES, body=body, response=MadeInvite, is_repeatable=False)
 
     @operation
     def revoke(self, invite_id: str) -> Call[None]:
@@ -40,7 +40,7 @@ class InviteCalls:
         `tenant` may be left out if the invite names it. Raises InviteNotFound, InviteEnded, AlreadyExists if the name is taken.
         """
         body = given(code=code, tenant=tenant, keyName=key_name)
-        return Call(method="POST", path="/api/control/claim", body=body, answer=MadeKey, is_repeatable=False)
+        return Call(method="POST", path="/api/control/claim", body=body, response=MadeKey, is_repeatable=False)
 
 
 class Invites(InviteCalls, SyncNamespace):

@@ -14,7 +14,7 @@ class JobCalls:
     @operation
     def get(self, job_id: str) -> Call[Job]:
         """A job is there as soon as its publish was answered. Raises JobNotFound."""
-        return Call(method="GET", path=f"/v1/jobs/{segment(job_id)}", answer=Job)
+        return Call(method="GET", path=f"/v1/jobs/{segment(job_id)}", response=Job)
 
     @pages
     def list(
@@ -38,32 +38,32 @@ class JobCalls:
             "messageId": message_id,
             "limit": page_size,
         }
-        call: Call[JobPage] = Call(method="GET", path="/v1/jobs", query=query, answer=JobPage)
+        call: Call[JobPage] = Call(method="GET", path="/v1/jobs", query=query, response=JobPage)
         return Pages(call=call, items=lambda page: page.jobs, cursor=lambda page: page.next_cursor)
 
     @pages
     def events(self, job_id: str, *, page_size: int = 100) -> Pages[dict[str, Any]]:
         """The job's events as they were sent, oldest first. They are kept where `audit_mode` is `full`. Raises JobNotFound."""
         path, query = f"/v1/jobs/{segment(job_id)}/events", {"limit": page_size}
-        call: Call[JobEventPage] = Call(method="GET", path=path, query=query, answer=JobEventPage)
+        call: Call[JobEventPage] = Call(method="GET", path=path, query=query, response=JobEventPage)
         return Pages(call=call, items=lambda page: page.events, cursor=lambda page: page.next_cursor)
 
     @operation
     def status(self) -> Call[JobsProgress]:
         """How far the jobs are behind what has happened. Needs a platform key."""
-        return Call(method="GET", path=_CONTROL, answer=JobsProgress)
+        return Call(method="GET", path=_CONTROL, response=JobsProgress)
 
     @operation
     def rebuild(self) -> Call[JobsProgress]:
         """Make the jobs anew; the old ones answer until the new ones are there. Needs a platform key. Raises NotNow."""
-        return Call(method="POST", path=f"{_CONTROL}/rebuild", answer=JobsProgress, is_repeatable=False)
+        return Call(method="POST", path=f"{_CONTROL}/rebuild", response=JobsProgress, is_repeatable=False)
 
     @watch
     def wait_rebuilt(
         self, timeout: float | None = None, *, on_progress: Callable[[JobsProgress], None] | None = None
     ) -> Watch[JobsProgress]:
         """Return once no rebuild goes on; `on_progress` hears how far it is. Needs a platform key. Raises TimeoutError."""
-        call: Call[JobsProgress] = Call(method="GET", path=_CONTROL, answer=JobsProgress)
+        call: Call[JobsProgress] = Call(method="GET", path=_CONTROL, response=JobsProgress)
         return Watch(call=call, is_over=lambda progress: not progress.rebuilding, timeout=timeout, told=on_progress)
 
 

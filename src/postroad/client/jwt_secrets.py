@@ -11,7 +11,7 @@ class JwtSecretCalls:
     @pages
     def list(self) -> Pages[JwtSecret]:
         """The tenant's secrets, oldest first, without their texts."""
-        call: Call[JwtSecretList] = Call(method="GET", path=_SECRETS, answer=JwtSecretList)
+        call: Call[JwtSecretList] = Call(method="GET", path=_SECRETS, response=JwtSecretList)
         return Pages(call=call, items=lambda page: page.secrets, cursor=lambda _: None)
 
     @operation
@@ -21,7 +21,7 @@ class JwtSecretCalls:
         A tenant has up to five at a time, for rotation. Raises NotNow when it has.
         """
         body = given(name=name, secret=secret, expiresAt=moment(expires_at))
-        return Call(method="POST", path=_SECRETS, body=body, answer=MadeJwtSecret, is_repeatable=False)
+        return Call(method="POST", path=_SECRETS, body=body, response=MadeJwtSecret, is_repeatable=False)
 
     @operation
     def delete(self, secret_id: str) -> Call[None]:

@@ -13,13 +13,13 @@ class KeyCalls:
     @operation
     def whoami(self) -> Call[WhoAmI]:
         """What the credential of this client is, and allows."""
-        return Call(method="GET", path="/v1/whoami", answer=WhoAmI)
+        return Call(method="GET", path="/v1/whoami", response=WhoAmI)
 
     @pages
     def list(self, *, platform: bool = False, page_size: int = 100) -> Pages[Key]:
         """The tenant's keys, oldest first; with `platform`, the platform's instead, which takes a platform key."""
         query = {"limit": page_size, "platform": platform or None}
-        call: Call[KeyPage] = Call(method="GET", path=_KEYS, query=query, answer=KeyPage)
+        call: Call[KeyPage] = Call(method="GET", path=_KEYS, query=query, response=KeyPage)
         return Pages(call=call, items=lambda page: page.keys, cursor=lambda page: page.next_cursor)
 
     @operation
@@ -46,12 +46,12 @@ class KeyCalls:
             allowedStreams=allowed_streams,
             expiresAt=moment(expires_at),
         )
-        return Call(method="POST", path=_KEYS, body={**body, "platform": platform}, answer=MadeKey, is_repeatable=False)
+        return Call(method="POST", path=_KEYS, body={**body, "platform": platform}, response=MadeKey, is_repeatable=False)
 
     @operation
     def get(self, key_id: str) -> Call[Key]:
         """Raises KeyNotFound."""
-        return Call(method="GET", path=_path(key_id), answer=Key)
+        return Call(method="GET", path=_path(key_id), response=Key)
 
     @operation
     def update(
@@ -77,23 +77,23 @@ class KeyCalls:
         )
         if not isinstance(expires_at, UnsetType):
             body["expiresAt"] = moment(expires_at)
-        return Call(method="PATCH", path=_path(key_id), body=body, answer=Key)
+        return Call(method="PATCH", path=_path(key_id), body=body, response=Key)
 
     @operation
     def enable(self, key_id: str) -> Call[Key]:
         """Raises KeyNotFound."""
-        return Call(method="PATCH", path=_path(key_id), body={"enabled": True}, answer=Key)
+        return Call(method="PATCH", path=_path(key_id), body={"enabled": True}, response=Key)
 
     @operation
     def disable(self, key_id: str) -> Call[Key]:
         """Refused everywhere within a second, until it is enabled again. Raises KeyNotFound, NotNow for the caller's own."""
-        return Call(method="PATCH", path=_path(key_id), body={"enabled": False}, answer=Key)
+        return Call(method="PATCH", path=_path(key_id), body={"enabled": False}, response=Key)
 
     @operation
     def rotate(self, key_id: str, *, grace_seconds: int = 86_400) -> Call[MadeKey]:
         """A new text for the key, which keeps its id; the text before stays good for the grace. Raises KeyNotFound, NotNow."""
         body = {"graceSeconds": grace_seconds}
-        return Call(method="POST", path=f"{_path(key_id)}/rotate", body=body, answer=MadeKey, is_repeatable=False)
+        return Call(method="POST", path=f"{_path(key_id)}/rotate", body=body, response=MadeKey, is_repeatable=False)
 
     @operation
     def delete(self, key_id: str) -> Call[None]:

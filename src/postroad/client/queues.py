@@ -70,18 +70,18 @@ class QueueCalls:
             expectedDrainSeconds=expected_drain_seconds,
             archive=archive,
         )
-        return Call(method="PUT", path=_path(queue), body=body, answer=Queue)
+        return Call(method="PUT", path=_path(queue), body=body, response=Queue)
 
     @operation
     def get(self, queue: str) -> Call[Queue]:
         """The queue with its settings and stats. Raises QueueNotFound."""
-        return Call(method="GET", path=_path(queue), answer=Queue)
+        return Call(method="GET", path=_path(queue), response=Queue)
 
     @pages
     def list(self, *, stats: bool = False, page_size: int = 100) -> Pages[Queue]:
         """All queues of the tenant, fetched page by page as they are needed; with `stats`, what is in each."""
         query = {"limit": page_size, "stats": stats or None}
-        call: Call[QueuePage] = Call(method="GET", path="/v1/queues", query=query, answer=QueuePage)
+        call: Call[QueuePage] = Call(method="GET", path="/v1/queues", query=query, response=QueuePage)
         return Pages(call=call, items=lambda page: page.queues, cursor=lambda page: page.next_cursor)
 
     @operation
@@ -109,7 +109,7 @@ class QueueCalls:
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
         body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
         body |= given(correlationId=correlation_id, idempotencyKey=key)
-        return Call(method="POST", path=_path(queue, "/messages"), body=body, answer=Published, is_repeatable=key is not None)
+        return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
 
     @operation
     def publish_batch(self, queue: str, messages: Sequence[Mapping[str, Any]]) -> Call[Batch]:
@@ -119,7 +119,7 @@ class QueueCalls:
         """
         is_repeatable = all("idempotencyKey" in message for message in messages)
         body = {"messages": [dict(message) for message in messages]}
-        return Call(method="POST", path=_path(queue, "/messages/batch"), body=body, answer=Batch, is_repeatable=is_repeatable)
+        return Call(method="POST", path=_path(queue, "/messages/batch"), body=body, response=Batch, is_repeatable=is_repeatable)
 
     @operation
     def pull(
@@ -127,17 +127,17 @@ class QueueCalls:
     ) -> Call[Pulled]:
         """Lease up to `max_messages`; with `wait_ms`, wait for the first. What a lost answer had leased comes back by itself."""
         body = {"maxMessages": max_messages, "waitMs": wait_ms} | given(visibilityTimeoutMs=visibility_timeout_ms)
-        return Call(method="POST", path=_path(queue, "/pull"), body=body, answer=Pulled, wait_seconds=wait_ms / 1000)
+        return Call(method="POST", path=_path(queue, "/pull"), body=body, response=Pulled, wait_seconds=wait_ms / 1000)
 
     @operation
     def ack(self, queue: str, message: Leased) -> Call[Acked]:
         """The message will not be delivered again. Raises LeaseExpired, ReceiptInvalid."""
-        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptId": _receipt(message)}, answer=Acked)
+        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptId": _receipt(message)}, response=Acked)
 
     @operation
     def ack_many(self, queue: str, messages: Sequence[Leased]) -> Call[Acked]:
         """As `ack` for many; `results` says of each receipt whether it was good."""
-        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptIds": _receipts(messages)}, answer=Acked)
+        return Call(method="POST", path=_path(queue, "/ack"), body={"receiptIds": _receipts(messages)}, response=Acked)
 
     @operation
     def nack(
@@ -155,7 +155,7 @@ class QueueCalls:
         queue's last attempt gives it up, too. Raises LeaseExpired, ReceiptInvalid.
         """
         body = {"receiptId": _receipt(message), "action": action} | given(delayMs=delay_ms, reason=reason)
-        return Call(method="POST", path=_path(queue, "/nack"), body=body, answer=Acked)
+        return Call(method="POST", path=_path(queue, "/nack"), body=body, response=Acked)
 
     @operation
     def nack_many(
@@ -169,20 +169,20 @@ class QueueCalls:
     ) -> Call[Acked]:
         """As `nack` for many; `results` says of each receipt whether it was good."""
         body = {"receiptIds": _receipts(messages), "action": action} | given(delayMs=delay_ms, reason=reason)
-        return Call(method="POST", path=_path(queue, "/nack"), body=body, answer=Acked)
+        return Call(method="POST", path=_path(queue, "/nack"), body=body, response=Acked)
 
     @operation
     def extend(self, queue: str, message: Leased, visibility_timeout_ms: int) -> Call[Extended]:
         """Keep the message for this long from now. What comes back settles it from now on: the receipt before stays good until
         its own time is over, and no longer. Raises LeaseExpired, ReceiptInvalid."""
         body = {"receiptId": _receipt(message), "visibilityTimeoutMs": visibility_timeout_ms}
-        return Call(method="POST", path=_path(queue, "/extend"), body=body, answer=Extended)
+        return Call(method="POST", path=_path(queue, "/extend"), body=body, response=Extended)
 
     @operation
     def extend_many(self, queue: str, messages: Sequence[Leased], visibility_timeout_ms: int) -> Call[ExtendedMany]:
         """As `extend` for many; `results` has the new receipts, or why there is none."""
         body = {"receiptIds": _receipts(messages), "visibilityTimeoutMs": visibility_timeout_ms}
-        return Call(method="POST", path=_path(queue, "/extend"), body=body, answer=ExtendedMany)
+        return Call(method="POST", path=_path(queue, "/extend"), body=body, response=ExtendedMany)
 
     @operation
     def peek_page(
@@ -217,7 +217,7 @@ class QueueCalls:
             "limit": page_size,
             "cursor": cursor,
         }
-        return Call(method="GET", path=_path(queue, "/messages"), query=query, answer=SeenPage)
+        return Call(method="GET", path=_path(queue, "/messages"), query=query, response=SeenPage)
 
     @pages
     def peek(
@@ -262,17 +262,17 @@ class QueueCalls:
     @operation
     def purge(self, queue: str, *, dry_run: bool = False) -> Call[Purged]:
         """Drop all messages that wait, leased and delayed ones, too; dead letters stay. With `dry_run` they are only counted."""
-        return Call(method="POST", path=_path(queue, "/purge"), body={"dryRun": dry_run}, answer=Purged)
+        return Call(method="POST", path=_path(queue, "/purge"), body={"dryRun": dry_run}, response=Purged)
 
     @operation
     def pause(self, queue: str) -> Call[Queue]:
         """Deliver nothing, anywhere, until `resume`. Publishing and settling go on."""
-        return Call(method="POST", path=_path(queue, "/pause"), answer=Queue)
+        return Call(method="POST", path=_path(queue, "/pause"), response=Queue)
 
     @operation
     def resume(self, queue: str) -> Call[Queue]:
         """Deliver again."""
-        return Call(method="POST", path=_path(queue, "/resume"), answer=Queue)
+        return Call(method="POST", path=_path(queue, "/resume"), response=Queue)
 
 
 def _receipt(leased: Leased) -> str:

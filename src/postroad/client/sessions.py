@@ -30,13 +30,13 @@ class SessionCalls:
         ContentTypeMismatch.
         """
         body = {"sessionId": session or str(uuid.uuid4()), "streamId": stream, "envelope": envelope}
-        return Call(method="POST", path=f"{_root(project)}/subscribe", body=body, answer=Subscribed)
+        return Call(method="POST", path=f"{_root(project)}/subscribe", body=body, response=Subscribed)
 
     @operation
     def unsubscribe(self, session: str, stream: str, *, project: str | None = None) -> Call[Unsubscribed]:
         """Twice is the same as once. What the session has got already stays. Raises SessionNotFound."""
         body = {"sessionId": session, "streamId": stream}
-        return Call(method="DELETE", path=f"{_root(project)}/unsubscribe", body=body, answer=Unsubscribed)
+        return Call(method="DELETE", path=f"{_root(project)}/unsubscribe", body=body, response=Unsubscribed)
 
     @operation
     def publish(
@@ -78,12 +78,12 @@ class SessionCalls:
     @operation
     def get(self, session: str, *, project: str | None = None) -> Call[Session]:
         """What it subscribes to, and until when it lives. Raises SessionNotFound."""
-        return Call(method="GET", path=_session(session, project), answer=Session)
+        return Call(method="GET", path=_session(session, project), response=Session)
 
     @operation
     def touch(self, session: str, *, project: str | None = None) -> Call[Touched]:
         """Let it live on, for as long as a new one would. Reading it does not do that. Raises SessionNotFound."""
-        return Call(method="POST", path=f"{_session(session, project)}/touch", answer=Touched)
+        return Call(method="POST", path=f"{_session(session, project)}/touch", response=Touched)
 
     @operation
     def delete(self, session: str, *, project: str | None = None) -> Call[None]:
@@ -93,7 +93,7 @@ class SessionCalls:
     @operation
     def fanout(self, stream: str, *, project: str | None = None) -> Call[Fanout]:
         """How many subscribe to the stream, and how far its copies have come. Raises StreamNotFound."""
-        return Call(method="GET", path=f"{_root(project)}/fanout/{stream_id_in_url(stream)}", answer=Fanout)
+        return Call(method="GET", path=f"{_root(project)}/fanout/{stream_id_in_url(stream)}", response=Fanout)
 
     @live
     def follow(

@@ -11,7 +11,7 @@ class SettingsCalls:
     @operation
     def get(self, *, platform: bool = False) -> Call[TenantSettings]:
         """What holds, and what of it was chosen here."""
-        return Call(method="GET", path=_path(platform), answer=TenantSettings)
+        return Call(method="GET", path=_path(platform), response=TenantSettings)
 
     @operation
     def update(
@@ -40,13 +40,13 @@ class SettingsCalls:
             maxQueues=max_queues,
             maxKeys=max_keys,
         )
-        return Call(method="POST", path=_path(platform), body=body, answer=TenantSettings)
+        return Call(method="POST", path=_path(platform), body=body, response=TenantSettings)
 
     @operation
     def reset(self, *names: str, platform: bool = False) -> Call[TenantSettings]:
         """Go back to the default in these, by their names above."""
         body = {camel(name): None for name in names}
-        return Call(method="POST", path=_path(platform), body=body, answer=TenantSettings)
+        return Call(method="POST", path=_path(platform), body=body, response=TenantSettings)
 
 
 def _path(platform: bool) -> str:

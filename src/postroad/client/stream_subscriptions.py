@@ -43,12 +43,12 @@ class StreamSubscriptionCalls:
             lease_ttl_ms=lease_ttl_ms,
             description=description,
         )
-        return Call(method="PUT", path=_path(subscription, project), body=body, answer=StreamSubscription)
+        return Call(method="PUT", path=_path(subscription, project), body=body, response=StreamSubscription)
 
     @operation
     def get(self, subscription: str, *, project: str | None = None) -> Call[StreamSubscription]:
         """What it follows, and how far that was acknowledged. Raises SubscriptionNotFound."""
-        return Call(method="GET", path=_path(subscription, project), answer=StreamSubscription)
+        return Call(method="GET", path=_path(subscription, project), response=StreamSubscription)
 
     @operation
     def delete(self, subscription: str, *, project: str | None = None) -> Call[None]:
@@ -72,7 +72,7 @@ class StreamSubscriptionCalls:
         Not sent again when its answer is lost: the wake comes again when the lease is over. Raises NothingToDo, WakeTaken.
         """
         path = f"{_path(subscription, project)}/claim"
-        return Call(method="POST", path=path, body={"worker": worker}, answer=Claim, is_repeatable=False)
+        return Call(method="POST", path=path, body={"worker": worker}, response=Claim, is_repeatable=False)
 
     @operation
     def ack(
@@ -91,7 +91,7 @@ class StreamSubscriptionCalls:
         acks = [{"stream": stream, "offset": offset} for stream, offset in (offsets or {}).items()]
         body = {"wake_id": claim.wake_id, "generation": claim.generation, "acks": acks, "done": done}
         path = f"{_path(subscription, project)}/ack"
-        return Call(method="POST", path=path, body=body, headers=_bearer(claim), answer=WakeAcked)
+        return Call(method="POST", path=path, body=body, headers=_bearer(claim), response=WakeAcked)
 
     @operation
     def release(self, subscription: str, claim: Claim, *, project: str | None = None) -> Call[None]:

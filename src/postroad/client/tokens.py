@@ -9,7 +9,7 @@ class TokenCalls:
     def create(self, resource: str, *, expires_in_seconds: int = 3600, once: bool = False) -> Call[MadeToken]:
         """A token that may read this one resource, such as `telemetry`; with `once`, by one connection. It dies with the key."""
         body = {"resource": resource, "expiresInSeconds": expires_in_seconds, "once": once}
-        return Call(method="POST", path="/v1/tokens", body=body, answer=MadeToken, is_repeatable=False)
+        return Call(method="POST", path="/v1/tokens", body=body, response=MadeToken, is_repeatable=False)
 
 
 class Tokens(TokenCalls, SyncNamespace):

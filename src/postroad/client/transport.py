@@ -93,7 +93,7 @@ def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "C
         pause = min(pause * 2, settings.pause_max)
 
 
-_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "out-of-touch"})
+_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "registry-stale"})
 
 
 _WATCH_PAUSES = (0.1, 1.0)
@@ -127,7 +127,7 @@ class _OwnTenant:
     def placing(self, call: Call[T]) -> "Script[T]":
         """The call, with the tenant in its path; before that, if it is not known, the question who is calling."""
         if self._tenant is None:
-            me: WhoAmI = yield Call(method="GET", path="/v1/whoami", answer=WhoAmI)
+            me: WhoAmI = yield Call(method="GET", path="/v1/whoami", response=WhoAmI)
             self._tenant = me.tenant
         path = call.path.replace(OWN_TENANT, segment(self._tenant))
         return (yield msgspec.structs.replace(call, path=path))  # type: ignore[no-any-return]
@@ -189,9 +189,9 @@ def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> U
 def _result(call: Call[T], response: httpx.Response) -> T:
     if call.read is not None:
         return call.read(response)
-    if call.answer is None:
+    if call.response is None:
         return None  # type: ignore[return-value]
-    return msgspec.json.decode(response.content, type=call.answer)  # type: ignore[no-any-return]
+    return msgspec.json.decode(response.content, type=call.response)  # type: ignore[no-any-return]
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Request:

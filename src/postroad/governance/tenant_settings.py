@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from postroad.governance.audit import PLATFORM, Audit
+from postroad.governance.settings import GovernanceSettings
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
@@ -71,6 +72,21 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
 _LIMITS = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys"})
 
 
+def default_settings(chosen: GovernanceSettings) -> TenantSettings:
+    """The installation's defaults."""
+    return TenantSettings(
+        audit_mode=AuditMode(chosen.audit_mode),
+        auto_create_queues=False,
+        visibility_timeout_ms=chosen.visibility_timeout_ms,
+        receipt_ttl_max_ms=chosen.receipt_ttl_max_ms,
+        idempotency_ttl_ms=chosen.idempotency_ttl_ms,
+        pull_max=chosen.pull_messages_max,
+        max_message_bytes=chosen.message_bytes_max,
+        max_queues=chosen.queues_per_tenant_max,
+        max_keys=chosen.keys_per_tenant_max,
+    )
+
+
 class TenantSettingsRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What was chosen for a tenant, or under `_platform` for all: only the names that were set."""
 
@@ -83,7 +99,7 @@ class TenantSettingsStore:
     """`of(tenant)` costs a dictionary look-up; a change reaches every worker within moments."""
 
     def __init__(self, table: ReplicatedTable[TenantSettingsRecord], audit: Audit, clock: Clock, initial: TenantSettings) -> None:
-        self._table, self._audit, self._clock, self._initial = table, audit, clock, initial
+        self.table, self._audit, self._clock, self._initial = table, audit, clock, initial
         self._known: dict[str, TenantSettings] = {}
         table.on_change(self._changed)
 
@@ -106,7 +122,7 @@ class TenantSettingsStore:
         return msgspec.convert(values, TenantSettings)
 
     def chosen(self, tenant: str) -> dict[str, Any]:
-        record = self._table.get(tenant)
+        record = self.table.get(tenant)
         return record.chosen if record else {}
 
     async def change(self, context: RequestContext, tenant: str, change: TenantSettingsChange) -> TenantSettings:
@@ -124,23 +140,23 @@ class TenantSettingsStore:
         chosen = {"autoCreateQueues": True} if auto_create_queues else {}
         record = TenantSettingsRecord(chosen=chosen, updated_at_ms=self._clock())
         try:
-            await self._table.create(tenant, record)
+            await self.table.create(tenant, record)
         except Conflict:
-            await self._table.change(tenant, lambda _: record)
+            await self.table.change(tenant, lambda _: record)
 
     async def remove(self, tenant: str) -> None:
-        await self._table.delete(tenant)
+        await self.table.delete(tenant)
 
     async def _store(self, context: RequestContext, tenant: str, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         before = self.chosen(tenant)
         async with self._audit.change(context, "settings.change", "settings", tenant=tenant, before=before, after=make(before)):
-            if await self._table.fetch(tenant) is None:
+            if await self.table.fetch(tenant) is None:
                 try:
-                    await self._table.create(tenant, TenantSettingsRecord(chosen=make({}), updated_at_ms=self._clock()))
+                    await self.table.create(tenant, TenantSettingsRecord(chosen=make({}), updated_at_ms=self._clock()))
                     return
                 except Conflict:
-                    self._table.forget(tenant)
-            await self._table.change(
+                    self.table.forget(tenant)
+            await self.table.change(
                 tenant, lambda record: TenantSettingsRecord(chosen=make(record.chosen), updated_at_ms=self._clock())
             )
 

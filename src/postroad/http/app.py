@@ -15,8 +15,9 @@ import structlog
 
 from postroad.http import metrics
 from postroad.http.client_ip import Network, client_address
-from postroad.http.messages import ClientGone, Receive, Request, Response, RevocationWatch, Scope, Send
 from postroad.http.problems import problem_response
+from postroad.http.request import ClientGone, Receive, Request, RevocationWatch, Scope, Send
+from postroad.http.response import Response
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
 from postroad.kernel.errors import (
@@ -65,9 +66,9 @@ class App:
         self, router: Router, authority: Authenticator, settings: AppSettings, traffic: UsageCounters | None = None
     ) -> None:
         self._router, self._authority, self._settings = router, authority, settings
-        self._tallies = (traffic or UsageCounters()).tallies
+        self._usage = traffic or UsageCounters()
+        self._tallies = self._usage.tallies
         self._request_ids = ShortIds()
-        self._open = 0
         self.draining = asyncio.Event()
         self._common = [(b"x-content-type-options", b"nosniff")]
         if settings.cors_origin:
@@ -83,7 +84,7 @@ class App:
 
     @property
     def open_requests(self) -> int:
-        return self._open
+        return self._usage.open_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request; the server is set up to bring nothing else."""
@@ -99,13 +100,13 @@ class App:
         request: Request | None = None
         tally: TenantCounters | None = None
         status = 0
-        self._open += 1
+        self._usage.open_requests += 1
         try:
             try:
                 if method == "OPTIONS":
                     response = self._preflight(scope["path"])
                 else:
-                    if self._open > self._settings.requests_max:
+                    if self._usage.open_requests > self._settings.requests_max:
                         raise Overloaded("too many requests are open", retry_after=1)
                     route, parameters = self._router.find(method, scope["path"])
                     request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
@@ -128,7 +129,7 @@ class App:
                 log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
                 raise
         finally:
-            self._open -= 1
+            self._usage.open_requests -= 1
             tally = tally or self._tally(request, route)
             tally.requests += 1
             if status >= 400:

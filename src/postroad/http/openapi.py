@@ -1,12 +1,13 @@
 """OpenAPI 3.1, generated from the route table and the msgspec types."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from postroad.http.problems import PROBLEM_MEDIA, Problem
+from postroad.api.problems import Problem
+from postroad.http.problems import PROBLEM_MEDIA
 from postroad.http.routing import Route
 from postroad.kernel.errors import (
     BodyInvalid,
@@ -25,20 +26,9 @@ from postroad.kernel.errors import (
     UnsupportedMediaType,
 )
 from postroad.kernel.identity import RouteRequirement
-from postroad.kernel.names import QUEUE, STREAM, STREAM_CHARS_MAX, TENANT
+from postroad.kernel.names import TENANT
 
 _REF = "#/components/schemas/{name}"
-_NAMES: dict[str, dict[str, Any]] = {  # what a path parameter looks like, by its name
-    "queue": {"pattern": f"^{QUEUE.pattern}$"},
-    "tenant": {"pattern": f"^{TENANT.pattern}$"},
-    "project": {"pattern": f"^{TENANT.pattern}$"},
-    "stream": {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX},
-    "subscription": {"pattern": "^[A-Za-z0-9_.:~@+=-]{1,128}$"},
-    "session": {"pattern": "^[A-Za-z0-9_.:-]{1,128}$"},
-    "key": {"pattern": "^[0-9A-Za-z]{16}$"},
-    "invite": {"pattern": "^[0-9A-Za-z]{16}$"},
-    "secret": {"format": "uuid"},
-}
 _HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-Id": {"description": "Names the request in logs and records.", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "Which credentials.", "required": True, "schema": {"type": "string"}},
@@ -52,13 +42,17 @@ _EMPTY_STATUSES = (204, 304)
 _ANYTHING: dict[str, Any] = {"application/json": {}, "text/plain": {}, "application/octet-stream": {}, "*/*": {}}
 
 
-def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    kinds = [kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None]
+def openapi_document(
+    routes: Sequence[Route], version: str, parameters: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """`parameters` has the JSON Schema of each path parameter."""
+    kinds = [kind for route in routes for kind in (route.body, route.response, route.query) if kind is not None]
     schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REF)
     by_kind = dict(zip([*map(id, kinds), id(Problem)], schemas, strict=True))
+    _drop_nulls(components, [*kinds, Problem])
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, parameters or {})
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,12 +79,16 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
+def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__ + ("_of_project" if "{project}" in route.path else ""),
         "summary": route.summary,
         "tags": [route.tag],
-        "parameters": [*map(_path_parameter, route.parameters), *_query_parameters(route), *_header_parameters(route)],
+        "parameters": [
+            *(_path_parameter(name, parameters) for name in route.parameters),
+            *_query_parameters(route),
+            *_header_parameters(route),
+        ],
         "responses": _responses(route, by_kind),
     }
     operation["description"] = f"{route.description} {_needs(route)}".strip()
@@ -102,6 +100,39 @@ def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
     return operation
+
+
+def _drop_nulls(components: dict[str, Any], kinds: Sequence[Any]) -> None:
+    """Describe fields that are left out when they are None as optional, not as nullable."""
+    left_out = {kind.__name__: kind for kind in _structs(kinds) if kind.__struct_config__.omit_defaults}
+    for name, schema in components.items():
+        kind = left_out.get(name.rpartition(".")[2])
+        if kind is None:
+            continue
+        nullable = {one.encode_name for one in msgspec.structs.fields(kind) if one.default is None}
+        for field, shape in schema["properties"].items():
+            if field in nullable:
+                schema["properties"][field] = _without_null(shape)
+
+
+def _structs(kinds: Sequence[Any]) -> list[type[msgspec.Struct]]:
+    """All struct types that these types contain."""
+    found: dict[type[msgspec.Struct], None] = {}
+
+    def visit(info: Any) -> None:
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in found:
+                return
+            found[info.cls] = None
+        for name in ("fields", "types", "item_types", "item_type", "key_type", "value_type", "type"):
+            nested = getattr(info, name, None)
+            for one in nested if isinstance(nested, tuple) else (nested,):
+                if isinstance(one, msgspec.inspect.Type | msgspec.inspect.Field):
+                    visit(one)
+
+    for info in msgspec.inspect.multi_type_info(kinds):
+        visit(info)
+    return list(found)
 
 
 def _needs(route: Route) -> str:
@@ -133,8 +164,8 @@ def _described(kind: Any) -> dict[str, Any]:
     return {"description": schema.pop("description", ""), "schema": schema}
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
-    shape = _NAMES.get(name, {"minLength": 1, "maxLength": 80})
+def _path_parameter(name: str, parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    shape = parameters.get(name, {"minLength": 1, "maxLength": 80})
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", **shape}}
 
 
@@ -175,7 +206,7 @@ def _content(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.media == "*/*":
         return {"*/*": {}}  # bytes of any kind: no schema could say more
     unknown = {"type": "object" if route.media == "application/json" else "string"}
-    return {route.media: {"schema": by_kind[id(route.answer)] if route.answer is not None else unknown}}
+    return {route.media: {"schema": by_kind[id(route.response)] if route.response is not None else unknown}}
 
 
 def _response(route: Route, status: str, description: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from postroad.http.messages import Asgi, Scope
+from postroad.http.request import Asgi, Scope
 
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
 from postroad.kernel.identity import RouteRequirement, Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-GUARDED = frozenset({"queue", "topic", "stream"})  # path parameters that a key's globs are held against
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Route:
     tag: str
     body: Any = None
     query: type[msgspec.Struct] | None = None
-    answer: Any = None
+    response: Any = None
     status: int = 200
     more_statuses: tuple[int, ...] = ()
     media: str = "application/json"
@@ -47,11 +46,10 @@ class Route:
     takes_bytes: bool = False
     takes_rest: bool = False
     or_scope: Scope | None = None
-    guarded: tuple[str, ...] = field(init=False, default=())
+    guarded: tuple[str, ...] = ()  # parameters that a key's restrictions are checked against; set when the process is built
     body_decoder: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "guarded", tuple(name for name in self.parameters if name in GUARDED))
         if self.body is not None:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
 

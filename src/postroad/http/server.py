@@ -14,8 +14,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from postroad.http.app import App
-from postroad.http.messages import Scope
 from postroad.http.problems import PROBLEM_MEDIA, problem_of
+from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, PostroadError
 from postroad.kernel.json import encode

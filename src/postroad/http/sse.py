@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 
 HEARTBEAT_SECONDS = 15.0
 _HEARTBEAT = b": beat\n\n"

@@ -3,19 +3,21 @@
 import ipaddress
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from postroad.http.app import Authenticator
-from postroad.http.messages import Request, Response
 from postroad.http.openapi import openapi_document
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.buffered_metrics import flush
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
@@ -54,10 +56,10 @@ class SystemRoutes:
     def table(self) -> Sequence[Route]:
         tag = "Operation"
         return [
-            Route("GET", "/healthz", self.healthz, None, "Is the process alive?", tag, answer=Health),
-            Route("GET", "/livez", self.livez, None, "Is the process alive?", tag, answer=Health),
-            Route("GET", "/health", self.health, None, "Is the process alive?", tag, answer=Health),
-            Route("GET", "/readyz", self.readyz, None, "Can it serve?", tag, answer=Readiness, more_statuses=(503,)),
+            Route("GET", "/healthz", self.healthz, None, "Is the process alive?", tag, response=Health),
+            Route("GET", "/livez", self.livez, None, "Is the process alive?", tag, response=Health),
+            Route("GET", "/health", self.health, None, "Is the process alive?", tag, response=Health),
+            Route("GET", "/readyz", self.readyz, None, "Can it serve?", tag, response=Readiness, more_statuses=(503,)),
             Route(
                 "GET",
                 "/metrics",
@@ -74,9 +76,9 @@ class SystemRoutes:
             Route("GET", "/docs/errors", self.errors, None, "What each error means", tag, media="text/html"),
         ]
 
-    def describe(self, routes: Sequence[Route]) -> None:
-        """The routes that the description is of, these ones included."""
-        self._document = encode(openapi_document(routes, self.version))
+    def describe(self, routes: Sequence[Route], parameters: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set the routes of the OpenAPI document, these ones included."""
+        self._document = encode(openapi_document(routes, self.version, parameters))
 
     async def healthz(self, _request: Request) -> Response:
         return Response(Health("ok", self.version))

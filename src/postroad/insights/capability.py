@@ -1,28 +1,46 @@
-"""Puts the insights of one process together."""
+"""Wiring of insights: results of the pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from postroad.http.routing import Route
+from postroad.http.system_routes import Check
 from postroad.insights.pipeline_status import PipelineWatch, measure
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights
-from postroad.insights.store import ResultsStore
-from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import Clock
+from postroad.insights.store import ResultsStore, insights_stream
+from postroad.jetstream.management import StreamSpec
+from postroad.platform import BackgroundJob, Capability, Platform, Role
+from postroad.settings import Settings
 
 
-class InsightsCapability:
-    def __init__(self, connection: Connection, clock: Clock) -> None:
-        self._store = ResultsStore(connection)
-        self.service = Insights(self._store, clock)
-        self.watch = PipelineWatch(connection, clock)
+class InsightsCapability(Capability):
+    name = "insights"
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        self._store = ResultsStore(platform.connection)
+        self.service = Insights(self._store, platform.clock)
+        self.pipeline = PipelineWatch(platform.connection, platform.clock)
+
+    @classmethod
+    def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
+        return (insights_stream(settings.replica_count),)
 
     def routes(self) -> Sequence[Route]:
-        return InsightRoutes(self.service, self.watch).table()
+        return InsightRoutes(self.service, self.pipeline).table()
 
-    async def measure(self) -> None:
-        """Keep the metrics of the pipeline, until cancelled. For one process."""
-        await self.watch.follow(measure)
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (BackgroundJob(self._measure, Role.CONTROL, leader_only=True),)
 
-    async def delete_all(self, tenant: str) -> None:
+    async def _measure(self) -> None:
+        await self.pipeline.follow(measure)
+
+    async def readiness(self) -> Mapping[str, Check]:
+        """Informative only: no request depends on the pipeline."""
+        return {"pipeline": Check(True, await self.pipeline.detail() if self.platform.connection.is_up else "unknown")}
+
+    async def delete_tenant(self, tenant: str) -> None:
         await self._store.delete_all(tenant)
+
+
+CAPABILITY = InsightsCapability

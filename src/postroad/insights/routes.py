@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Handler, Route
 from postroad.insights.pipeline_status import PipelineStatus, PipelineWatch
 from postroad.insights.rows import (
@@ -137,7 +138,7 @@ class InsightRoutes:
                 RouteRequirement.PLATFORM,
                 "How is the pipeline?",
                 _TAG,
-                answer=PipelineStatus,
+                response=PipelineStatus,
                 errors=_ERRORS,
                 description="What it said after its last batch, and how far it is behind the streams at this moment.",
             ),
@@ -185,7 +186,7 @@ class InsightRoutes:
 def _route(report: Report, handler: Handler, summary: str, query: Any, answer: Any, description: str) -> Route:
     path = f"/v1/insights/{report.value}"
     return Route(
-        "GET", path, handler, Scope.READ, summary, _TAG, query=query, answer=answer, errors=_ERRORS, description=description
+        "GET", path, handler, Scope.READ, summary, _TAG, query=query, response=answer, errors=_ERRORS, description=description
     )
 
 

@@ -1,36 +1,47 @@
-"""Jobs as one thing: routes for every gateway, and the work of the one process that leads."""
+"""Wiring of jobs: routes in every gateway, the projection in the control role's leader."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from postroad.http.routing import Route
-from postroad.jetstream.connection import Connection
-from postroad.jobs.archive import Budget, History
+from postroad.jetstream.management import StreamSpec
+from postroad.jobs.archive import History, history_stream
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
 from postroad.jobs.service import JobService
-from postroad.kernel.clock import Clock
+from postroad.jobs.settings import JobsSettings
 from postroad.kernel.task_group import run_together
+from postroad.platform import BackgroundJob, Capability, Platform, Role
+from postroad.settings import Settings
 
 
-class Jobs:
-    """`folder` is for the files of the projection, and for nothing else."""
+class JobsCapability(Capability):
+    name = "jobs"
 
-    def __init__(self, connection: Connection, clock: Clock, folder: Path, keep_days: int, archive: Budget | None = None) -> None:
-        self.projection = Projection(connection, clock, folder, keep_days)
-        self._history = History(connection, clock, archive)
-        self.board = JobService(JobsRpcClient(connection), self._history)
-        self._desk = JobsRpcServer(connection, self.projection, clock)
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        folder, keep_days = platform.settings.data_dir / "jobs", platform.settings.section(JobsSettings).jobs_keep_days
+        self.projection = Projection(platform.connection, platform.clock, folder, keep_days)
+        self.archive = History(platform.connection, platform.clock)
+        self.service = JobService(JobsRpcClient(platform.connection), self.archive)
+        self._rpc = JobsRpcServer(platform.connection, self.projection, platform.clock)
 
-    def table(self) -> Sequence[Route]:
-        """For gateways. They ask whoever leads."""
-        return JobRoutes(self.board).table()
+    @classmethod
+    def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
+        return (history_stream(settings.replica_count),)
 
-    async def delete_all(self, tenant: str) -> None:
-        """What the archive has of a tenant that goes."""
-        await self._history.delete_all(tenant)
+    def routes(self) -> Sequence[Route]:
+        return JobRoutes(self.service).table()
+
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (BackgroundJob(self.lead, Role.CONTROL, leader_only=True),)
 
     async def lead(self) -> None:
-        """Follow `JOBS` and answer, until cancelled. For one process at a time; two for a moment do no harm."""
-        await run_together(self.projection.run(), self._desk.run())
+        """Follow `JOBS` and serve queries. Two leaders for a moment do no harm."""
+        await run_together(self.projection.run(), self._rpc.run())
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self.archive.delete_all(tenant)
+
+
+CAPABILITY = JobsCapability

@@ -8,7 +8,7 @@ import msgspec
 
 from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.rules import JobStatus, JobTransition, Purge, Step
-from postroad.telemetry.event_types import (
+from postroad.queues.events import (
     JobDead,
     JobDone,
     JobEvent,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from postroad.jobs.rules import UNFINISHED, Job, JobStatus, status_at
 from postroad.jobs.store import Store, decode_job
-from postroad.kernel.globs import glob_matches
+from postroad.kernel.matching import glob_matches
 
 _QUEUES_MERGED_MAX = 200
 _FAR = 2**62

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.jobs.rpc import ProgressResponse
 from postroad.jobs.rules import JobStatus
@@ -83,7 +84,7 @@ class JobRoutes:
                 "List jobs",
                 "Jobs",
                 query=JobQuery,
-                answer=JobList,
+                response=JobList,
                 errors=_READING,
                 description="Newest first, archived ones included. A key that is kept to some queues sees the jobs of these.",
             ),
@@ -94,7 +95,7 @@ class JobRoutes:
                 Scope.READ,
                 "Show a job",
                 "Jobs",
-                answer=JobView,
+                response=JobView,
                 errors=(JobNotFound, *_READING),
                 description="A job is found as soon as the publish that made it was answered.",
             ),
@@ -106,7 +107,7 @@ class JobRoutes:
                 "List a job's events",
                 "Jobs",
                 query=EventQuery,
-                answer=JobEventList,
+                response=JobEventList,
                 errors=(JobNotFound, *_READING),
                 description="Oldest first. Kept where the tenant's `auditMode` is `full`, until the job is archived.",
             ),
@@ -117,7 +118,7 @@ class JobRoutes:
                 RouteRequirement.PLATFORM,
                 "How far are the jobs?",
                 "Jobs",
-                answer=JobsProgress,
+                response=JobsProgress,
                 errors=_READING,
             ),
             Route(
@@ -127,7 +128,7 @@ class JobRoutes:
                 RouteRequirement.PLATFORM,
                 "Make the jobs anew",
                 "Jobs",
-                answer=JobsProgress,
+                response=JobsProgress,
                 status=202,
                 errors=(PreconditionFailed, *_READING),
                 description="From all that `JOBS` has. The jobs as they are answer until the new ones are there.",

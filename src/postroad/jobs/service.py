@@ -27,8 +27,8 @@ from postroad.jobs.rpc import (
 from postroad.jobs.rules import UNFINISHED, JobStatus
 from postroad.jobs.views import JobView
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, JobNotFound
-from postroad.kernel.globs import glob_matches
 from postroad.kernel.identity import Caller
+from postroad.kernel.matching import glob_matches
 
 _BEGINNING: EventKey = (0, 0, "")
 

@@ -1,13 +1,14 @@
-"""The one table of expected failures: code, HTTP status, whether trying again can help.
+"""Expected failures: code, HTTP status, whether a retry can succeed.
 
-The classes below *are* the table. Responses, the docs page and (later) the SDK's exceptions are made from `ERRORS`.
+A class declares one row of the error table. Problem responses, SDK exceptions and the error reference are made from `ERRORS`.
+Errors of one capability are declared next to its API structs in `postroad.api`.
 
     PostroadError
-    ├── InvalidRequest      what the caller sent cannot be used        400, 413, 415, 422 …
-    ├── Refused             who the caller is, or may do               401, 403
-    ├── Missing             what the caller names is not there         404, 405
-    ├── Conflicting         the state of things forbids it             409
-    └── Unavailable         not now, or no room                        5xx
+    ├── InvalidRequest      the request cannot be used                  400, 413, 415, 422 …
+    ├── AuthError           the caller is unknown or not allowed        401, 403, 429
+    ├── NotFound            the named resource does not exist           404, 405, 410
+    ├── ConflictError       the current state forbids the operation     409
+    └── Unavailable         not possible now, or storage is full        5xx
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ ERRORS: dict[str, type["PostroadError"]] = {}
 
 
 class PostroadError(Exception):
-    """Something went wrong inside Postroad; the request id finds it in the logs."""
+    """Internal error. The request id identifies it in the logs."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -40,11 +41,11 @@ class PostroadError(Exception):
         extra: Mapping[str, object] | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`headers`: what a protocol wants said in the answer's head."""
+        """`headers` are added to the response: some protocols require them."""
         super().__init__(detail or self.title)
         self.headers = headers
         self.detail = detail
-        self.request_id = ""  # set by the SDK, so that a report can name it
+        self.request_id = ""  # set by the SDK
         self.retry_after = retry_after
         self.extra = extra or {}
 
@@ -52,62 +53,62 @@ class PostroadError(Exception):
 ERRORS[PostroadError.code] = PostroadError
 
 
-# What the caller sent cannot be used.
+# The request cannot be used.
 
 
 class InvalidRequest(PostroadError):
     pass
 
 
-class MalformedJson(InvalidRequest, code="malformed-json", status=400, title="The body is not JSON"):
-    """The body could not be parsed as JSON in UTF-8."""
+class MalformedJson(InvalidRequest, code="malformed-json", status=400, title="Malformed JSON"):
+    """The body is not JSON in UTF-8."""
 
 
-class InvalidParameter(InvalidRequest, code="invalid-parameter", status=400, title="A parameter is not valid"):
-    """A path segment, query parameter or header has a form that is not allowed here."""
+class InvalidParameter(InvalidRequest, code="invalid-parameter", status=400, title="Invalid parameter"):
+    """A path segment, query parameter or header has an invalid value."""
 
 
-class BodyInvalid(InvalidRequest, code="invalid-body", status=422, title="The body does not fit"):
+class BodyInvalid(InvalidRequest, code="invalid-body", status=422, title="Invalid body"):
     """A field of the body is missing, unknown, of the wrong type or out of range; `errors` names the field."""
 
 
-class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="The idempotency key was used before"):
-    """The same idempotency key came with another body."""
+class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="Idempotency key reused"):
+    """The idempotency key was used before with a different body."""
 
 
-class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="The payload does not fit the queue's schema"):
-    """The queue has a JSON Schema, and the payload does not fit it; `errors` names what and where."""
+class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="Payload does not match the schema"):
+    """The payload does not match the queue's JSON Schema; `errors` lists the violations with their paths."""
 
 
-class WebhookRefused(InvalidRequest, code="webhook-refused", status=400, title="The webhook's URL cannot be used"):
-    """A webhook is called by `https`, on a public address; `http` only on `localhost`."""
+class WebhookRefused(InvalidRequest, code="webhook-refused", status=400, title="Webhook URL not allowed"):
+    """A webhook URL must use `https` and a public address; `http` is allowed for `localhost` only."""
 
 
 class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
-    """The body, or one message of it, is over the limit that `detail` names."""
+    """The body, or one message in it, exceeds the limit that `detail` names."""
 
 
-class MalformedRequest(InvalidRequest, code="malformed-request", status=400, title="Not HTTP"):
-    """The connection did not speak HTTP/1.1; it was closed."""
+class MalformedRequest(InvalidRequest, code="malformed-request", status=400, title="Malformed request"):
+    """The bytes received are not a valid HTTP/1.1 request. The connection was closed."""
 
 
 class HeaderTimeout(InvalidRequest, code="request-timeout", status=408, retryable=True, title="Request timeout"):
-    """The request's head did not arrive in time; the connection was closed."""
+    """The request headers did not arrive in time. The connection was closed."""
 
 
 class BodyTooSlow(InvalidRequest, code="body-timeout", status=408, retryable=True, title="Request timeout"):
-    """The request's body did not arrive in time. Nothing was done."""
+    """The request body did not arrive in time. The request had no effect."""
 
 
 class HeadersTooLarge(InvalidRequest, code="headers-too-large", status=431, title="Headers too large"):
-    """The request's headers are over the limit."""
+    """The request line and headers exceed the limit."""
 
 
 class UnsupportedMediaType(InvalidRequest, code="unsupported-media-type", status=415, title="Unsupported media type"):
-    """The body's content type is not one that this route takes."""
+    """The route does not accept this content type."""
 
 
-# Who the caller is, or may do.
+# The caller is unknown or not allowed.
 
 
 class AuthError(PostroadError):
@@ -115,185 +116,181 @@ class AuthError(PostroadError):
 
 
 class Unauthenticated(AuthError, code="unauthenticated", status=401, title="Not authenticated"):
-    """No credential was sent, or it is unknown, disabled or expired."""
+    """The credential is missing, unknown, disabled or expired."""
 
 
-class Forbidden(AuthError, code="forbidden", status=403, title="Not allowed"):
-    """The credential is good, but does not allow this; `detail` names the scope that is missing."""
+class Forbidden(AuthError, code="forbidden", status=403, title="Forbidden"):
+    """The credential is valid but does not allow this operation; `detail` names the missing scope."""
 
 
-class ProducerFenced(AuthError, code="producer-fenced", status=403, title="Another producer has taken over"):
-    """A producer of this id with a higher epoch has written since; `Producer-Epoch` says which."""
+class ProducerFenced(AuthError, code="producer-fenced", status=403, title="Producer fenced"):
+    """A producer with the same id and a higher epoch has written to the stream; `Producer-Epoch` has that epoch."""
 
 
-class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="The tenant is disabled"):
-    """The tenant was disabled, or is being deleted. None of its credentials work until it is enabled."""
+class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="Tenant disabled"):
+    """The tenant is disabled or is being deleted. Its credentials are refused until it is enabled."""
 
 
-class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Too many tries"):
-    """Too many requests with credentials that are not known came from this address; `Retry-After` says when to try again."""
+class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Rate limited"):
+    """This address sent too many requests with unknown credentials; `Retry-After` has the time to wait."""
 
 
-# What the caller names is not there.
+# The named resource does not exist.
 
 
 class NotFound(PostroadError):
     pass
 
 
-class RouteNotFound(NotFound, code="route-not-found", status=404, title="No such path"):
-    """Nothing is served at this path."""
+class RouteNotFound(NotFound, code="route-not-found", status=404, title="Path not found"):
+    """No route has this path."""
 
 
-class QueueNotFound(NotFound, code="queue-not-found", status=404, title="No such queue"):
-    """The tenant has no queue of this name, and queues are not created by publishing to them."""
+class QueueNotFound(NotFound, code="queue-not-found", status=404, title="Queue not found"):
+    """The tenant has no queue with this name, and `autoCreateQueues` is off."""
 
 
-class StreamNotFound(NotFound, code="stream-not-found", status=404, title="No such stream"):
-    """There is no stream of this name, or it has expired."""
+class StreamNotFound(NotFound, code="stream-not-found", status=404, title="Stream not found"):
+    """No stream has this name, or it has expired."""
 
 
-class SessionNotFound(NotFound, code="session-not-found", status=404, title="No such session"):
-    """There is no session of this id, or it has expired."""
+class SessionNotFound(NotFound, code="session-not-found", status=404, title="Session not found"):
+    """No session has this id, or it has expired."""
 
 
-class StreamGone(NotFound, code="stream-gone", status=410, title="The stream was deleted"):
-    """It was deleted, and only the streams that were forked from it still read what it had."""
+class StreamGone(NotFound, code="stream-gone", status=410, title="Stream deleted"):
+    """The stream was deleted; only its forks can still read its data."""
 
 
-class SubscriptionNotFound(NotFound, code="subscription-not-found", status=404, title="No such subscription"):
-    """There is no subscription with this id, or it is of streams that the key is kept from."""
+class SubscriptionNotFound(NotFound, code="subscription-not-found", status=404, title="Subscription not found"):
+    """No subscription has this id, or the key may not use its streams."""
 
 
-class MessageNotFound(NotFound, code="message-not-found", status=404, title="No such message"):
-    """There is no message with this id where it was looked for (any more)."""
+class MessageNotFound(NotFound, code="message-not-found", status=404, title="Message not found"):
+    """No message has this id in the queue or its dead letters."""
 
 
-class JobNotFound(NotFound, code="job-not-found", status=404, title="No such job"):
-    """The tenant has no job with this id: it never had, it ended too long ago, or it is of a queue that the key is kept from."""
+class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
+    """The tenant has no job with this id, it ended before the retention period, or the key may not use its queue."""
 
 
-class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="No such tenant"):
-    """A platform key named a tenant that does not exist."""
+class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="Tenant not found"):
+    """The tenant that the platform key named does not exist."""
 
 
-class KeyNotFound(NotFound, code="key-not-found", status=404, title="No such key"):
-    """There is no key with this id, or it is not yours to see."""
+class KeyNotFound(NotFound, code="key-not-found", status=404, title="Key not found"):
+    """No key has this id, or the caller may not see it."""
 
 
-class SecretNotFound(NotFound, code="secret-not-found", status=404, title="No such secret"):
+class SecretNotFound(NotFound, code="secret-not-found", status=404, title="Secret not found"):
     """The tenant has no JWT secret with this id."""
 
 
-class InviteNotFound(NotFound, code="invite-not-found", status=404, title="No such invite"):
-    """The invite's id or code is not known, or the invite was revoked."""
+class InviteNotFound(NotFound, code="invite-not-found", status=404, title="Invite not found"):
+    """The invite id or code is unknown, or the invite was revoked."""
 
 
-class InviteEnded(NotFound, code="invite-ended", status=410, title="The invite has ended"):
-    """The invite was used before, or its time is over. Ask for another one."""
-
-
-class TaskNotFound(NotFound, code="task-not-found", status=404, title="No such task"):
-    """The tenant has no task with this id, or it ended more than a week ago."""
+class InviteEnded(NotFound, code="invite-ended", status=410, title="Invite expired"):
+    """The invite was already used, or it has expired. Ask for a new one."""
 
 
 class MethodNotAllowed(NotFound, code="method-not-allowed", status=405, title="Method not allowed"):
-    """The path exists, but not with this method; `Allow` lists the methods it has."""
+    """The path exists but does not support this method; `Allow` lists the supported ones."""
 
 
-# The state of things forbids it.
+# The current state forbids the operation.
 
 
 class ConflictError(PostroadError):
     pass
 
 
-class Conflict(ConflictError, code="conflict", status=409, retryable=True, title="Changed meanwhile"):
-    """What the write was based on is no longer the latest."""
+class Conflict(ConflictError, code="conflict", status=409, retryable=True, title="Conflict"):
+    """The resource was changed by another request since it was read."""
 
 
-class AlreadyExists(ConflictError, code="already-exists", status=409, title="There is one already"):
-    """Something of this name exists; `detail` says what."""
+class AlreadyExists(ConflictError, code="already-exists", status=409, title="Already exists"):
+    """A resource with this name exists; `detail` names it."""
 
 
-class PreconditionFailed(ConflictError, code="not-allowed-now", status=409, title="Not as things are"):
-    """What was asked for would break something that must hold; `detail` says what."""
+class PreconditionFailed(ConflictError, code="precondition-failed", status=409, title="Precondition failed"):
+    """The operation would violate a precondition; `detail` names it."""
 
 
-class StreamExists(ConflictError, code="stream-exists", status=409, title="There is such a stream, of another kind"):
-    """A stream of this name exists with another content type, lifetime, origin or state than was asked for."""
+class StreamExists(ConflictError, code="stream-exists", status=409, title="Stream exists with other properties"):
+    """A stream with this name exists with a different content type, lifetime, origin or state."""
 
 
-class StreamClosed(ConflictError, code="stream-closed", status=409, title="The stream is closed"):
-    """Nothing can be appended any more; `Stream-Next-Offset` is where it ends."""
+class StreamClosed(ConflictError, code="stream-closed", status=409, title="Stream closed"):
+    """The stream is closed and accepts no appends; `Stream-Next-Offset` is its end."""
 
 
-class ContentTypeMismatch(ConflictError, code="content-type-mismatch", status=409, title="Not the stream's content type"):
-    """What is appended must be of the type that the stream was created with."""
+class ContentTypeMismatch(ConflictError, code="content-type-mismatch", status=409, title="Content type mismatch"):
+    """An append must have the content type of the stream."""
 
 
-class SequenceConflict(ConflictError, code="sequence-conflict", status=409, title="The sequence does not increase"):
-    """A `Stream-Seq` must be greater, byte by byte, than the last one that was accepted."""
+class SequenceConflict(ConflictError, code="sequence-conflict", status=409, title="Sequence conflict"):
+    """`Stream-Seq` must be greater, byte by byte, than the last accepted one."""
 
 
-class ProducerGap(ConflictError, code="producer-gap", status=409, title="A producer's append is missing"):
-    """The producer's sequence skips one: `Producer-Expected-Seq` says which is next."""
+class ProducerGap(ConflictError, code="producer-gap", status=409, title="Producer sequence gap"):
+    """The producer's sequence skips a number; `Producer-Expected-Seq` has the expected one."""
 
 
-class WakeFenced(ConflictError, code="wake-fenced", status=409, title="Another wake has taken its place"):
-    """The wake was done, released or its lease has ended; what belongs to it no longer counts."""
+class WakeFenced(ConflictError, code="wake-fenced", status=409, title="Wake superseded"):
+    """The wake was completed or released, or its lease expired; the call has no effect."""
 
 
-class OffsetRefused(ConflictError, code="offset-refused", status=409, title="The offset cannot be acknowledged"):
-    """An acknowledged offset lies before the last one or beyond the stream's end, or its stream is not subscribed to."""
+class OffsetRefused(ConflictError, code="offset-refused", status=409, title="Offset refused"):
+    """The offset is before the last acknowledged one or beyond the end of the stream, or the stream is not subscribed."""
 
 
-class LeaseHeld(ConflictError, code="wake-taken", status=409, title="Somebody else has it"):
-    """Another worker holds the lease; `error.current_holder` says which."""
+class LeaseHeld(ConflictError, code="lease-held", status=409, title="Lease held by another worker"):
+    """Another worker holds the lease; `error.current_holder` names it."""
 
 
-class NothingPending(ConflictError, code="nothing-to-do", status=409, title="Nothing is waiting"):
-    """Everything in the subscription's streams is acknowledged."""
+class NothingPending(ConflictError, code="nothing-pending", status=409, title="Nothing pending"):
+    """All messages in the subscription's streams are acknowledged."""
 
 
-class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Not a receipt of this queue"):
-    """The receipt was not made by this installation for this queue, or it was altered."""
+class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):
+    """The receipt was not issued by this installation for this queue, or it was altered."""
 
 
-class LeaseExpired(ConflictError, code="lease-expired", status=409, title="The lease has expired"):
-    """The receipt's visibility timeout has passed; the message is, or will be, delivered again."""
+class LeaseExpired(ConflictError, code="lease-expired", status=409, title="Lease expired"):
+    """The visibility timeout of the receipt has passed. The message is or will be delivered again."""
 
 
-# Not now, or no room.
+# Not possible now, or storage is full.
 
 
 class Unavailable(PostroadError):
     pass
 
 
-class EngineUnavailable(Unavailable, code="engine-unavailable", status=503, retryable=True, title="The engine did not answer"):
-    """No leader answered in time. A write may or may not be stored; sending it again with the same id is safe."""
+class EngineUnavailable(Unavailable, code="engine-unavailable", status=503, retryable=True, title="Engine unavailable"):
+    """JetStream did not respond in time. A write may or may not be stored; a retry with the same id is safe."""
 
 
-class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, title="The server did not answer"):
-    """Raised by the SDK: no server answered before the call's deadline, or something in between answered for it."""
+class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, title="Server unreachable"):
+    """Raised by the SDK: no server responded before the deadline of the call, or a proxy responded in its place."""
 
 
-class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, title="Too much is waiting"):
-    """More writes are waiting than the worker will hold. Nothing of this request was stored."""
+class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, title="Overloaded"):
+    """The write buffer of the worker is full. The request was not stored."""
 
 
 class Draining(Unavailable, code="draining", status=503, retryable=True, title="Shutting down"):
-    """This process is stopping; another one, or this one after its restart, will answer."""
+    """The process is shutting down. Retry: another process, or this one after its restart, will respond."""
 
 
-class RegistryStale(Unavailable, code="out-of-touch", status=503, retryable=True, title="Cannot tell who is calling"):
-    """This worker has not heard from the engine for so long that a key may have been revoked without its knowing."""
+class RegistryStale(Unavailable, code="registry-stale", status=503, retryable=True, title="Registry stale"):
+    """The worker lost contact with JetStream for so long that a revoked key could go unnoticed, so it refuses all callers."""
 
 
-class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, title="No room"):
-    """The queue is at its limit, or the engine is out of storage. Nothing was stored."""
+class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, title="Storage limit reached"):
+    """The queue is at its limit, or JetStream is out of storage. The request was not stored."""
 
 
-class EngineRefused(Unavailable, code="engine-refused", status=502, title="The engine refused the request"):
-    """The engine answered with an error that Postroad does not expect; `detail` has its words."""
+class EngineRefused(Unavailable, code="engine-refused", status=502, title="Engine refused the request"):
+    """JetStream responded with an unexpected error; `detail` has its message."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroad.kernel.globs import glob_matches
+from postroad.kernel.matching import glob_matches
 
 
 class Scope(StrEnum):

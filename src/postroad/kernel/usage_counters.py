@@ -56,6 +56,7 @@ class UsageCounters:
     """The tallies of one process."""
 
     def __init__(self) -> None:
+        self.open_requests = 0
         self.tallies = TenantCounterMap()
         self._taken: dict[str, UsageDelta] = {}
 

@@ -17,8 +17,9 @@ from typing import Annotated, Any, get_args
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from postroad.kernel.event import REQUIRED, Event, event_name
 from postroad.pipeline.schemas import event_columns
-from postroad.telemetry.event_types import EVENT_TYPES, Event, event_name
+from postroad.registry import event_types
 from postroad.telemetry.frames import FRAME_VERSION
 
 _LINES_AT_ONCE = 10_000
@@ -239,7 +240,7 @@ def _of_events(kind: type[Event], lines: list[Line], messages: list[Message]) ->
 
 @cache
 def _catalogue() -> dict[str, _Known]:
-    return {event_name(kind): _known(kind) for kind in EVENT_TYPES}
+    return {event_name(kind): _known(kind) for kind in event_types()}
 
 
 @cache
@@ -261,10 +262,11 @@ def _known(kind: type[Event]) -> _Known:
     newest = int(fields["version"].default)
     strict = {name: _strictly(one.type) for name, one in fields.items()}
     strict |= {"timestamp": _Time, "version": Annotated[int, msgspec.Meta(ge=1, le=newest)]}
+    required = frozenset(name for name, one in fields.items() if one.required) | REQUIRED
     made = msgspec.defstruct(
         kind.__name__,
         [
-            (name, strict[name]) if one.required or name == "version" else (name, strict[name], one.default)
+            (name, strict[name]) if name in required or name == "version" else (name, strict[name], one.default)
             for name, one in fields.items()
         ],
         tag=event_name(kind),
@@ -274,7 +276,6 @@ def _known(kind: type[Event]) -> _Known:
         kw_only=True,
         gc=False,
     )
-    required = frozenset(name for name, one in fields.items() if one.required)
     return _Known(made, newest, required, frozenset((*fields, "event")))
 
 

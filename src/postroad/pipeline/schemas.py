@@ -7,7 +7,8 @@ from typing import get_args, get_origin
 import msgspec
 from pyspark.sql import types as spark
 
-from postroad.telemetry.event_types import EVENT_TYPES, Event, event_name
+from postroad.kernel.event import Event, event_name
+from postroad.registry import event_types
 
 _KINDS: dict[type, spark.DataType] = {
     str: spark.StringType(),
@@ -71,7 +72,7 @@ def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
 def event_columns() -> dict[str, spark.DataType]:
     """The columns that come from events' own fields, in the order in which the catalogue has them."""
     found: dict[str, spark.DataType] = {}
-    for kind in EVENT_TYPES:
+    for kind in event_types():
         for name, field in _fields_of(kind).items():
             if name in HEAD or name == "timestamp":
                 continue

@@ -7,17 +7,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from postroad.api.tasks import Progress
 from postroad.governance.audit import Audit
-from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.stream_reader import Entry
-from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import QueueNotFound
 from postroad.kernel.identity import Caller
 from postroad.kernel.names import QUEUE
-from postroad.queues import events, metrics
+from postroad.queues import job_events as events
+from postroad.queues import metrics
 from postroad.queues.dead_letters import DeadLetters, StoredDeadLetter
 from postroad.queues.filters import CompiledFilter, MessageFilter
 from postroad.queues.lifecycle import QueueLifecycle
@@ -25,7 +25,7 @@ from postroad.queues.publishing import Publisher
 from postroad.queues.rules import QueueRecord, StoredMessage, read_message
 from postroad.queues.scan import Found, Span, scan
 from postroad.queues.stats import QueueStatsReader
-from postroad.tasks.rules import Progress, TaskRecord
+from postroad.tasks.rules import TaskRecord
 from postroad.tasks.service import TaskContext, Tasks
 from postroad.telemetry.outbox import Outbox
 
@@ -70,12 +70,9 @@ class Upkeep:
         tasks: Tasks,
         outbox: Outbox,
         audit: Audit,
-        tenant_settings: TenantSettingsStore,
-        clock: Clock,
     ) -> None:
         self._connection, self._definitions, self._queues, self._dead, self._meter = connection, definitions, queues, dead, meter
         self._tasks, self._outbox, self._audit = tasks, outbox, audit
-        self._tenant_settings, self._clock = tenant_settings, clock
 
     # Looking
 
@@ -107,8 +104,7 @@ class Upkeep:
         async with self._audit.change(context, "queue.purge", name, before={"messages": count}):
             purged = await purge_stream(self._connection, record.stream, f"{record.subject}.ready")
             purged += await purge_stream(self._connection, record.stream, f"{record.subject}.later.*")
-        if self._tenant_settings.of(context.tenant).audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([events.purged(context, name, purged, self._clock())])
+        await self._outbox.commit(context, events.purged(name, purged))
         return purged
 
     async def purge_dead(self, context: RequestContext, name: str, wanted: MessageFilter, *, is_dry_run: bool) -> int:
@@ -166,7 +162,7 @@ class Upkeep:
             count = min(count, wanted.limit)
         if wanted.dry_run:
             return count, None
-        return count, await self._tasks.start(context, REDRIVE, name, wanted, count)
+        return count, await self._tasks.start(context, REDRIVE, "queue", name, wanted, count)
 
     async def carry_out_redrive(self, running: TaskContext) -> None:
         """The task's work: bite by bite, at its rate, saving how far it is.
@@ -215,9 +211,7 @@ class Upkeep:
         outcomes = await self._queues.put_back(target, [(one.message, f"{task.id}/{one.sequence}") for one in dead])
         stored = [one for one, problem in zip(dead, outcomes, strict=True) if problem is None]
         retryable = next((problem for problem in outcomes if problem is not None and problem.retryable), None)
-        audit = self._tenant_settings.of(task.tenant).audit_mode
-        if audit is not AuditMode.OFF:
-            await self._outbox.commit([events.redriven(target, record.name, one.message, task, audit) for one in stored])
+        await self._outbox.commit(None, *(events.redriven(target, record.name, one.message, task) for one in stored))
         await asyncio.gather(*(self._dead.drop(record, one.sequence) for one in stored))
         metrics.redriven.add(task.tenant, len(stored))
         if retryable is not None:  # the engine is away or full: the task is taken up again, from the same place

@@ -7,7 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Request, Response
+from postroad.api.tasks import Task
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import EngineUnavailable, MessageNotFound, PreconditionFailed, QueueNotFound
@@ -18,7 +20,7 @@ from postroad.queues.filters import FieldText, MessageFilter, ReasonText, Text
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.routes import QueueView, queue_view
 from postroad.queues.rules import StoredMessage
-from postroad.tasks.rules import TaskView, task_view
+from postroad.tasks.rules import task_of
 
 _BODY_MAX = 512
 When = Annotated[datetime, Meta(tz=True)]
@@ -114,7 +116,7 @@ class Redriven(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`count` dead letters fit. The task puts them back; it is null if they were only counted."""
 
     count: int
-    task: TaskView | None
+    task: Task | None
 
 
 class UpkeepRoutes:
@@ -135,7 +137,7 @@ class UpkeepRoutes:
                 "Look at messages without leasing them",
                 "Messages",
                 query=PeekQuery,
-                answer=MessageList,
+                response=MessageList,
                 errors=errors,
                 description="Oldest first. A search looks at some thousands at a time and says where to go on.",
             ),
@@ -147,7 +149,7 @@ class UpkeepRoutes:
                 "Look at dead letters",
                 "Dead letters",
                 query=DeadQuery,
-                answer=DeadList,
+                response=DeadList,
                 errors=errors,
             ),
             Route(
@@ -157,7 +159,7 @@ class UpkeepRoutes:
                 Scope.READ,
                 "Show a dead letter",
                 "Dead letters",
-                answer=DeadView,
+                response=DeadView,
                 errors=(MessageNotFound, *errors),
             ),
         ]
@@ -183,7 +185,7 @@ class UpkeepRoutes:
                 "Put dead letters back",
                 "Dead letters",
                 body=Redrive,
-                answer=Redriven,
+                response=Redriven,
                 status=202,
                 more_statuses=(200,),
                 errors=(PreconditionFailed, *errors),
@@ -197,7 +199,7 @@ class UpkeepRoutes:
                 "Drop dead letters",
                 "Dead letters",
                 body=DeadPurge,
-                answer=Purged,
+                response=Purged,
                 errors=errors,
             ),
             Route(
@@ -208,7 +210,7 @@ class UpkeepRoutes:
                 "Drop all messages that wait",
                 "Queues",
                 body=Purge,
-                answer=Purged,
+                response=Purged,
                 errors=errors,
                 description="Leased and delayed ones, too. Dead letters stay.",
             ),
@@ -219,12 +221,12 @@ class UpkeepRoutes:
                 Scope.WRITE,
                 "Stop delivering",
                 "Queues",
-                answer=QueueView,
+                response=QueueView,
                 errors=errors,
                 description="On every worker, until `resume`. Publishing and settling go on.",
             ),
             Route(
-                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", answer=QueueView, errors=errors
+                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", response=QueueView, errors=errors
             ),
         ]
 
@@ -290,7 +292,7 @@ class UpkeepRoutes:
     async def redrive(self, request: Request) -> Response:
         wanted: Redrive = request.body
         count, task = await self._upkeep.redrive(request.context, request.parameters["queue"], wanted)
-        return Response(Redriven(count=count, task=task_view(task) if task else None), status=202 if task else 200)
+        return Response(Redriven(count=count, task=task_of(task) if task else None), status=202 if task else 200)
 
     async def purge_dead(self, request: Request) -> Response:
         wanted: DeadPurge = request.body

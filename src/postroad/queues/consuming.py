@@ -8,20 +8,21 @@ from enum import StrEnum
 import structlog
 
 from postroad.crypto.signing import SignatureInvalid, Signer
-from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullConsumer, nak
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Caller
-from postroad.queues import events, metrics
+from postroad.queues import job_events as events
+from postroad.queues import metrics
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.events import JobEvent
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.rules import (
     LeasedMessage,
-    Origin,
     QueueRecord,
     QueueState,
     Receipt,
@@ -33,7 +34,6 @@ from postroad.queues.rules import (
     retry_delay_ms,
 )
 from postroad.queues.throughput import Throughput
-from postroad.telemetry.event_types import JobEvent
 from postroad.telemetry.outbox import Outbox
 
 _UNREADABLE_AGAIN_MS = 3_600_000
@@ -75,35 +75,34 @@ class Consumer:
         dead: DeadLetters,
         outbox: Outbox,
         sealer: Signer,
-        tenant_settings: TenantSettingsStore,
         rates: Throughput,
         clock: Clock,
     ) -> None:
         self._connection, self._definitions, self._dead, self._outbox = connection, definitions, dead, outbox
-        self._sealer, self._tenant_settings, self._rates, self._clock = sealer, tenant_settings, rates, clock
+        self._sealer, self._rates, self._clock = sealer, rates, clock
         self._work: dict[str, PullConsumer] = {}
         table.on_change(self._queue_changed)
 
     # Leasing
 
     async def lease(
-        self, caller: Caller, queue: str, origin: Origin, *, count: int, lease_ms: int | None, wait_ms: int
+        self, context: RequestContext, queue: str, *, count: int, lease_ms: int | None, wait_ms: int
     ) -> list[LeasedMessage]:
         """Up to `count` messages, each kept from others for `lease_ms`. Raises QueueNotFound, EngineUnavailable."""
-        record = self._definitions.known(caller.tenant, queue) or await self._definitions.find(caller.tenant, queue)
+        record = self._definitions.known(context.tenant, queue) or await self._definitions.find(context.tenant, queue)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         if lease_ms is None:
             lease_ms = record.settings.visibility_timeout_ms or 0
         while True:
             delivered = await self._work_queue(record).pull(count, max(0.0, until - loop.time()))
-            messages = await self._leased(record, caller, origin, delivered, lease_ms)
+            messages = await self._leased(record, context, delivered, lease_ms)
             if messages or not delivered:
                 return messages
             # All of them were spent: whoever waits goes on waiting, and whoever does not looks once more.
 
     async def _leased(
-        self, record: QueueRecord, caller: Caller, origin: Origin, delivered: Sequence[Delivery], lease_ms: int
+        self, record: QueueRecord, context: RequestContext, delivered: Sequence[Delivery], lease_ms: int
     ) -> list[LeasedMessage]:
         """Tell the engine to keep them away from others; those that have had all their attempts go to the dead letters."""
         now = self._clock()
@@ -111,7 +110,6 @@ class Consumer:
         happened: list[JobEvent] = []
         verdicts: list[tuple[DeliveryRef, bytes]] = []
         spent: list[tuple[DeliveryRef, StoredMessage]] = []
-        audit = self._tenant_settings.of(caller.tenant).audit_mode
         for one in delivered:
             stored = _readable(one, record)
             if stored is not None and is_spent(record.settings, one.delivery.attempt - 1):
@@ -123,20 +121,18 @@ class Consumer:
                 messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
-                happened.append(events.leased(record, caller, origin, receipt, stored.at, audit))
+                happened.append(events.leased(record, receipt, stored.at))
         await self._work_queue(record).settle_without_answer(verdicts)
-        if audit is not AuditMode.OFF:
-            self._outbox.emit(happened)
-        metrics.leased.add(caller.tenant, len(messages))
+        self._outbox.record(context, *happened)
+        metrics.leased.add(context.tenant, len(messages))
         for delivery, stored in spent:
-            await self._give_up(record, caller, origin, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
+            await self._give_up(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
         return messages
 
     async def _give_up(
         self,
         record: QueueRecord,
-        caller: Caller,
-        origin: Origin,
+        context: RequestContext,
         delivery: DeliveryRef,
         stored: StoredMessage,
         attempts: int,
@@ -147,9 +143,7 @@ class Consumer:
         letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
         await self._work_queue(record).settle([(delivery, ACK)])
         metrics.dead.add(record.tenant)
-        audit = self._tenant_settings.of(record.tenant).audit_mode
-        if audit is not AuditMode.OFF:
-            await self._outbox.commit([events.dead(record, caller, origin, stored, letter, audit)])
+        await self._outbox.commit(context, events.dead(record, stored, letter))
 
     def _work_queue(self, record: QueueRecord) -> PullConsumer:
         found = self._work.get(record.stream)
@@ -159,48 +153,45 @@ class Consumer:
 
     # Settling
 
-    async def acknowledge(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str], origin: Origin
-    ) -> list[PostroadError | None]:
+    async def acknowledge(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
         """Return once none of them can come back; for each receipt what is wrong with it, or None.
 
         Raises QueueNotFound, EngineUnavailable. Acknowledging twice is the same as once.
         """
-        record, opened = await self._opened(caller, queue, receipt_ids)
+        record, opened = await self._opened(context.caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
-        now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
-        if audit is not AuditMode.OFF:
-            await self._outbox.commit([events.done(record, caller, origin, receipt, now, audit) for receipt in good])
-        metrics.acked.add(caller.tenant, len(good))
+        now = self._clock()
+        await self._outbox.commit(context, *(events.done(record, receipt, now) for receipt in good))
+        metrics.acked.add(context.tenant, len(good))
         self._rates.settled(record.stream, len(good))
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
     async def reject(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str], verdict: NackRequest, origin: Origin
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], verdict: NackRequest
     ) -> list[PostroadError | None]:
         """Nack: return once the engine knows what is to become of them; for each receipt what is wrong with it, or None."""
-        record, opened = await self._opened(caller, queue, receipt_ids)
+        record, opened = await self._opened(context.caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         doomed = [receipt for receipt in good if _is_doomed(record, receipt, verdict)]
         for receipt in doomed:
-            await self._reject_for_good(record, caller, origin, receipt, verdict)
-        await self._give_back(record, caller, origin, [receipt for receipt in good if receipt not in doomed], verdict)
+            await self._reject_for_good(record, context, receipt, verdict)
+        await self._give_back(record, context, [receipt for receipt in good if receipt not in doomed], verdict)
         return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
 
     async def _reject_for_good(
-        self, record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, verdict: NackRequest
+        self, record: QueueRecord, context: RequestContext, receipt: Receipt, verdict: NackRequest
     ) -> None:
         entry = await stream_reader.at(self._connection, record.stream, receipt.stream_sequence)
         if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
             return  # it was settled before
         stored = decode_message(entry.payload)
         reason = (verdict.reason or REJECTED) if verdict.action is NackAction.DLQ else MAX_ATTEMPTS_REACHED
-        await self._give_up(record, caller, origin, _delivery(receipt), stored, receipt.attempt, reason, verdict.reason)
+        await self._give_up(record, context, _delivery(receipt), stored, receipt.attempt, reason, verdict.reason)
         self._rates.settled(record.stream, 1)
 
     async def _give_back(
-        self, record: QueueRecord, caller: Caller, origin: Origin, receipts: Sequence[Receipt], verdict: NackRequest
+        self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], verdict: NackRequest
     ) -> None:
         if not receipts:
             return
@@ -208,31 +199,26 @@ class Consumer:
             await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
         delays = [_delay_ms(record, one, verdict) for one in receipts]
         await self._work_queue(record).settle([(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
-        now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
-        metrics.nacked.add(caller.tenant, len(receipts))
-        if audit is AuditMode.OFF:
-            return
+        now = self._clock()
+        metrics.nacked.add(context.tenant, len(receipts))
         is_retry = verdict.action is NackAction.RETRY
-        await self._outbox.commit(
-            [
-                events.retried(record, caller, origin, one, now, now + delay, verdict.reason, audit)
-                if is_retry
-                else events.requeued(record, caller, origin, one, now, verdict.reason, audit)
-                for one, delay in zip(receipts, delays, strict=True)
-            ]
-        )
+        happened = [
+            events.retried(record, one, now, now + delay, verdict.reason)
+            if is_retry
+            else events.requeued(record, one, now, verdict.reason)
+            for one, delay in zip(receipts, delays, strict=True)
+        ]
+        await self._outbox.commit(context, *happened)
 
     async def extend(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str], lease_ms: int, origin: Origin
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], lease_ms: int
     ) -> list[Extended | PostroadError]:
         """Keep them for `lease_ms` from now; a new receipt for each. The old one stays good until its own deadline."""
-        record, opened = await self._opened(caller, queue, receipt_ids)
+        record, opened = await self._opened(context.caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         now = self._clock()
         await self._work_queue(record).settle([(_delivery(receipt), nak(lease_ms)) for receipt in good])
-        audit = self._tenant_settings.of(caller.tenant).audit_mode
-        if audit is not AuditMode.OFF:
-            self._outbox.emit([events.extended(record, caller, origin, receipt, now, now + lease_ms, audit) for receipt in good])
+        self._outbox.record(context, *(events.extended(record, receipt, now, now + lease_ms) for receipt in good))
         return [
             Extended(self._sealer.seal(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
             if isinstance(receipt, Receipt)

@@ -6,16 +6,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from postroad.api.problems import Problem
 from postroad.governance.tenant_settings import TenantSettingsStore
-from postroad.http.messages import Request, Response
-from postroad.http.problems import Problem, problem_of
+from postroad.http.problems import problem_of
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import Draining, EngineUnavailable, LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.consuming import Consumer, Extended, NackAction, NackRequest
-from postroad.queues.routes import origin_of
 from postroad.queues.rules import Delay, LeasedMessage, LeaseMs
 
 
@@ -119,7 +120,7 @@ class LeaseRoutes:
                 "Lease messages",
                 tag,
                 body=Pull,
-                answer=Pulled,
+                response=Pulled,
                 errors=(QueueNotFound, EngineUnavailable, Draining),
                 description="Each is kept from others for its visibility timeout; acknowledge it before. At least once.",
             ),
@@ -131,7 +132,7 @@ class LeaseRoutes:
                 "Acknowledge messages",
                 tag,
                 body=AckBody,
-                answer=Settled,
+                response=Settled,
                 errors=_SETTLING,
                 description="The answer means: not delivered again. Acknowledging twice is the same as once.",
             ),
@@ -143,7 +144,7 @@ class LeaseRoutes:
                 "Give messages back",
                 tag,
                 body=NackBody,
-                answer=Settled,
+                response=Settled,
                 errors=_SETTLING,
                 description="To be delivered again at once or later, or given up. After `maxAttempts` a retry is the end, too.",
             ),
@@ -155,7 +156,7 @@ class LeaseRoutes:
                 "Keep messages for longer",
                 tag,
                 body=ExtendBody,
-                answer=ExtendedAnswer,
+                response=ExtendedAnswer,
                 errors=_SETTLING,
                 description="Each gets a new receipt; the one before stays good until its own deadline.",
             ),
@@ -170,9 +171,8 @@ class LeaseRoutes:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
         self._check_lease(request, wanted.visibility_timeout_ms)
         leasing = self._leases.lease(
-            request.caller,
+            request.context,
             request.parameters["queue"],
-            origin_of(request),
             count=wanted.max_messages,
             lease_ms=wanted.visibility_timeout_ms,
             wait_ms=wanted.wait_ms,
@@ -188,23 +188,21 @@ class LeaseRoutes:
     async def ack(self, request: Request) -> Response:
         body: Ack = request.body
         receipts = body.several()
-        faults = await self._leases.acknowledge(request.caller, request.parameters["queue"], receipts, origin_of(request))
+        faults = await self._leases.acknowledge(request.context, request.parameters["queue"], receipts)
         return _settled(body, receipts, faults)
 
     async def nack(self, request: Request) -> Response:
         body: Nack = request.body
         receipts = body.several()
         verdict = NackRequest(body.action, body.delay_ms, body.reason or None)
-        faults = await self._leases.reject(request.caller, request.parameters["queue"], receipts, verdict, origin_of(request))
+        faults = await self._leases.reject(request.context, request.parameters["queue"], receipts, verdict)
         return _settled(body, receipts, faults)
 
     async def extend(self, request: Request) -> Response:
         body: Extend = request.body
         receipts = body.several()
         self._check_lease(request, body.visibility_timeout_ms)
-        outcomes = await self._leases.extend(
-            request.caller, request.parameters["queue"], receipts, body.visibility_timeout_ms, origin_of(request)
-        )
+        outcomes = await self._leases.extend(request.context, request.parameters["queue"], receipts, body.visibility_timeout_ms)
         if body.receipt_id is not UNSET:
             if isinstance(outcomes[0], PostroadError):
                 raise outcomes[0]

@@ -1,225 +1,180 @@
-"""The events of a queue's life, made of what the service has in hand. Pure."""
+"""Event types of queues and their jobs."""
 
-from postroad.governance.tenant_settings import AuditMode
-from postroad.kernel.clock import rfc3339
-from postroad.kernel.context import RequestContext
-from postroad.kernel.identity import Caller
-from postroad.kernel.ids import new_id
-from postroad.queues.rules import DeadLetter, NewMessage, Origin, QueueRecord, Receipt, StoredMessage
-from postroad.queues.stats import QueueStats
-from postroad.tasks.rules import TaskRecord
-from postroad.telemetry.event_types import (
-    JobDead,
-    JobDone,
-    JobExtended,
-    JobLeased,
+from typing import ClassVar
+
+from postroad.kernel.event import Event
+
+
+class JobEvent(Event, frozen=True, kw_only=True):
+    """A step in the life of a job. These travel on `JOBS`, from which the state of every job can be rebuilt.
+
+    `audit` is the tenant's audit mode when it happened: with `jobs_only` the step counts for the job's state, and is not kept
+    as an event of the job.
+    """
+
+    stream: ClassVar[str] = "JOBS"
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
+
+    job_id: str
+    message_id: str
+    queue: str
+    audit: str = "full"
+
+    @property
+    def is_audited(self) -> bool:
+        return True
+
+
+class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
+    """A message was stored, ready to be pulled at once or, with `delay_ms`, later. At `expires_at` the queue drops it."""
+
+    version: int = 1
+    payload_bytes: int
+    delay_ms: int = 0
+    expires_at: str | None = None
+    correlation_id: str | None = None
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobLeased(JobEvent, frozen=True, kw_only=True, tag="job.leased"):
+    """A consumer has the message until `lease_until`; `wait_ms` is how long the message waited for its first delivery."""
+
+    version: int = 1
+    attempt: int
+    lease_until: str
+    wait_ms: int
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
+    """The consumer keeps the message for longer, until `lease_until`."""
+
+    version: int = 1
+    attempt: int
+    lease_until: str
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
+    """The consumer acknowledged the message; `processing_ms` is the time since its lease began."""
+
+    version: int = 1
+    attempt: int
+    processing_ms: int
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobRetried(JobEvent, frozen=True, kw_only=True, tag="job.retried"):
+    """The consumer could not do it: it is to be delivered again at `next_at`."""
+
+    version: int = 1
+    attempt: int
+    next_at: str
+    reason: str | None = None
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobRequeued(JobEvent, frozen=True, kw_only=True, tag="job.requeued"):
+    """The consumer gave the message back, to be delivered again at once."""
+
+    version: int = 1
+    attempt: int
+    reason: str | None = None
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobDead(JobEvent, frozen=True, kw_only=True, tag="job.dead"):
+    """The message went to the dead letters: its consumer said so, or it failed too often. `last_error` is what a consumer gave
+    as its reason last."""
+
+    version: int = 1
+    attempt: int
+    reason: str
+    last_error: str | None = None
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobRedriven(JobEvent, frozen=True, kw_only=True, tag="job.redriven"):
+    """The message was put back from the dead letters of `from_queue`; its attempts count from 1 again."""
+
+    version: int = 1
+    from_queue: str
+    task_id: str
+    key_id: str = ""
+
+
+class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
+    """All messages that were in the queue were dropped; with `is_deleted` the queue itself, too. Their jobs have expired."""
+
+    stream: ClassVar[str] = "JOBS"
+
+    version: int = 1
+    queue: str
+    count: int
+    is_deleted: bool = False
+    key_id: str = ""
+    request_id: str = ""
+
+    @property
+    def is_audited(self) -> bool:
+        return not self.is_deleted
+
+
+class QueueChanged(Event, frozen=True, kw_only=True, tag="queue.changed"):
+    """A queue was created, or its settings were changed."""
+
+    version: int = 1
+    queue: str
+    is_new: bool
+    key_id: str = ""
+    request_id: str = ""
+
+
+class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
+    """A queue was deleted with all that was in it."""
+
+    version: int = 1
+    queue: str
+    key_id: str = ""
+    request_id: str = ""
+
+
+class QueueSampled(Event, frozen=True, kw_only=True, tag="queue.sampled"):
+    """What is in a queue. Those with something in them are looked at every few seconds, the others now and then; `seconds` is how
+    long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how old the oldest is."""
+
+    version: int = 1
+    queue: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    waiting: int
+    oldest_age_ms: int | None = None
+    expected_drain_seconds: int
+    in_per_second: float
+    out_per_second: float
+    seconds: float
+
+
+EVENTS: tuple[type[Event], ...] = (
     JobQueued,
-    JobRedriven,
-    JobRequeued,
+    JobLeased,
+    JobExtended,
+    JobDone,
     JobRetried,
+    JobRequeued,
+    JobDead,
+    JobRedriven,
     QueuePurged,
+    QueueChanged,
+    QueueDeleted,
     QueueSampled,
 )
-
-
-def queued(
-    record: QueueRecord, caller: Caller, origin: Origin, message: StoredMessage, new: NewMessage, size: int, audit: AuditMode
-) -> JobQueued:
-    """Its id is the message's own: repeated, it is the same event."""
-    retention = record.settings.retention_ms
-    return JobQueued(
-        event_id=message.id,
-        timestamp=rfc3339(message.at),
-        tenant=record.tenant,
-        job_id=message.job,
-        message_id=message.id,
-        queue=record.name,
-        audit=audit.value,
-        payload_bytes=size,
-        delay_ms=new.delay_ms,
-        expires_at=rfc3339(message.at + new.delay_ms + retention) if retention else None,
-        correlation_id=message.corr,
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def leased(
-    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, stored_at_ms: int, audit: AuditMode
-) -> JobLeased:
-    return JobLeased(
-        event_id=new_id(),
-        timestamp=rfc3339(receipt.leased_at_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=receipt.attempt,
-        lease_until=rfc3339(receipt.deadline_ms),
-        wait_ms=max(0, receipt.leased_at_ms - stored_at_ms),
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def extended(
-    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, until_ms: int, audit: AuditMode
-) -> JobExtended:
-    return JobExtended(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=receipt.attempt,
-        lease_until=rfc3339(until_ms),
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def _settled_id(receipt: Receipt, how: str) -> str:
-    """Whoever did not hear the answer says it again: that is the same event, told again."""
-    return f"{receipt.message_id}/{receipt.stream_sequence}.{receipt.attempt}/{how}"
-
-
-def done(record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, audit: AuditMode) -> JobDone:
-    return JobDone(
-        event_id=_settled_id(receipt, "done"),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=receipt.attempt,
-        processing_ms=max(0, now_ms - receipt.leased_at_ms),
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def retried(
-    record: QueueRecord,
-    caller: Caller,
-    origin: Origin,
-    receipt: Receipt,
-    now_ms: int,
-    next_at_ms: int,
-    reason: str | None,
-    audit: AuditMode,
-) -> JobRetried:
-    return JobRetried(
-        event_id=_settled_id(receipt, "retried"),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=receipt.attempt,
-        next_at=rfc3339(next_at_ms),
-        reason=reason,
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def requeued(
-    record: QueueRecord, caller: Caller, origin: Origin, receipt: Receipt, now_ms: int, reason: str | None, audit: AuditMode
-) -> JobRequeued:
-    return JobRequeued(
-        event_id=_settled_id(receipt, "requeued"),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        job_id=receipt.job_id,
-        message_id=receipt.message_id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=receipt.attempt,
-        reason=reason,
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def dead(
-    record: QueueRecord,
-    caller: Caller,
-    origin: Origin,
-    message: StoredMessage,
-    letter: DeadLetter,
-    audit: AuditMode,
-) -> JobDead:
-    """Of the letter as it is stored: two who give up the same delivery tell of one death, in the same words."""
-    return JobDead(
-        event_id=f"{message.id}/{letter.dead_at}",
-        timestamp=rfc3339(letter.dead_at),
-        tenant=record.tenant,
-        job_id=message.job,
-        message_id=message.id,
-        queue=record.name,
-        audit=audit.value,
-        attempt=letter.attempts,
-        reason=letter.reason,
-        last_error=letter.last_error,
-        key_id=caller.key_id,
-        request_id=origin.request_id,
-    )
-
-
-def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task: TaskRecord, audit: AuditMode) -> JobRedriven:
-    """At the time at which the task last said how far it is: whoever takes it up from there tells the same again. It is after
-    the message's death, and before anybody can have the message."""
-    return JobRedriven(
-        event_id=f"{task.id}/{message.id}",
-        timestamp=rfc3339(task.updated_at_ms),
-        tenant=record.tenant,
-        job_id=message.job,
-        message_id=message.id,
-        queue=record.name,
-        audit=audit.value,
-        from_queue=from_queue,
-        task_id=task.id,
-        key_id=task.created_by,
-    )
-
-
-def purged(context: RequestContext, queue: str, count: int, now_ms: int, *, is_deleted: bool = False) -> QueuePurged:
-    return QueuePurged(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=context.tenant,
-        queue=queue,
-        count=count,
-        is_deleted=is_deleted,
-        key_id=context.caller.key_id,
-        request_id=context.request_id,
-    )
-
-
-EXPECTED_DRAIN_SECONDS = 300  # of a queue whose owner expects nothing in particular
-
-
-def sampled(record: QueueRecord, stats: QueueStats, moved: tuple[int, int], seconds: float, now_ms: int) -> QueueSampled:
-    """`moved`: how many came and went in these `seconds`."""
-    came, went = moved
-    return QueueSampled(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=record.tenant,
-        queue=record.name,
-        ready=stats.ready,
-        leased=stats.leased,
-        delayed=stats.delayed,
-        dead=stats.dead,
-        waiting=stats.waiting,
-        oldest_age_ms=stats.oldest_age_ms,
-        expected_drain_seconds=record.settings.expected_drain_seconds or EXPECTED_DRAIN_SECONDS,
-        in_per_second=round(came / seconds, 3),
-        out_per_second=round(went / seconds, 3),
-        seconds=round(seconds, 3),
-    )

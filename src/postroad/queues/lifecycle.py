@@ -28,11 +28,11 @@ from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
-from postroad.queues import events
+from postroad.queues import job_events as events
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.events import QueueChanged, QueueDeleted
 from postroad.queues.rules import QueueRecord, QueueSettings, QueueState
 from postroad.queues.schemas import check_schema
-from postroad.telemetry.event_types import QueueChanged, QueueDeleted
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
@@ -108,7 +108,7 @@ class QueueLifecycle:
         finally:
             self._locks.pop(key, None)
         if record is not before:
-            self._outbox.emit([self._changed_event(record, context, is_new=before is None)])
+            self._outbox.record(context, _changed_event(record, is_new=before is None))
         return record, before is None
 
     async def _create_or_change(
@@ -234,16 +234,8 @@ class QueueLifecycle:
         revision = self._table.revision(key)  # of this record: others may be at it while the audit log is written
         async with self._audit.change(context, "queue.delete", name, before=record.settings):
             await self._delete(key, record, revision)
-        self._outbox.emit([events.purged(context, name, 0, self._clock(), is_deleted=True)])
-        event = QueueDeleted(
-            event_id=new_id(),
-            timestamp=rfc3339(self._clock()),
-            tenant=context.tenant,
-            queue=name,
-            key_id=context.caller.key_id,
-            request_id=context.request_id,
-        )
-        self._outbox.emit([event])
+        self._outbox.record(context, events.purged(name, 0, is_deleted=True))
+        self._outbox.record(context, QueueDeleted(queue=name))
 
     async def _delete(self, key: str, record: QueueRecord, revision: int) -> None:
         deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
@@ -260,17 +252,6 @@ class QueueLifecycle:
             record = await self._settled(key)
             if record is not None:
                 await self._delete(key, record, self._table.revision(key))
-
-    def _changed_event(self, record: QueueRecord, context: RequestContext, *, is_new: bool) -> QueueChanged:
-        return QueueChanged(
-            event_id=new_id(),
-            timestamp=rfc3339(record.updated_at_ms),
-            tenant=record.tenant,
-            queue=record.name,
-            is_new=is_new,
-            key_id=context.caller.key_id,
-            request_id=context.request_id,
-        )
 
     def page(self, caller: Caller, limit: int, after: str | None) -> QueuePage:
         """The queues that the caller may use, in the order of their names' tokens, after the one that the cursor names."""
@@ -294,7 +275,7 @@ class QueueLifecycle:
             )
         if changed is None:
             raise QueueNotFound(f"there is no queue {name!r}")
-        self._outbox.emit([self._changed_event(changed[1], context, is_new=False)])
+        self._outbox.record(context, _changed_event(changed[1], is_new=False))
         return changed[1]
 
     async def sweep(self) -> int:
@@ -308,6 +289,10 @@ class QueueLifecycle:
 
     def _is_stuck(self, record: QueueRecord) -> bool:
         return record.state is not QueueState.READY and self._clock() - record.updated_at_ms > _STUCK_MS
+
+
+def _changed_event(record: QueueRecord, *, is_new: bool) -> QueueChanged:
+    return QueueChanged(timestamp=rfc3339(record.updated_at_ms), queue=record.name, is_new=is_new)
 
 
 def _key(tenant: str, name: str) -> str:

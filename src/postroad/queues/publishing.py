@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from postroad.governance.tenant_settings import AuditMode, TenantSettingsStore
+from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
@@ -15,16 +15,16 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, IdempotencyMismatch, PostroadError, QueueNotFound
-from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
-from postroad.queues import events, metrics
+from postroad.queues import job_events as events
+from postroad.queues import metrics
 from postroad.queues.capacity import QueueCapacity
+from postroad.queues.events import JobQueued
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.rules import (
     Marker,
     MessageLimits,
     NewMessage,
-    Origin,
     Published,
     QueueRecord,
     QueueState,
@@ -38,7 +38,6 @@ from postroad.queues.rules import (
 from postroad.queues.schemas import Schemas
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
-from postroad.telemetry.event_types import JobQueued
 from postroad.telemetry.outbox import Outbox
 
 
@@ -75,55 +74,53 @@ class Publisher:
 
     # Publishing
 
-    async def publish(self, caller: Caller, queue: str, new: NewMessage, origin: Origin) -> Published:
+    async def publish(self, context: RequestContext, queue: str, new: NewMessage) -> Published:
         """Return once the message, and its job's first event, would survive a crash.
 
         Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, IdempotencyMismatch, EngineFull, Overloaded,
         EngineUnavailable.
         """
-        chosen = self._tenant_settings.of(caller.tenant)
+        chosen = self._tenant_settings.of(context.tenant)
         check_message(new, self._limits, chosen.max_message_bytes)
-        record = self._definitions.known(caller.tenant, queue)
+        record = self._definitions.known(context.tenant, queue)
         if record is None:
-            record = await self._definitions.find_or_create(_actor(caller, origin), queue)
+            record = await self._definitions.find_or_create(context, queue)
         self._schemas.check(record, new)
-        prepared = self._prepare(record, caller, new, origin)
+        prepared = self._prepare(record, context, new)
         if len(prepared.drafts) == 1 and not record.settings.max_messages:  # nearly always, and the shorter way
             await self._committers.of(record.stream).append(prepared.drafts[0])
         else:
             [outcome] = await self._store(record, [prepared])
             if isinstance(outcome, PostroadError):
-                return await self._outcome_of_failed(record, caller, prepared, origin, outcome)
-        if chosen.audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([self._queued_event(record, caller, prepared, origin)])
-        metrics.published.add(caller.tenant)
+                return await self._outcome_of_failed(record, context, prepared, outcome)
+        await self._outbox.commit(context, _queued_event(record, prepared))
+        metrics.published.add(context.tenant)
         self._rates.published(record.stream, 1)
         return _published(prepared.message)
 
     async def publish_batch(
-        self, caller: Caller, queue: str, batch: Sequence[NewMessage], origin: Origin
+        self, context: RequestContext, queue: str, batch: Sequence[NewMessage]
     ) -> list[Published | PostroadError]:
         """As `publish` for each of many, with an outcome for each: one that fails does not keep the others from being stored."""
-        chosen = self._tenant_settings.of(caller.tenant)
-        record = await self._definitions.find_or_create(_actor(caller, origin), queue)
+        chosen = self._tenant_settings.of(context.tenant)
+        record = await self._definitions.find_or_create(context, queue)
         outcomes: list[Published | PostroadError | None] = [
             self._fault(record, new, index, chosen.max_message_bytes) for index, new in enumerate(batch)
         ]
         good = [index for index, fault in enumerate(outcomes) if fault is None]
-        prepared = [self._prepare(record, caller, batch[index], origin) for index in good]
+        prepared = [self._prepare(record, context, batch[index]) for index in good]
         fresh: list[_Prepared] = []
         for index, one, outcome in zip(good, prepared, await self._store(record, prepared), strict=True):
             if isinstance(outcome, PostroadError):
                 try:
-                    outcomes[index] = await self._outcome_of_failed(record, caller, one, origin, outcome)
+                    outcomes[index] = await self._outcome_of_failed(record, context, one, outcome)
                 except PostroadError as problem:
                     outcomes[index] = problem
             else:
                 fresh.append(one)
                 outcomes[index] = _published(one.message)
-        if chosen.audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([self._queued_event(record, caller, one, origin) for one in fresh])
-        metrics.published.add(caller.tenant, len(fresh))
+        await self._outbox.commit(context, *(_queued_event(record, one) for one in fresh))
+        metrics.published.add(context.tenant, len(fresh))
         self._rates.published(record.stream, len(fresh))
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -162,7 +159,7 @@ class Publisher:
             return fault
         return None
 
-    def _prepare(self, record: QueueRecord, caller: Caller, new: NewMessage, origin: Origin) -> _Prepared:
+    def _prepare(self, record: QueueRecord, context: RequestContext, new: NewMessage) -> _Prepared:
         message_id, now = new_id(), self._clock()
         message = StoredMessage(
             v=1,
@@ -171,7 +168,7 @@ class Publisher:
             at=now,
             headers=new.headers,
             corr=new.correlation_id,
-            trace=origin.traceparent,
+            trace=context.traceparent,
             payload=new.payload,
         )
         draft = _draft(record, message, new.delay_ms)
@@ -179,9 +176,9 @@ class Publisher:
             return _Prepared(message, (draft,), new, "")
         body = body_hash(new)
         marker = Marker(v=1, body=body, message=message_id, job=message.job, at=now)
-        ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(caller.tenant).idempotency_ttl_ms
+        ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(context.tenant).idempotency_ttl_ms
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
-        subject = f"{record.subject}.idem.{marker_token(caller.key_id, new.idempotency_key)}"
+        subject = f"{record.subject}.idem.{marker_token(context.caller.key_id, new.idempotency_key)}"
         return _Prepared(
             message,
             (PendingMessage(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True), draft),
@@ -190,14 +187,14 @@ class Publisher:
         )
 
     async def _outcome_of_failed(
-        self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, problem: PostroadError
+        self, record: QueueRecord, context: RequestContext, prepared: _Prepared, problem: PostroadError
     ) -> Published:
         """The first message's ids if the idempotency key was used before with this body, even now that the queue is full."""
         if not prepared.body or not isinstance(problem, Conflict | EngineFull):
             raise problem
         entry = await self._marker(record, prepared.drafts[0].subject, tries=5 if isinstance(problem, Conflict) else 1)
         if entry is None and isinstance(problem, Conflict):  # it expired just now: this is a first use after all
-            return await self.publish(caller, record.name, prepared.new, origin)
+            return await self.publish(context, record.name, prepared.new)
         if entry is None:
             raise problem
         marker = decode_marker(entry.payload)
@@ -205,8 +202,7 @@ class Publisher:
             raise IdempotencyMismatch("the idempotency key was used with another body")
         first = msgspec.structs.replace(prepared.message, id=marker.message, job=marker.job, at=marker.at)
         # Whoever stored it may have died before the job's event was: the same event again is harmless, a missing one is not.
-        if self._tenant_settings.of(caller.tenant).audit_mode is not AuditMode.OFF:
-            await self._outbox.commit([self._queued_event(record, caller, prepared, origin, first)])
+        await self._outbox.commit(context, _queued_event(record, prepared, first))
         return _published(first)
 
     async def _marker(self, record: QueueRecord, subject: str, tries: int) -> Entry | None:
@@ -217,13 +213,6 @@ class Publisher:
                 return entry
             await asyncio.sleep(0.05)
         return None
-
-    def _queued_event(
-        self, record: QueueRecord, caller: Caller, prepared: _Prepared, origin: Origin, first: StoredMessage | None = None
-    ) -> JobQueued:
-        message, size = first or prepared.message, len(prepared.drafts[-1].payload)
-        audit = self._tenant_settings.of(record.tenant).audit_mode
-        return events.queued(record, caller, origin, message, prepared.new, size, audit)
 
     async def put_back(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[PostroadError | None]:
         """Store messages again that were in a queue before, each under an id that makes repeating it harmless for a while."""
@@ -244,8 +233,8 @@ class Publisher:
         self._committers.forget(stream, QueueNotFound("the queue was deleted"))
 
 
-def _actor(caller: Caller, origin: Origin) -> RequestContext:
-    return RequestContext(caller, origin.request_id, origin.address)
+def _queued_event(record: QueueRecord, prepared: _Prepared, first: StoredMessage | None = None) -> JobQueued:
+    return events.queued(record, first or prepared.message, prepared.new, len(prepared.drafts[-1].payload))
 
 
 def _draft(record: QueueRecord, message: StoredMessage, delay_ms: int) -> PendingMessage:

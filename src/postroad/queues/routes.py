@@ -7,8 +7,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Request, Response
-from postroad.http.problems import Problem, problem_of
+from postroad.api.problems import Problem
+from postroad.http.problems import problem_of
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
@@ -27,7 +29,7 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.publishing import Publisher
-from postroad.queues.rules import NewMessage, Origin, Published, QueueRecord, QueueSettings
+from postroad.queues.rules import NewMessage, Published, QueueRecord, QueueSettings
 from postroad.queues.stats import QueueStats, QueueStatsReader
 
 
@@ -95,7 +97,7 @@ class QueueRoutes:
         one = "/v1/queues/{queue}"
         return [
             Route(
-                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, answer=QueueList
+                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, response=QueueList
             ),
             Route(
                 "PUT",
@@ -105,7 +107,7 @@ class QueueRoutes:
                 "Create a queue, or replace its settings",
                 "Queues",
                 body=QueueSettings,
-                answer=QueueView,
+                response=QueueView,
                 more_statuses=(201,),
                 errors=(EngineUnavailable, EngineRefused),
                 description="Settings that the body leaves out take their defaults. 201 if the queue is new.",
@@ -117,7 +119,7 @@ class QueueRoutes:
                 Scope.READ,
                 "Show a queue and what is in it",
                 "Queues",
-                answer=QueueView,
+                response=QueueView,
                 errors=(QueueNotFound, EngineUnavailable),
             ),
             Route(
@@ -138,7 +140,7 @@ class QueueRoutes:
                 "Publish a message",
                 "Messages",
                 body=NewMessage,
-                answer=Published,
+                response=Published,
                 status=201,
                 errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, *_STORING),
                 description="The answer means: stored durably.",
@@ -163,7 +165,7 @@ class QueueRoutes:
                 "Publish up to 1,000 messages",
                 "Messages",
                 body=NewBatch,
-                answer=BatchPublished,
+                response=BatchPublished,
                 errors=(QueueNotFound, *_STORING),
                 description="A result for each message, in order; one that fails does not keep the others from being stored.",
             ),
@@ -196,7 +198,7 @@ class QueueRoutes:
 
     async def publish(self, request: Request) -> Response:
         published = await self._queues.publish(
-            request.caller, request.parameters["queue"], _with_header_key(request, request.body), origin_of(request)
+            request.context, request.parameters["queue"], _with_header_key(request, request.body)
         )
         return Response(published, status=201)
 
@@ -204,16 +206,10 @@ class QueueRoutes:
         batch: NewBatch = request.body
         if len(batch.messages) > self._batch_max:
             raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
-        outcomes = await self._queues.publish_batch(
-            request.caller, request.parameters["queue"], batch.messages, origin_of(request)
-        )
+        outcomes = await self._queues.publish_batch(request.context, request.parameters["queue"], batch.messages)
         results = [_batch_result(outcome) for outcome in outcomes]
         failed = sum(1 for result in results if result.problem is not UNSET)
         return Response(BatchPublished(published=len(results) - failed, failed=failed, results=results))
-
-
-def origin_of(request: Request) -> Origin:
-    return Origin(request.request_id, request.traceparent, request.client)
 
 
 def _with_header_key(request: Request, message: NewMessage) -> NewMessage:

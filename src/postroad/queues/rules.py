@@ -24,14 +24,6 @@ Delay = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX)]
 LeaseMs = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX, description="How long a pulled message is kept from others.")]
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """Where a call came from, for its events: the request's id, the trace it belongs to, and the caller's address."""
-
-    request_id: str = ""
-    traceparent: str | None = None
-    address: str = ""
-
-
 class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What a queue's owner may choose."""
 

@@ -13,14 +13,13 @@ import structlog
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
-from postroad.queues import events
+from postroad.queues import job_events as events
+from postroad.queues.events import QueueSampled
 from postroad.queues.rules import QueueRecord, QueueState
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
-from postroad.telemetry.event_types import QueueSampled
 from postroad.telemetry.outbox import Outbox
 
 _IDLE_SECONDS = 300.0
@@ -49,12 +48,11 @@ class QueueSampler:
         rates: Throughput,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
-        clock: Clock,
         *,
         seconds: float,
     ) -> None:
         self._connection, self._table, self._meter, self._rates, self._outbox = connection, table, meter, rates, outbox
-        self._tenants, self._clock, self._seconds = tenants, clock, seconds
+        self._tenants, self._seconds = tenants, seconds
         self._looks: dict[str, _Look] = {}
 
     async def run(self) -> None:
@@ -76,7 +74,7 @@ class QueueSampler:
         waiting = iter(due)
         failures = await asyncio.gather(*(self._work_off(waiting, has_dead, found) for _ in range(_AT_ONCE)))
         for sampled in found.values():
-            self._outbox.emit(sampled)
+            self._outbox.record(None, *sampled)
         if any(failures):
             log.warning("queues_not_sampled", count=sum(failures))
         return sum(map(len, found.values()))
@@ -109,7 +107,7 @@ class QueueSampler:
         now, look = asyncio.get_running_loop().time(), self._looks[record.stream]
         seconds = max(now - look.at, 0.001)
         look.at, look.is_busy = now, bool(stats.ready or stats.leased or stats.delayed)
-        return events.sampled(record, stats, self._rates.take(record.stream), seconds, self._clock())
+        return events.sampled(record, stats, self._rates.take(record.stream), seconds)
 
 
 class _HasDead:

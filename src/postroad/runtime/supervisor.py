@@ -18,9 +18,11 @@ from typing import TypeVar
 
 import structlog
 
+from postroad.access.capability import AccessCapability
 from postroad.access.identity_cache import FIRST_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
-from postroad.container import Role, access_of, connected, connection_settings, platform_keys, prepare_engine
+from postroad.access.settings import AccessSettings
+from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, raise_descriptor_limit
 from postroad.runtime.private_files import write_private
@@ -164,7 +166,7 @@ def _child_settings(settings: Settings) -> EmbeddedServerSettings:
 
 
 def _worker_command(settings: Settings, role: Role, listener: socket.socket, metrics_dir: str | None) -> Command:
-    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.open).lower()}
+    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
     if settings.nats_url is not None:
         env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
     if settings.platform_key is not None:
@@ -197,11 +199,12 @@ def _pipeline_needs() -> list[tuple[str, bool]]:
 
 
 async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
-    """The engine laid out and, if it is fresh, the first tenant and keys. The operator's copy is written before they count."""
-    async with connected(settings, "postroad-setup") as engine:
-        await prepare_engine(engine, settings)
-        access = access_of(engine, settings)
-        if await access.directory.tenant(FIRST_TENANT) is not None:
+    """Prepare the engine; on a fresh one create the first tenant and keys. The operator's copy is written first."""
+    async with running_platform(settings, "postroad-setup") as platform:
+        await prepare_engine(platform)
+        build(platform)
+        access = platform.use(AccessCapability)
+        if await platform.identities.tenant(FIRST_TENANT) is not None:
             return _read_credentials(settings.data_dir), False
         credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
         await access.tenants.make_first(**credentials)

@@ -24,11 +24,11 @@ async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
         _calm_garbage_collector()
         limits = RequestLimits(
-            settings.head_bytes_max,
-            settings.head_seconds_max,
+            settings.header_bytes_max,
+            settings.header_seconds_max,
             settings.body_seconds_max,
-            settings.unread_seconds_max,
-            settings.rest_seconds_max,
+            settings.write_timeout_seconds,
+            settings.keepalive_seconds,
         )
         await Server(node.app, limits, stop_seconds=settings.stop_seconds).serve(sockets=[listener])
 

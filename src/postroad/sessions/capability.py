@@ -1,59 +1,68 @@
-"""Puts the sessions of one process together."""
+"""Wiring of sessions."""
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from postroad.http.routing import Route
-from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import Clock
-from postroad.kernel.usage_counters import UsageCounters
-from postroad.sessions.cleanup_requests import CleanupRequests
-from postroad.sessions.fanout_queue import FanoutQueue
+from postroad.jetstream.management import StreamSpec
+from postroad.platform import BackgroundJob, Capability, Platform, Role
+from postroad.sessions.cleanup_requests import CleanupRequests, cleanup_stream
+from postroad.sessions.events import EVENTS
+from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
 from postroad.sessions.reconciler import SessionReconciler
 from postroad.sessions.routes import SessionRoutes
 from postroad.sessions.rules import FanoutLimits
 from postroad.sessions.service import SessionOptions, Sessions
-from postroad.streams.service import Streams
-from postroad.telemetry.outbox import Outbox
+from postroad.sessions.settings import SessionsSettings
+from postroad.settings import Settings
+from postroad.streams.capability import StreamsCapability
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    ttl_seconds: int
-    limits: FanoutLimits
-    complete_seconds: float
-    clean_seconds: float
+class SessionsCapability(Capability):
+    name = "sessions"
+    events = EVENTS
+    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"session": {"pattern": "^[A-Za-z0-9_.:-]{1,128}$"}}
 
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        connection, streams, tenants = (
+            platform.connection,
+            platform.use(StreamsCapability).service,
+            platform.identities.tenant_ids,
+        )
+        self._chosen = chosen = platform.settings.section(SessionsSettings)
+        limits = FanoutLimits(chosen.fanout_queue_threshold, chosen.fanout_inline_max, chosen.fanout_queue)
+        queue = FanoutQueue(connection, platform.committers)
+        self.service = Sessions(
+            connection,
+            platform.committers,
+            streams,
+            queue,
+            platform.outbox,
+            platform.usage,
+            platform.clock,
+            SessionOptions(chosen.session_ttl_seconds, limits),
+        )
+        self.reconciler = SessionReconciler(connection, self.service, streams, queue, tenants, platform.clock)
+        self.cleanup_requests = CleanupRequests(connection, self.service, streams, tenants)
 
-class SessionsCapability:
-    def __init__(
-        self,
-        connection: Connection,
-        committers: Committers,
-        streams: Streams,
-        outbox: Outbox,
-        traffic: UsageCounters,
-        tenants: Callable[[], list[str]],
-        clock: Clock,
-        settings: SessionSettings,
-    ) -> None:
-        queue = FanoutQueue(connection, committers)
-        options = SessionOptions(settings.ttl_seconds, settings.limits)
-        self.service = Sessions(connection, committers, streams, queue, outbox, traffic, clock, options)
-        self.sweep = SessionReconciler(connection, self.service, streams, queue, tenants, clock)
-        self.cleanups = CleanupRequests(connection, self.service, streams, tenants)
-        self._settings = settings
+    @classmethod
+    def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
+        return (queue_stream(settings.replica_count), cleanup_stream(settings.replica_count))
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> Sequence[Route]:
         return SessionRoutes(self.service).table()
 
-    async def deliver(self) -> None:
-        """What the delivery role does, until cancelled."""
-        chosen = self._settings
-        async with asyncio.TaskGroup() as run_together:
-            run_together.create_task(self.cleanups.consume())
-            run_together.create_task(
-                self.sweep.deliver(complete_seconds=chosen.complete_seconds, clean_seconds=chosen.clean_seconds)
-            )
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (
+            BackgroundJob(self.cleanup_requests.consume, Role.DELIVERY),
+            BackgroundJob(self._reconcile, Role.DELIVERY),
+        )
+
+    async def _reconcile(self) -> None:
+        await self.reconciler.deliver(
+            complete_seconds=self._chosen.fanout_complete_seconds, clean_seconds=self._chosen.session_clean_seconds
+        )
+
+
+CAPABILITY = SessionsCapability

@@ -1,44 +1,46 @@
-"""The events of a session's life. Pure."""
+"""Event types of sessions."""
 
-from postroad.kernel.clock import rfc3339
-from postroad.kernel.ids import new_id
-from postroad.sessions.records import Ending
-from postroad.telemetry.event_types import SessionEnded, SessionSubscribed, SessionTouched, SessionUnsubscribed
+from postroad.kernel.event import Event
 
 
-def subscribed(tenant: str, session: str, source: str, now_ms: int, expires_at_ms: int, *, is_new: bool) -> SessionSubscribed:
-    return SessionSubscribed(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=tenant,
-        session_id=session,
-        stream_id=source,
-        is_new=is_new,
-        expires_at=rfc3339(expires_at_ms),
-    )
+class SessionSubscribed(Event, frozen=True, kw_only=True, tag="session.subscribed"):
+    """A session gets what is written to a stream, or to those of a pattern. Untouched, it lives until `expires_at`."""
+
+    version: int = 1
+    session_id: str
+    stream_id: str
+    is_new: bool
+    expires_at: str
 
 
-def unsubscribed(tenant: str, session: str, source: str, now_ms: int) -> SessionUnsubscribed:
-    return SessionUnsubscribed(event_id=new_id(), timestamp=rfc3339(now_ms), tenant=tenant, session_id=session, stream_id=source)
+class SessionUnsubscribed(Event, frozen=True, kw_only=True, tag="session.unsubscribed"):
+    """A session gets no more of a stream."""
+
+    version: int = 1
+    session_id: str
+    stream_id: str
 
 
-def touched(tenant: str, session: str, now_ms: int, expires_at_ms: int) -> SessionTouched:
-    return SessionTouched(
-        event_id=new_id(),
-        timestamp=rfc3339(now_ms),
-        tenant=tenant,
-        session_id=session,
-        expires_at=rfc3339(expires_at_ms),
-    )
+class SessionTouched(Event, frozen=True, kw_only=True, tag="session.touched"):
+    """A session lives on, until `expires_at`."""
+
+    version: int = 1
+    session_id: str
+    expires_at: str
 
 
-def ended(tenant: str, session: str, ending: Ending) -> SessionEnded:
-    """As it is stored: told again, it is the same event."""
-    return SessionEnded(
-        event_id=ending.id,
-        timestamp=rfc3339(ending.at_ms),
-        tenant=tenant,
-        session_id=session,
-        is_expired=ending.is_expired,
-        subscriptions=ending.subscriptions,
-    )
+class SessionEnded(Event, frozen=True, kw_only=True, tag="session.ended"):
+    """A session is gone with its stream: somebody deleted it, or its time was over (`is_expired`)."""
+
+    version: int = 1
+    session_id: str
+    is_expired: bool
+    subscriptions: int
+
+
+EVENTS: tuple[type[Event], ...] = (
+    SessionSubscribed,
+    SessionUnsubscribed,
+    SessionTouched,
+    SessionEnded,
+)

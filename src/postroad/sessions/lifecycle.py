@@ -8,11 +8,12 @@ import msgspec
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.sessions import events, metrics
+from postroad.sessions import metrics
+from postroad.sessions.events import SessionEnded
 from postroad.sessions.records import STREAM_PREFIX, Ending, SessionRecord, decode_session, encode, session_subject
 from postroad.sessions.subscribers import leave_draft
 from postroad.streams.records import State
@@ -105,7 +106,7 @@ class SessionLifecycle:
     def tell_end(self, tenant: str, record: SessionRecord) -> None:
         """Of a session that had ended before anybody noticed, and that another takes the place of now."""
         ending = record.ended or self._ending(record, is_expired=self._is_over(record))
-        self._outbox.emit([events.ended(tenant, record.id, ending)])
+        self._outbox.record(None, _ended(tenant, record.id, ending))
 
     def _ending(self, record: SessionRecord, *, is_expired: bool) -> Ending:
         return Ending(id=new_id(), at_ms=self._clock(), is_expired=is_expired, subscriptions=len(record.subscriptions))
@@ -126,7 +127,7 @@ class SessionLifecycle:
                 return False
             record_at = stored[0].sequence
             stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
-        self._outbox.emit([events.ended(tenant, record.id, ending)])
+        self._outbox.record(None, _ended(tenant, record.id, ending))
         if stream is None or (not stream.forks and stream.is_session_stream):
             await self._store.purge(name, stream_until + 1)
         await self._store.purge_subject(tenant, session_subject(tenant, record.id), record_at + 1)
@@ -152,4 +153,16 @@ def session_draft(tenant: str, record: SessionRecord, last: int) -> PendingMessa
     subject = session_subject(tenant, record.id)
     return PendingMessage(
         subject, encode(record), new_id(), "Nats-Rollup: sub\r\n" + precondition(subject, last), is_conditional=True
+    )
+
+
+def _ended(tenant: str, session: str, ending: Ending) -> SessionEnded:
+    """The event as stored with the record: recording it again gives the same event."""
+    return SessionEnded(
+        event_id=ending.id,
+        timestamp=rfc3339(ending.at_ms),
+        tenant=tenant,
+        session_id=session,
+        is_expired=ending.is_expired,
+        subscriptions=ending.subscriptions,
     )

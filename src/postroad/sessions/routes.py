@@ -5,7 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
@@ -117,7 +118,7 @@ class SessionRoutes:
                 "Subscribe a session to a stream or a pattern of streams",
                 _TAG,
                 body=NewSubscription,
-                answer=SubscribedAnswer,
+                response=SubscribedAnswer,
                 errors=(StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter, PreconditionFailed, EngineUnavailable),
                 takes_jwt=True,
                 or_scope=Scope.WRITE,
@@ -131,7 +132,7 @@ class SessionRoutes:
                 "End a subscription",
                 _TAG,
                 body=Membership,
-                answer=UnsubscribedAnswer,
+                response=UnsubscribedAnswer,
                 errors=(*missing, InvalidParameter),
                 takes_jwt=True,
             ),
@@ -159,7 +160,7 @@ class SessionRoutes:
                 Scope.READ,
                 "How far a stream's fan-out has come",
                 _TAG,
-                answer=FanoutAnswer,
+                response=FanoutAnswer,
                 errors=(StreamNotFound, StreamGone, InvalidParameter, EngineUnavailable),
                 takes_jwt=True,
                 takes_rest=True,
@@ -171,7 +172,7 @@ class SessionRoutes:
                 Scope.READ,
                 "A session and what it subscribes to",
                 _TAG,
-                answer=SessionAnswer,
+                response=SessionAnswer,
                 errors=(*missing, InvalidParameter),
                 takes_jwt=True,
                 or_scope=Scope.WRITE,
@@ -183,7 +184,7 @@ class SessionRoutes:
                 Scope.READ,
                 "Let a session live on",
                 _TAG,
-                answer=TouchedAnswer,
+                response=TouchedAnswer,
                 errors=(*missing, InvalidParameter),
                 takes_jwt=True,
                 or_scope=Scope.WRITE,

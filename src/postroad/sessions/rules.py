@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from postroad.kernel.errors import InvalidParameter
-from postroad.kernel.globs import glob_matches
+from postroad.kernel.matching import glob_matches
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
 from postroad.sessions.records import STREAM_PREFIX, FanoutState, Member
 

@@ -9,7 +9,7 @@ import structlog
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
 from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -23,7 +23,8 @@ from postroad.kernel.errors import (
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.kernel.usage_counters import UsageCounters
-from postroad.sessions import events, metrics
+from postroad.sessions import metrics
+from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
 from postroad.sessions.fanout import FanoutPool, FanoutResult
 from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.sessions.lifecycle import TRIES, CleanupOutcome, SessionLifecycle, session_draft
@@ -160,9 +161,12 @@ class Sessions:
         if over is not None:
             self._lives.tell_end(tenant, over)
         if source in record.subscriptions:
-            self._outbox.emit([events.touched(tenant, session, now, expires)])
+            self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
         else:
-            self._outbox.emit([events.subscribed(tenant, session, source, now, expires, is_new=is_new)])
+            subscribed = SessionSubscribed(
+                tenant=tenant, session_id=session, stream_id=source, is_new=is_new, expires_at=rfc3339(expires)
+            )
+            self._outbox.record(None, subscribed)
         if is_new:
             metrics.count("session", "session_create")
         if is_new and there.known.last:
@@ -222,7 +226,7 @@ class Sessions:
             except Conflict:
                 continue
             metrics.count("subscription", "unsubscribe")
-            self._outbox.emit([events.unsubscribed(tenant, session, source, self._clock())])
+            self._outbox.record(None, SessionUnsubscribed(tenant=tenant, session_id=session, stream_id=source))
             return
         raise Overloaded("too many change this session at once", retry_after=1)
 
@@ -346,7 +350,7 @@ class Sessions:
             except Conflict:
                 continue
             metrics.count("session", "session_touch")
-            self._outbox.emit([events.touched(tenant, session, now, expires)])
+            self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
             return expires
         raise Overloaded("too many change this session at once", retry_after=1)
 

@@ -1,72 +1,65 @@
-"""Stream subscriptions as one thing: the registry, the service, the routes and the delivery, put together."""
+"""Wiring of stream subscriptions: webhooks and pull wakes."""
 
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from postroad.crypto.signing import Signer
-from postroad.governance.audit import Audit
+from postroad.access.settings import AccessSettings
 from postroad.http.routing import Route
-from postroad.jetstream.bucket import Bucket
-from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Connection
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.clock import Clock
-from postroad.outbound.client import Outbound
+from postroad.platform import BackgroundJob, Capability, Platform, Role
 from postroad.stream_subscriptions.delivery import Delivery
 from postroad.stream_subscriptions.keys import SigningKeys
 from postroad.stream_subscriptions.records import SubscriptionRecord
-from postroad.stream_subscriptions.routes import PublicBase, SubscriptionRoutes
-from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET, IsServed, StreamsPort, Subscriptions
+from postroad.stream_subscriptions.routes import SubscriptionRoutes
+from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET, Subscriptions
+from postroad.streams.capability import StreamsCapability
 
 
-class Rights(TypedDict):
-    is_served: IsServed
-    has_localhost: bool
+class StreamSubscriptionsCapability(Capability):
+    name = "stream_subscriptions"
+    buckets = (SUBSCRIPTIONS_BUCKET,)
+    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"subscription": {"pattern": "^[A-Za-z0-9_.:~@+=-]{1,128}$"}}
 
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        streams, outbound, clock = platform.use(StreamsCapability).service, platform.outbound, platform.clock
+        is_served = platform.identities.is_served
+        has_localhost = platform.settings.section(AccessSettings).open
+        self.table = platform.table(SUBSCRIPTIONS_BUCKET, SubscriptionRecord)
+        self._keys = SigningKeys(platform.platform_keys)
+        self._subscriptions = Subscriptions(
+            self.table,
+            streams,
+            outbound,
+            platform.signer("wake"),
+            platform.audit,
+            clock,
+            is_served=is_served,
+            has_localhost=has_localhost,
+        )
+        self.delivery = Delivery(
+            self.table,
+            self._subscriptions,
+            streams,
+            outbound,
+            self._keys,
+            clock,
+            is_served=is_served,
+            has_localhost=has_localhost,
+        )
 
-async def _always(_tenant: str) -> bool:
-    return True
-
-
-class StreamSubscriptions:
-    """`deliver` is for the leader of the delivery role. `is_served` says whether a tenant is not disabled; `has_localhost` lets
-    webhooks be on this machine, over plain HTTP."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        committers: Committers,
-        streams: StreamsPort,
-        outbound: Outbound,
-        audit: Audit,
-        platform_keys: tuple[str, ...],
-        clock: Clock,
-        public_base: PublicBase,
-        *,
-        is_served: IsServed | None = None,
-        has_localhost: bool = True,
-        bucket: str = SUBSCRIPTIONS_BUCKET,
-    ) -> None:
-        self.table = ReplicatedTable(Bucket(connection, bucket, committers), SubscriptionRecord)
-        self._keys = SigningKeys(platform_keys)
-        self._public_base = public_base
-        rights: Rights = {"is_served": is_served or _always, "has_localhost": has_localhost}
-        sealer = Signer(platform_keys, "wake")
-        self._subscriptions = Subscriptions(self.table, streams, outbound, sealer, audit, clock, **rights)
-        self._delivery = Delivery(self.table, self._subscriptions, streams, outbound, self._keys, clock, **rights)
-
-    @property
-    def tables(self) -> tuple[ReplicatedTable[Any], ...]:
-        """What every process follows."""
+    def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.table,)
 
     def routes(self) -> Sequence[Route]:
-        return SubscriptionRoutes(self._subscriptions, self._keys, self._public_base).table()
+        public_url = self.platform.settings.public_url
+        return SubscriptionRoutes(self._subscriptions, self._keys, lambda request: request.base_url(public_url)).table()
 
-    async def deliver(self) -> None:
-        """Wake subscribers, until cancelled."""
-        await self._delivery.run()
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (BackgroundJob(self.delivery.run, Role.DELIVERY, leader_only=True),)
 
-    async def delete_all(self, tenant: str) -> None:
-        """All that a tenant has here; it is being deleted."""
+    async def delete_tenant(self, tenant: str) -> None:
         await self._subscriptions.delete_all(tenant)
+
+
+CAPABILITY = StreamSubscriptionsCapability

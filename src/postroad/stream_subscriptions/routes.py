@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.http.messages import Request, Response
 from postroad.http.problems import problem_response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Handler, Route
 from postroad.kernel.errors import (
     AlreadyExists,
@@ -78,14 +79,16 @@ class SubscriptionRoutes:
                 Scope.WRITE,
                 "Subscribe to streams, or make sure of it",
                 body=SubscriptionInput,
-                answer=SubscriptionView,
+                response=SubscriptionView,
                 status=201,
                 more_statuses=(200,),
                 errors=(*missing, WebhookRefused, AlreadyExists, PreconditionFailed),
                 description="The same call again answers 200, one that wants something else 409. Streams that exist are followed "
                 "from their ends on; in a pattern `*` is one segment of a path and `**` any number.",
             ),
-            route("GET", one, self.get_subscription, Scope.READ, "Show a subscription", answer=SubscriptionView, errors=missing),
+            route(
+                "GET", one, self.get_subscription, Scope.READ, "Show a subscription", response=SubscriptionView, errors=missing
+            ),
             route("DELETE", one, self.delete_subscription, Scope.WRITE, "Delete a subscription", status=204, errors=missing),
             route(
                 "POST",
@@ -114,7 +117,7 @@ class SubscriptionRoutes:
                 Scope.CONSUME,
                 "Take up what is to be done",
                 body=ClaimInput,
-                answer=ClaimView,
+                response=ClaimView,
                 errors=(*missing, LeaseHeld, NothingPending),
             ),
             route(
@@ -124,7 +127,7 @@ class SubscriptionRoutes:
                 None,
                 "Say how far a webhook's wake has come",
                 body=WakeInput,
-                answer=AckView,
+                response=AckView,
                 errors=(*by_token, OffsetRefused),
                 description="With the wake's own token as the bearer.",
             ),
@@ -135,7 +138,7 @@ class SubscriptionRoutes:
                 None,
                 "Say how far a claimed wake has come",
                 body=WakeInput,
-                answer=AckView,
+                response=AckView,
                 errors=(*by_token, OffsetRefused),
                 description="With the claim's token as the bearer. Without `done` the lease begins anew.",
             ),
@@ -156,7 +159,7 @@ class SubscriptionRoutes:
                 self.get_webhook_keys,
                 None,
                 "The keys that webhooks are signed with",
-                answer=JwkSet,
+                response=JwkSet,
                 media=_JWKS_MEDIA,
             ),
         ]

@@ -4,11 +4,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import msgspec
 
 from postroad.kernel.errors import InvalidParameter, OffsetRefused
+from postroad.kernel.matching import path_glob_matches
 from postroad.kernel.names import stream_id
 from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord
 
@@ -123,39 +123,9 @@ def _pattern(text: str) -> str:
 # Which streams
 
 
-def glob_matches(pattern: str, path: str) -> bool:
-    """`*` is one segment, `**` any number of them, none included. In time that grows with the lengths alone."""
-    wanted = _segments(pattern)
-    places = {0} if wanted else set()  # how far into the pattern we may be
-    for segment in path.split("/"):
-        following: set[int] = set()
-        for place in _skipped(places, wanted):
-            if place < len(wanted):
-                if wanted[place] == "**":
-                    following.add(place)
-                elif wanted[place] in ("*", segment):
-                    following.add(place + 1)
-        places = following
-    return len(wanted) in _skipped(places, wanted)
-
-
-def _skipped(places: set[int], wanted: Sequence[str]) -> set[int]:
-    """With those that are reached by taking a `**` for nothing."""
-    reached = set(places)
-    for place in range(len(wanted)):
-        if place in reached and wanted[place] == "**":
-            reached.add(place + 1)
-    return reached
-
-
-@lru_cache(maxsize=4096)
-def _segments(pattern: str) -> tuple[str, ...]:
-    return tuple(pattern.split("/"))
-
-
 def follows(record: SubscriptionRecord, path: str) -> bool:
     """Whether the path matches. Its own wakes are no news to a subscription: each would bring the next."""
-    return record.pattern is not None and path != record.wake_stream and glob_matches(record.pattern, path)
+    return record.pattern is not None and path != record.wake_stream and path_glob_matches(record.pattern, path)
 
 
 def with_globs(record: SubscriptionRecord, acked: Mapping[str, str]) -> SubscriptionRecord:

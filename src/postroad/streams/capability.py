@@ -1,40 +1,46 @@
-"""Puts the durable streams of one process together."""
+"""Wiring of durable streams."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from postroad.http.routing import Route
-from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import Clock
-from postroad.kernel.usage_counters import UsageCounters
+from postroad.http.sse import HEARTBEAT_SECONDS
+from postroad.kernel.names import STREAM, STREAM_CHARS_MAX
+from postroad.kernel.resources import ResourceKind
+from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.streams.events import EVENTS
 from postroad.streams.live_reads import Live, LiveOptions
 from postroad.streams.routes import StreamRoutes
 from postroad.streams.service import Streams
+from postroad.streams.settings import StreamsSettings
 from postroad.streams.store import Store
-from postroad.telemetry.outbox import Outbox
+
+_EXPIRE_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    replicas: int
-    live: LiveOptions
-    public_url: str | None = None
+class StreamsCapability(Capability):
+    name = "streams"
+    resources = (ResourceKind("stream", {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX}, ("S",)),)
+    events = EVENTS
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        store = Store(platform.connection, platform.committers, platform.settings.replica_count)
+        self.service = Streams(store, platform.outbox, platform.usage, platform.clock)
+
+    def routes(self) -> Sequence[Route]:
+        chosen = self.platform.settings.section(StreamsSettings)
+        live = Live(self.service, LiveOptions(chosen.stream_long_poll_seconds, chosen.stream_sse_seconds, HEARTBEAT_SECONDS))
+        return StreamRoutes(self.service, live, self.platform.clock, self.platform.settings.public_url).table()
+
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (BackgroundJob(every(_EXPIRE_SECONDS, self._expire, "expire streams"), Role.CONTROL, leader_only=True),)
+
+    async def _expire(self) -> None:
+        for tenant in self.platform.identities.tenant_ids():
+            await self.service.end_expired(tenant)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self.service.delete_all(tenant)
 
 
-class StreamsCapability:
-    def __init__(
-        self,
-        connection: Connection,
-        committers: Committers,
-        outbox: Outbox,
-        traffic: UsageCounters,
-        clock: Clock,
-        options: StreamOptions,
-    ) -> None:
-        self.service = Streams(Store(connection, committers, options.replicas), outbox, traffic, clock)
-        self._routes = StreamRoutes(self.service, Live(self.service, options.live), clock, options.public_url)
-        self.delete_all = self.service.delete_all
-        self.end_expired = self.service.end_expired
-
-    def routes(self) -> list[Route]:
-        return self._routes.table()
+CAPABILITY = StreamsCapability

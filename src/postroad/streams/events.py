@@ -1,33 +1,37 @@
-"""The events of a durable stream's life. Pure.
+"""Event types of durable streams."""
 
-A session's own stream has none of these: what happens to it is told as the session's (`sessions/events.py`).
-"""
-
-from postroad.kernel.clock import rfc3339
-from postroad.kernel.ids import new_id
-from postroad.streams.records import StreamRecord
-from postroad.telemetry.event_types import StreamClosed, StreamCreated, StreamDeleted
+from postroad.kernel.event import Event
 
 
-def created(tenant: str, record: StreamRecord, key_id: str) -> StreamCreated:
-    return StreamCreated(
-        event_id=new_id(),
-        timestamp=rfc3339(record.created_at_ms),
-        tenant=tenant,
-        stream_id=record.id,
-        content_type=record.content_type,
-        forked_from=None if record.origin is None else record.origin.source,
-        key_id=key_id,
-    )
+class StreamCreated(Event, frozen=True, kw_only=True, tag="stream.created"):
+    """A durable stream was made, of its own or as a fork."""
+
+    version: int = 1
+    stream_id: str
+    content_type: str
+    forked_from: str | None = None
+    key_id: str = ""
 
 
-def closed(tenant: str, stream: str, key_id: str, now_ms: int) -> StreamClosed:
-    return StreamClosed(event_id=new_id(), timestamp=rfc3339(now_ms), tenant=tenant, stream_id=stream, key_id=key_id)
+class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
+    """Nothing can be appended to the stream any more."""
+
+    version: int = 1
+    stream_id: str
+    key_id: str = ""
 
 
-def deleted(tenant: str, stream: str, key_id: str, now_ms: int) -> StreamDeleted:
-    return StreamDeleted(event_id=new_id(), timestamp=rfc3339(now_ms), tenant=tenant, stream_id=stream, key_id=key_id)
+class StreamDeleted(Event, frozen=True, kw_only=True, tag="stream.deleted"):
+    """A stream is gone: somebody deleted it, or its time was over (`is_expired`)."""
+
+    version: int = 1
+    stream_id: str
+    is_expired: bool = False
+    key_id: str = ""
 
 
-def expired(tenant: str, stream: str, now_ms: int) -> StreamDeleted:
-    return StreamDeleted(event_id=new_id(), timestamp=rfc3339(now_ms), tenant=tenant, stream_id=stream, is_expired=True)
+EVENTS: tuple[type[Event], ...] = (
+    StreamCreated,
+    StreamClosed,
+    StreamDeleted,
+)

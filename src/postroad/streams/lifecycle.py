@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from postroad.jetstream.commit import PendingMessage
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -21,13 +21,13 @@ from postroad.kernel.errors import (
     StreamExists,
     StreamGone,
 )
-from postroad.streams import events, metrics
+from postroad.streams import metrics
 from postroad.streams.content import json_elements, split_json
+from postroad.streams.events import StreamClosed, StreamCreated, StreamDeleted
 from postroad.streams.reading import CHUNK_BYTES_MAX, Reading
 from postroad.streams.records import Origin, Segment, State, StreamRecord, media_type, resolved
 from postroad.streams.rules import StreamSnapshot, found, is_expired
 from postroad.streams.store import Name, Store, data_draft, precondition, record_draft
-from postroad.telemetry.event_types import StreamDeleted
 from postroad.telemetry.outbox import Outbox
 
 DEFAULT_TYPE = "application/octet-stream"
@@ -136,9 +136,7 @@ class StreamLifecycle:
             drafts.append(_counted(source))
         stored = await self._store.committer(name).append_together(drafts)
         born = stored[0].sequence
-        self._outbox.emit([events.created(name.tenant, record, key_id)])
-        if record.is_closed:
-            self._outbox.emit([events.closed(name.tenant, name.id, key_id, record.created_at_ms)])
+        self._record_created(name, record, key_id)
         if known.last:
             await self._store.purge(name, born)
         metrics.created.add(name.tenant)
@@ -212,11 +210,11 @@ class StreamLifecycle:
             record = found(known, self._clock())
             try:
                 condition = precondition(name.record, known.record_at)  # whatever is appended meanwhile goes too
-                event = events.deleted(name.tenant, name.id, key_id, self._clock())
+                event = StreamDeleted(tenant=name.tenant, stream_id=name.id, key_id=key_id)
                 if record.forks:
                     hidden = msgspec.structs.replace(record, state=State.HIDDEN)
                     await self._store.committer(name).append(record_draft(name, hidden, condition))
-                    self._tell(record, event)
+                    self._record_deleted(record, event)
                 else:
                     await self._end(name, record, condition, event)
             except Conflict:
@@ -234,7 +232,7 @@ class StreamLifecycle:
         if not is_expired(record, known.touched_at_ms, self._clock()):
             return False
         try:
-            event = events.expired(name.tenant, name.id, self._clock())
+            event = _expired(name.tenant, name.id)
             await self._end(name, record, precondition(name.everything, known.last), event)  # unless somebody uses it meanwhile
         except Conflict:
             return False
@@ -247,15 +245,29 @@ class StreamLifecycle:
         releases, gone, over = await self._releases(name.tenant, record.origin)
         drafts = [record_draft(name, ended, condition), *releases]
         stored = await self._store.committer(name).append_together(drafts)
-        self._tell(record, event)
+        self._record_deleted(record, event)
         for source in over:
-            self._tell(source, events.expired(name.tenant, source.id, self._clock()))
+            self._record_deleted(source, _expired(name.tenant, source.id))
         for one in (name, *gone):
             await self._store.purge(one, stored[-1].sequence + 1)
 
-    def _tell(self, record: StreamRecord, event: StreamDeleted) -> None:
+    def _record_created(self, name: Name, record: StreamRecord, key_id: str) -> None:
+        created = StreamCreated(
+            tenant=name.tenant,
+            timestamp=rfc3339(record.created_at_ms),
+            stream_id=record.id,
+            content_type=record.content_type,
+            forked_from=None if record.origin is None else record.origin.source,
+            key_id=key_id,
+        )
+        self._outbox.record(None, created)
+        if record.is_closed:
+            self._outbox.record(None, StreamClosed(tenant=name.tenant, stream_id=name.id, key_id=key_id))
+
+    def _record_deleted(self, record: StreamRecord, event: StreamDeleted) -> None:
+        """The end of a session's stream is recorded as the end of the session."""
         if not record.is_session_stream:
-            self._outbox.emit([event])
+            self._outbox.record(None, event)
 
     async def _releases(self, tenant: str, origin: Origin | None) -> tuple[list[PendingMessage], list[Name], list[StreamRecord]]:
         """What it takes to let go of the stream that a fork was made of, now that the fork ends; which streams go with it; and
@@ -297,3 +309,7 @@ def _counted(source: _Source) -> PendingMessage:
     """The source's record, with one fork more."""
     record = msgspec.structs.replace(source.record, forks=source.record.forks + 1)
     return record_draft(source.name, record, precondition(source.name.record, source.known.record_at))
+
+
+def _expired(tenant: str, stream: str) -> StreamDeleted:
+    return StreamDeleted(tenant=tenant, stream_id=stream, is_expired=True)

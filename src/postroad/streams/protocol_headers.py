@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
-from postroad.http.messages import Request
+from postroad.http.request import Request
 from postroad.kernel.errors import InvalidParameter, StreamNotFound
 from postroad.kernel.names import stream_id
 from postroad.streams.lifecycle import CreateStream, ForkOf

@@ -8,8 +8,8 @@ from postroad.kernel.clock import Clock
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
 from postroad.kernel.usage_counters import UsageCounters
-from postroad.streams import events
 from postroad.streams.appender import StreamAppenders
+from postroad.streams.events import StreamClosed
 from postroad.streams.lifecycle import CreateResult, CreateStream, StreamLifecycle
 from postroad.streams.offsets import Place, offset_text
 from postroad.streams.reading import Chunk, Reading
@@ -40,7 +40,7 @@ class Streams:
             raise TooLarge(f"an append has at most {self.store.connection.max_payload - _HEAD_ROOM} bytes")
         outcome = await self._lanes.of(name).submit(wish)
         if wish.closes and not outcome.is_duplicate:
-            self._outbox.emit([events.closed(name.tenant, name.id, key_id, self._clock())])
+            self._outbox.record(None, StreamClosed(tenant=name.tenant, stream_id=name.id, key_id=key_id))
         return outcome
 
     async def look(self, name: Name, *, touches: bool = False) -> StreamSnapshot:

@@ -1,28 +1,15 @@
-"""Tasks over HTTP: see them, and cancel them. They are started where the work is."""
+"""HTTP routes of tasks. Tasks are started by the routes of the capability that they belong to."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import msgspec
-from msgspec import Meta
-
-from postroad.http.messages import Request, Response
+from postroad.api.tasks import Task, TaskNotFound, TaskPage, TaskQuery
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.errors import EngineUnavailable, TaskNotFound
+from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
-from postroad.tasks.rules import TaskState, TaskView, task_view
+from postroad.tasks.rules import task_of
 from postroad.tasks.service import Tasks
-
-
-class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    state: TaskState | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
-
-
-class TaskList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    tasks: list[TaskView]
-    next_cursor: str | None
 
 
 class TaskRoutes:
@@ -32,10 +19,18 @@ class TaskRoutes:
     def table(self) -> Sequence[Route]:
         one, errors = "/v1/tasks/{task}", (TaskNotFound, EngineUnavailable)
         return [
-            Route("GET", "/v1/tasks", self.list_tasks, Scope.READ, "List tasks", "Tasks", query=TaskQuery, answer=TaskList),
             Route(
-                "GET", one, self.get_task, Scope.READ, "Show a task and how far it is", "Tasks", answer=TaskView, errors=errors
+                "GET",
+                "/v1/tasks",
+                self.list_tasks,
+                Scope.READ,
+                "List tasks",
+                "Tasks",
+                query=TaskQuery,
+                response=TaskPage,
+                description="Newest first. Tasks are kept for a week after they ended.",
             ),
+            Route("GET", one, self.get_task, Scope.READ, "Show a task and its progress", "Tasks", response=Task, errors=errors),
             Route(
                 "DELETE",
                 one,
@@ -43,10 +38,10 @@ class TaskRoutes:
                 Scope.WRITE,
                 "Cancel a task",
                 "Tasks",
-                answer=TaskView,
+                response=Task,
                 status=202,
                 errors=errors,
-                description="It stops soon; what it has done stays done. One that has ended stays as it is.",
+                description="The task stops soon; completed work is not undone. A task that has ended does not change.",
             ),
         ]
 
@@ -59,10 +54,10 @@ class TaskRoutes:
         ]
         shown = found[: query.limit]
         cursor = shown[-1].id if len(found) > query.limit else None
-        return Response(TaskList(tasks=[task_view(one) for one in shown], next_cursor=cursor))
+        return Response(TaskPage(items=[task_of(one) for one in shown], next_cursor=cursor))
 
     async def get_task(self, request: Request) -> Response:
-        return Response(task_view(await self._tasks.find(request.caller, request.parameters["task"])))
+        return Response(task_of(await self._tasks.find(request.caller, request.parameters["task"])))
 
     async def cancel_task(self, request: Request) -> Response:
-        return Response(task_view(await self._tasks.cancel(request.context, request.parameters["task"])), status=202)
+        return Response(task_of(await self._tasks.cancel(request.context, request.parameters["task"])), status=202)

@@ -1,45 +1,25 @@
-"""What a task is. Pure: no I/O, no clock."""
+"""The stored record of a task, and its representation in the API. Pure."""
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from postroad.api.tasks import Progress, Task, TaskState
 from postroad.kernel.clock import rfc3339
 
 
-class TaskState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        return self in (TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED)
-
-
-class Progress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`total` is what there was to look at when the task began; it may change meanwhile."""
-
-    total: int = 0
-    scanned: int = 0
-    matched: int = 0
-    moved: int = 0
-    failed: int = 0
-
-
 class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is stored of a task, under `<tenant>.<id>`. `position` is how far it has come and `bound` how far it
-    is to go, in its kind's own terms."""
+    """Stored under `<tenant>.<id>`. `position` and `bound` are the progress of the handler, in its own terms.
+
+    `target_kind` is the kind of the resource `target`: keys that are restricted to other resources do not see the task.
+    """
 
     v: int = 1
     id: str
     tenant: str
     kind: str
     target: str
+    target_kind: str = "queue"
     wanted: dict[str, Any] = {}
     state: TaskState = TaskState.QUEUED
     is_cancel_wanted: bool = False
@@ -59,24 +39,8 @@ class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"{self.tenant}.{self.id}"
 
 
-class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    id: str
-    kind: str
-    target: Annotated[str, Meta(description="What it works on, such as a queue.")]
-    wanted: dict[str, Any]
-    state: TaskState
-    is_cancel_wanted: bool
-    progress: Progress
-    error: str | None
-    created_by: str
-    created_at: str
-    started_at: str | None
-    updated_at: str
-    ended_at: str | None
-
-
-def task_view(record: TaskRecord) -> TaskView:
-    return TaskView(
+def task_of(record: TaskRecord) -> Task:
+    return Task(
         id=record.id,
         kind=record.kind,
         target=record.target,

@@ -1,56 +1,60 @@
-"""Tasks as things, and the runner that carries them out in the control role.
+"""Tasks and their runner.
 
-A task's record is its truth: what was asked for, how far it is, whether it is to stop. The runner saves the position after each
-step, so that a successor goes on from there; a step that was done and not saved is done again, and must bear that.
+The record of a task holds its request, its progress and whether it was cancelled. A handler saves its position after each step,
+so that another process can resume it; a step that was done but not saved is repeated, and must tolerate that.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
 
+from postroad.api.tasks import Progress, TaskNotFound, TaskState
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PostroadError, PreconditionFailed, TaskNotFound
+from postroad.kernel.errors import PostroadError, PreconditionFailed
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
-from postroad.tasks.rules import Progress, TaskRecord, TaskState, task_view
+from postroad.tasks.rules import TaskRecord, task_of
 
 TASKS_BUCKET = "postroad_tasks"
-_KEPT_SECONDS = 7 * 86_400
-_AT_ONCE = 8
+_RETENTION_SECONDS = 7 * 86_400
+_CONCURRENCY = 8
 _ACTIVE_MAX = 100
-_LOOK_EVERY_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 log = structlog.get_logger("postroad.tasks")
 
 
 class TaskCancelled(Exception):
-    """Somebody wants the task to stop."""
+    """The task was cancelled."""
 
 
 class Tasks:
     def __init__(self, table: ReplicatedTable[TaskRecord], audit: Audit, clock: Clock) -> None:
-        self._table, self._audit, self._clock = table, audit, clock
+        self.table, self._audit, self._clock = table, audit, clock
 
-    async def start(self, context: RequestContext, kind: str, target: str, wanted: msgspec.Struct, total: int) -> TaskRecord:
-        """Raises NotNow if one of this kind works on the same target already."""
+    async def start(
+        self, context: RequestContext, kind: str, target_kind: str, target: str, wanted: msgspec.Struct, total: int
+    ) -> TaskRecord:
+        """Raises PreconditionFailed if a task of this kind is active on the same target, or too many are active."""
         active = [one for one in self.of(context.caller) if not one.state.is_final]
-        same = next((one for one in active if one.kind == kind and one.target == target), None)
+        same = next((one for one in active if (one.kind, one.target_kind, one.target) == (kind, target_kind, target)), None)
         if same is not None:
-            raise PreconditionFailed(f"the task {same.id} does that already: /v1/tasks/{same.id}")
+            raise PreconditionFailed(f"task {same.id} already does this: /v1/tasks/{same.id}")
         if len(active) >= _ACTIVE_MAX:
-            raise PreconditionFailed(f"{len(active)} tasks are waiting or running already")
+            raise PreconditionFailed(f"{len(active)} tasks are active; {_ACTIVE_MAX} is the limit")
         now = self._clock()
         record = TaskRecord(
             id=new_id(),
             tenant=context.tenant,
             kind=kind,
             target=target,
+            target_kind=target_kind,
             wanted=msgspec.to_builtins(wanted),
             progress=Progress(total=total),
             created_by=context.caller.key_id,
@@ -58,61 +62,58 @@ class Tasks:
             created_at_ms=now,
             updated_at_ms=now,
         )
-        async with self._audit.change(context, f"{kind}.start", target, after=task_view(record)):
-            await self._table.create(record.key, record)
+        async with self._audit.change(context, f"{kind}.start", target, after=task_of(record)):
+            await self.table.create(record.key, record)
         return record
 
     def of(self, caller: Caller) -> list[TaskRecord]:
-        """The tenant's tasks that concern what the caller may use, newest first."""
-        found = [self._table.get(key) for key in self._table.keys_under(f"{caller.tenant}.")]
-        return sorted(
-            (one for one in found if one is not None and caller.may_use("queue", one.target)),
-            key=lambda one: one.id,
-            reverse=True,
-        )
+        """The tenant's tasks on resources that the caller may use, newest first."""
+        found = [self.table.get(key) for key in self.table.keys_under(f"{caller.tenant}.")]
+        visible = [one for one in found if one is not None and caller.may_use(one.target_kind, one.target)]
+        return sorted(visible, key=lambda one: one.id, reverse=True)
 
     async def find(self, caller: Caller, task: str) -> TaskRecord:
         """Raises TaskNotFound."""
         is_id = len(task) == 36 and task.replace("-", "").isalnum() and task.isascii()
-        record = await self._table.fetch(f"{caller.tenant}.{task}") if is_id else None
-        if record is None or not caller.may_use("queue", record.target):
+        record = await self.table.fetch(f"{caller.tenant}.{task}") if is_id else None
+        if record is None or not caller.may_use(record.target_kind, record.target):
             raise TaskNotFound(f"there is no task {task[:64]!r}")
         return record
 
     async def cancel(self, context: RequestContext, task: str) -> TaskRecord:
-        """Ask it to stop; what it has done stays done. One that has ended stays as it is. Raises TaskNotFound."""
+        """Request the cancellation of a task. Completed work is not undone. Raises TaskNotFound."""
         record = await self.find(context.caller, task)
         if record.state.is_final or record.is_cancel_wanted:
             return record
-        async with self._audit.change(context, f"{record.kind}.cancel", record.target, before=task_view(record)):
-            changed = await self._table.change(record.key, self._to_be_cancelled)
+        async with self._audit.change(context, f"{record.kind}.cancel", record.target, before=task_of(record)):
+            changed = await self.table.change(record.key, self._with_cancellation)
         return changed[1] if changed else record
 
-    def _to_be_cancelled(self, record: TaskRecord) -> TaskRecord:
+    def _with_cancellation(self, record: TaskRecord) -> TaskRecord:
         if record.state.is_final:
             return record
         return msgspec.structs.replace(record, is_cancel_wanted=True, updated_at_ms=self._clock())
 
     async def delete_all(self, tenant: str) -> None:
-        for key in list(self._table.keys_under(f"{tenant}.")):
-            await self._table.delete(key)
+        for key in list(self.table.keys_under(f"{tenant}.")):
+            await self.table.delete(key)
 
 
 class TaskContext:
-    """One task as its handler has it."""
+    """A running task, as its handler sees it."""
 
     def __init__(self, table: ReplicatedTable[TaskRecord], record: TaskRecord, clock: Clock) -> None:
         self._table, self._clock = table, clock
         self.record = record
 
     async def save(self, position: int, progress: Progress, bound: int = 0) -> None:
-        """How far it is. Raises TaskCancelled if it is to stop."""
+        """Store the progress. Raises TaskCancelled."""
         await self._change(position=position, progress=progress, bound=bound)
         if self.record.is_cancel_wanted:
             raise TaskCancelled
 
     def check(self) -> None:
-        """Raises TaskCancelled if it is to stop: for handlers that wait."""
+        """For handlers that wait. Raises TaskCancelled."""
         known = self._table.get(self.record.key)
         if known is None or known.is_cancel_wanted:
             raise TaskCancelled
@@ -122,7 +123,7 @@ class TaskContext:
             await self._change(state=TaskState.RUNNING, started_at_ms=self._clock())
 
     async def end(self, state: TaskState, error: str | None = None) -> None:
-        await self._change(state=state, error=error, ended_at_ms=self._clock(), _ttl_seconds=_KEPT_SECONDS)
+        await self._change(state=state, error=error, ended_at_ms=self._clock(), _ttl_seconds=_RETENTION_SECONDS)
 
     async def _change(self, *, _ttl_seconds: int | None = None, **values: object) -> None:
         changed = await self._table.change(
@@ -139,67 +140,67 @@ Handler = Callable[[TaskContext], Awaitable[None]]
 
 
 class Runner:
-    """Carries out every task that has not ended. For the control role's leader."""
+    """Runs every task that has not ended. For the control role's leader. `handlers` has the handler of each kind."""
 
-    def __init__(self, table: ReplicatedTable[TaskRecord], clock: Clock, handlers: dict[str, Handler]) -> None:
-        self._table, self._clock, self._handlers = table, clock, handlers
+    def __init__(self, table: ReplicatedTable[TaskRecord], clock: Clock, handlers: Mapping[str, Handler] | None = None) -> None:
+        self._table, self._clock, self.handlers = table, clock, handlers or {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._must_look = asyncio.Event()
-        table.on_change(lambda _key, _record: self._must_look.set())
+        self._changed = asyncio.Event()
+        table.on_change(lambda _key, _record: self._changed.set())
 
     async def run(self) -> None:
-        """Until cancelled; what runs then is taken up by the next leader."""
+        """Run until cancelled. The next leader resumes the tasks that are running then."""
         try:
             while True:
-                self._must_look.clear()
-                self._begin_more()
+                self._changed.clear()
+                self._start_tasks()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_EVERY_SECONDS):
-                        await self._must_look.wait()
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await self._changed.wait()
         finally:
             for task in self._running.values():
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             self._running.clear()
 
-    def _begin_more(self) -> None:
+    def _start_tasks(self) -> None:
         for key in self._table.keys_under():
             record = self._table.get(key)
-            if len(self._running) >= _AT_ONCE:
+            if len(self._running) >= _CONCURRENCY:
                 return
             if record is not None and not record.state.is_final and key not in self._running:
-                self._running[key] = asyncio.create_task(self._carry_out(record))
-                self._running[key].add_done_callback(lambda _done, key=key: self._ended(key))  # type: ignore[misc]
+                self._running[key] = asyncio.create_task(self._run(record))
+                self._running[key].add_done_callback(lambda _done, key=key: self._stopped(key))  # type: ignore[misc]
 
-    def _ended(self, key: str) -> None:
+    def _stopped(self, key: str) -> None:
         self._running.pop(key, None)
-        self._must_look.set()
+        self._changed.set()
 
-    async def _carry_out(self, record: TaskRecord) -> None:
-        running = TaskContext(self._table, record, self._clock)
+    async def _run(self, record: TaskRecord) -> None:
+        task = TaskContext(self._table, record, self._clock)
         try:
-            handler = self._handlers.get(record.kind)
+            handler = self.handlers.get(record.kind)
             if record.is_cancel_wanted:
                 raise TaskCancelled
             if handler is None:
-                await running.end(TaskState.FAILED, f"this version of Postroad has no tasks of the kind {record.kind!r}")
+                await task.end(TaskState.FAILED, f"this version of Postroad has no handler for tasks of the kind {record.kind!r}")
                 return
-            await running.begin()
-            await handler(running)
-            await running.end(TaskState.DONE)
+            await task.begin()
+            await handler(task)
+            await task.end(TaskState.DONE)
         except TaskCancelled:
             with contextlib.suppress(PostroadError, TaskCancelled):
-                await running.end(TaskState.CANCELLED)
+                await task.end(TaskState.CANCELLED)
         except PostroadError as problem:
-            if problem.retryable:  # not its fault: it goes on from its position, after a moment
+            if problem.retryable:  # resumed from its position after a moment
                 log.warning("task_interrupted", task=record.id, code=problem.code)
                 await asyncio.sleep(1)
                 return
-            await self._fail(running, problem.detail or problem.title)
+            await self._fail(task, problem.detail or problem.title)
         except Exception as exc:
             log.error("task_crashed", task=record.id, error=repr(exc))
-            await self._fail(running, "internal error")
+            await self._fail(task, "internal error")
 
-    async def _fail(self, running: TaskContext, error: str) -> None:
+    async def _fail(self, task: TaskContext, error: str) -> None:
         with contextlib.suppress(PostroadError, TaskCancelled):
-            await running.end(TaskState.FAILED, error)
+            await task.end(TaskState.FAILED, error)

@@ -6,15 +6,19 @@ lasts, which the metric `postroad_events_dropped_total` counts.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
+from msgspec.structs import force_setattr
 
+from postroad.governance.tenant_settings import AuditMode
 from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
-from postroad.telemetry.event_types import Event
 from postroad.telemetry.frames import encode_event, frame_headers, frame_subject, pack
 
 _FRAME_EVENTS_MAX = 2000
@@ -45,35 +49,68 @@ class _TenantBuffer:
 
 
 class Outbox:
-    def __init__(self, committers: Committers, *, waiting_bytes_max: int = 32 * 1024 * 1024) -> None:
-        self._committers = committers
+    def __init__(
+        self,
+        committers: Committers,
+        clock: Clock,
+        audit_mode: Callable[[str], AuditMode] = lambda _tenant: AuditMode.FULL,
+        *,
+        waiting_bytes_max: int = 32 * 1024 * 1024,
+    ) -> None:
+        self._committers, self._clock, self._audit_mode = committers, clock, audit_mode
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._buffers: dict[tuple[str, str], _TenantBuffer] = {}
         self.dropped = 0  # events that were given up since the beginning
 
-    async def commit(self, events: Sequence[Event]) -> None:
-        """Return once the events, which are of one tenant and one stream, are durable.
+    def record(self, context: RequestContext | None, *events: Event) -> None:
+        """Store the events of one tenant and one stream soon. Does not wait and does not raise.
 
-        Raises EngineUnavailable, also when too many are waiting: what the events tell of has happened all the same.
+        Empty ids, times, tenant, key and request are filled in from the context. Job events follow the tenant's audit mode.
         """
-        if not events:
+        complete = self._complete(context, events)
+        if not complete:
             return
-        lines = [encode_event(event) for event in events]
+        if self._waiting_bytes > self._waiting_bytes_max:
+            self._drop(complete[0].stream, len(complete))
+            return
+        self._add(complete[0], [encode_event(event) for event in complete], None)
+
+    async def commit(self, context: RequestContext | None, *events: Event) -> None:
+        """Like `record`, but return once the events are durable.
+
+        Raises EngineUnavailable, also when the buffer is full. The operation that the events report has happened all the same.
+        """
+        complete = self._complete(context, events)
+        if not complete:
+            return
+        lines = [encode_event(event) for event in complete]
         if self._waiting_bytes > self._waiting_bytes_max:
             raise EngineUnavailable("too many events are waiting to be stored", retry_after=1)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._add(events[0], lines, future)
+        self._add(complete[0], lines, future)
         await future
 
-    def emit(self, events: Sequence[Event]) -> None:
-        """Send the events, which are of one tenant and one stream, soon. Never waits, never raises."""
-        if not events:
-            return
-        if self._waiting_bytes > self._waiting_bytes_max:
-            self._drop(events[0].stream, len(events))
-            return
-        self._add(events[0], [encode_event(event) for event in events], None)
+    def _complete(self, context: RequestContext | None, events: Sequence[Event]) -> list[Event]:
+        """Fill in the events, which are fresh and not shared; leave out those that the audit mode suppresses."""
+        complete = []
+        for event in events:
+            if not event.tenant and context is not None:
+                force_setattr(event, "tenant", context.tenant)
+            if event.is_audited:
+                mode = self._audit_mode(event.tenant)
+                if mode is AuditMode.OFF:
+                    continue
+                if hasattr(event, "audit"):
+                    force_setattr(event, "audit", mode.value)
+            if not event.event_id:
+                force_setattr(event, "event_id", new_id())
+            if not event.timestamp:
+                force_setattr(event, "timestamp", rfc3339(self._clock()))
+            if context is not None:
+                _fill_caller(event, context)
+            complete.append(event)
+        return complete
 
     def _drop(self, stream: str, count: int) -> None:
         self.dropped += count
@@ -101,11 +138,11 @@ class Outbox:
                     await self._committers.of(key[0]).append(draft)
                     metrics.events_framed.labels(key[0]).inc(len(lines))
                     metrics.frame_events.observe(len(lines))
-                    _tell([waiter for waiter in touched if waiter.last <= 0], None)
+                    _resolve([waiter for waiter in touched if waiter.last <= 0], None)
                 except Exception as problem:  # our own mistakes too: whoever waits must be told
                     self._drop(key[0], len(lines))
                     log.error("events_not_stored", stream=key[0], count=len(lines), error=repr(problem))
-                    _tell(touched, problem)
+                    _resolve(touched, problem)
                 finally:
                     self._waiting_bytes -= sum(map(len, lines))
         finally:
@@ -136,7 +173,14 @@ class Outbox:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _tell(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
+def _fill_caller(event: Event, context: RequestContext) -> None:
+    if getattr(event, "key_id", None) == "":
+        force_setattr(event, "key_id", context.caller.key_id)
+    if getattr(event, "request_id", None) == "":
+        force_setattr(event, "request_id", context.request_id)
+
+
+def _resolve(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
     for waiter in waiters:
         if waiter.future.done():
             continue

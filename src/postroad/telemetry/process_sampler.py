@@ -2,13 +2,13 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.ids import new_id
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.usage_counters import UsageCounters, UsageDelta
-from postroad.telemetry.event_types import PLATFORM, ProcessSampled, TrafficSampled
+from postroad.telemetry.events import ProcessSampled, TrafficSampled
 from postroad.telemetry.outbox import Outbox
 
 _TICK_SECONDS = 0.25
@@ -16,41 +16,38 @@ _STATM = Path("/proc/self/statm")
 
 
 class ProcessSampler:
-    """`tenants`: of whom it is told. `open_requests`: how many there are just now."""
+    """`tenants`: of whom it is told."""
 
     def __init__(
         self,
         outbox: Outbox,
         traffic: UsageCounters,
-        clock: Clock,
         *,
         worker: str,
         role: str,
         tenants: Callable[[], list[str]],
-        open_requests: Callable[[], int],
         seconds: float,
     ) -> None:
-        self._outbox, self._traffic, self._clock = outbox, traffic, clock
-        self._worker, self._role, self._tenants, self._open_requests = worker, role, tenants, open_requests
+        self._outbox, self._traffic = outbox, traffic
+        self._worker, self._role, self._tenants = worker, role, tenants
         self._seconds = seconds
-        self._told_at = asyncio.get_running_loop().time()
+        self._told_at = time.monotonic()
         self._lag = 0.0
         self._dropped = 0
 
     async def run(self) -> None:
         """Until cancelled. It sleeps for moments only: how much longer they last than they should is what all work here waits."""
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + _TICK_SECONDS
+            due = time.monotonic() + _TICK_SECONDS
             await asyncio.sleep(_TICK_SECONDS)
-            now = loop.time()
+            now = time.monotonic()
             self._lag = max(self._lag, now - due)
             if now - self._told_at >= self._seconds:
-                self.tell()
+                self.sample()
 
-    def tell(self) -> None:
+    def sample(self) -> None:
         """All since the last time."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         seconds, self._told_at = round(now - self._told_at, 3), now
         if seconds <= 0:
             return
@@ -59,13 +56,11 @@ class ProcessSampler:
         for tenant, counted in self._traffic.take():
             all_of_it = UsageDelta(*(one + more for one, more in zip(all_of_it, counted, strict=True)))
             if tenant in told:
-                self._outbox.emit([self._traffic_event(tenant, counted, seconds)])
-        self._outbox.emit([self._process_event(all_of_it, seconds)])
+                self._outbox.record(None, self._traffic_event(tenant, counted, seconds))
+        self._outbox.record(None, self._process_event(all_of_it, seconds))
 
     def _traffic_event(self, tenant: str, counted: UsageDelta, seconds: float) -> TrafficSampled:
         return TrafficSampled(
-            event_id=new_id(),
-            timestamp=rfc3339(self._clock()),
             tenant=tenant,
             worker=self._worker,
             seconds=seconds,
@@ -82,8 +77,6 @@ class ProcessSampler:
         lag, self._lag = self._lag, 0.0
         dropped, self._dropped = self._outbox.dropped - self._dropped, self._outbox.dropped
         return ProcessSampled(
-            event_id=new_id(),
-            timestamp=rfc3339(self._clock()),
             tenant=PLATFORM,
             worker=self._worker,
             role=self._role,
@@ -91,7 +84,7 @@ class ProcessSampler:
             requests=counted.requests,
             client_errors=counted.client_errors,
             server_errors=counted.server_errors,
-            open_requests=self._open_requests(),
+            open_requests=self._traffic.open_requests,
             loop_lag_ms=round(lag * 1000),
             memory_bytes=memory_bytes(),
             events_dropped=dropped,

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from postroad.http.messages import Request, Response
+from postroad.http.request import Request
+from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.http.sse import event_stream, frame
 from postroad.jetstream.connection import Connection
@@ -17,7 +18,7 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
 from postroad.kernel.identity import Caller, Scope
-from postroad.kernel.patterns import PATTERN, matches, pattern
+from postroad.kernel.matching import PATTERN, pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 
 _POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -87,7 +88,9 @@ class TelemetryRoutes:
             positions[stream] = entry.sequence
             position = "-".join(str(positions[name]) for name in STREAMS)
             named = [(_head(line), line) for line in unpack(entry.payload)]
-            chosen = [(head.event, line) for head, line in named if matches(wanted, head.event) and _may_see(caller, head)]
+            chosen = [
+                (head.event, line) for head, line in named if pattern_matches(wanted, head.event) and _may_see(caller, head)
+            ]
             for index, (name, line) in enumerate(chosen, 1):
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
 

@@ -1,22 +1,19 @@
 """What each tenant has stored, told now and then as `storage.sampled`. One process looks, the control role's leader."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamState, count_subjects, stream_states
-from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.telemetry.event_types import StorageSampled
+from postroad.telemetry.events import StorageSampled
 from postroad.telemetry.outbox import Outbox
 
 EVERY_SECONDS = 60.0
-_KINDS = ("Q", "D", "S")  # engine streams that are a tenant's: a queue, its dead letters, its durable streams
 
 log = structlog.get_logger("postroad.telemetry")
 
@@ -37,14 +34,18 @@ class StorageSampler:
         connection: Connection,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
-        clock: Clock,
         *,
         seconds: float = EVERY_SECONDS,
     ) -> None:
-        self._connection, self._outbox, self._tenants, self._clock, self._seconds = connection, outbox, tenants, clock, seconds
+        self._connection, self._outbox, self._tenants, self._seconds = connection, outbox, tenants, seconds
+        self._prefixes: frozenset[str] = frozenset()
         self._counts: dict[str, tuple[StreamState, int]] = {}
         self._told: set[str] = set()
         self._told_at = 0.0
+
+    def count(self, prefixes: Iterable[str]) -> None:
+        """Set the prefixes of the JetStream streams that belong to tenants."""
+        self._prefixes = frozenset(prefixes)
 
     async def run(self) -> None:
         """Until cancelled. The first time is after a while: a sample counts for the time before it."""
@@ -64,7 +65,7 @@ class StorageSampler:
         for name, state in states.items():
             kind, _, rest = name.partition("_")
             tenant = rest.partition("__")[0]
-            if kind not in _KINDS or tenant not in served:
+            if kind not in self._prefixes or tenant not in served:
                 continue
             one = stored.setdefault(tenant, _Stored())
             one.bytes += state.bytes
@@ -75,7 +76,7 @@ class StorageSampler:
         now = asyncio.get_running_loop().time()
         seconds, self._told_at = round(now - self._told_at, 3), now
         for tenant, one in stored.items():
-            self._outbox.emit([self._event(tenant, one, seconds)])
+            self._outbox.record(None, self._event(tenant, one, seconds))
         self._told = {tenant for tenant, one in stored.items() if one != _Stored()}
         self._counts = {name: known for name, known in self._counts.items() if name in states}
 
@@ -89,8 +90,6 @@ class StorageSampler:
 
     def _event(self, tenant: str, stored: _Stored, seconds: float) -> StorageSampled:
         return StorageSampled(
-            event_id=new_id(),
-            timestamp=rfc3339(self._clock()),
             tenant=tenant,
             bytes=stored.bytes,
             messages=stored.messages,

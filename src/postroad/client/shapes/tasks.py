@@ -4,42 +4,7 @@ from typing import Any
 
 import msgspec
 
-ENDED = frozenset({"done", "failed", "cancelled"})
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    total: int
-    scanned: int
-    matched: int
-    moved: int
-    failed: int
-
-
-class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Work that the server does by itself. `state` is `queued`, `running`, or what it ended as: `done`, `failed`, `cancelled`."""
-
-    id: str
-    kind: str
-    target: str
-    wanted: dict[str, Any]
-    state: str
-    is_cancel_wanted: bool
-    progress: Progress
-    error: str | None
-    created_by: str
-    created_at: str
-    started_at: str | None
-    updated_at: str
-    ended_at: str | None
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ENDED
-
-
-class TaskPage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    tasks: list[Task]
-    next_cursor: str | None
+from postroad.api.tasks import Task
 
 
 class Redriven(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postroad.kernel import patterns
+from postroad.kernel import matching
 from postroad.kernel.errors import InvalidParameter
 
 words = st.text("ab", min_size=1, max_size=2) | st.sampled_from(["$", "a+b", "[a]", "(a)", "é", "a-b", "^", "|", "\\d"])
@@ -28,20 +28,20 @@ def _matches_word_by_word(pattern: list[str], subject: list[str]) -> bool:
 @example("*", "a.b")
 @example("a.*.b", "a.b")
 def test_a_pattern_matches_as_word_by_word_comparison_does(pattern: str, subject: str) -> None:
-    assert patterns.matches(pattern, subject) == _matches_word_by_word(pattern.split("."), subject.split("."))
+    assert matching.pattern_matches(pattern, subject) == _matches_word_by_word(pattern.split("."), subject.split("."))
 
 
 @given(subjects)
 def test_every_subject_is_a_pattern_that_matches_itself_alone(subject: str) -> None:
-    assert patterns.pattern(patterns.subject(subject)) == subject
-    assert patterns.matches(subject, subject)
-    assert not patterns.matches(subject, subject + ".a")
-    assert not patterns.matches(subject, "b" + subject)
+    assert matching.pattern(matching.subject(subject)) == subject
+    assert matching.pattern_matches(subject, subject)
+    assert not matching.pattern_matches(subject, subject + ".a")
+    assert not matching.pattern_matches(subject, "b" + subject)
 
 
 @given(wanted)
 def test_a_well_formed_pattern_is_taken(pattern: str) -> None:
-    assert patterns.pattern(pattern) == pattern
+    assert matching.pattern(pattern) == pattern
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_well_formed_pattern_is_taken(pattern: str) -> None:
 )
 def test_what_is_no_subject_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        patterns.subject(text)
+        matching.subject(text)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_what_is_no_subject_is_refused(text: str) -> None:
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        patterns.pattern(text)
+        matching.pattern(text)
 
 
 def test_the_longest_subject_is_taken() -> None:
-    assert patterns.subject("a" * 256) == "a" * 256
+    assert matching.subject("a" * 256) == "a" * 256

@@ -1,18 +1,15 @@
-"""A request as handlers see it, and a reply as they give it."""
+"""A request as handlers see it."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
-
-import msgspec
 
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, Unauthenticated
 from postroad.kernel.identity import Caller
-from postroad.kernel.json import encode
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -61,7 +58,7 @@ class Request:
 
     @property
     def context(self) -> RequestContext:
-        return RequestContext(self.caller, self.request_id, self.client)
+        return RequestContext(self.caller, self.request_id, self.client, self.traceparent)
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name."""
@@ -119,18 +116,3 @@ class Request:
     async def _disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-
-
-@dataclass(slots=True)
-class Response:
-    """What to answer. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
-
-    body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None
-    status: int = 200
-    media: bytes = b"application/json"
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-    def encoded(self) -> bytes:
-        if isinstance(self.body, bytes):
-            return self.body
-        return b"" if self.body is None else encode(self.body)

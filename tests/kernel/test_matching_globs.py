@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postroad.kernel.globs import glob_matches
 from postroad.kernel.identity import Caller, resource_restrictions
+from postroad.kernel.matching import glob_matches
 
 characters = st.sampled_from(["a", "b", ".", "-", "é", "[", "?", "\\", "^", "$", "\n"])
 names = st.text(characters, max_size=8)

@@ -1,0 +1,103 @@
+"""Wiring of tenants, keys, JWT secrets, stream tokens and invites."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from postroad.access.authentication import RequestAuthenticator
+from postroad.access.hook import load_hook
+from postroad.access.invites import Invites
+from postroad.access.jwts import JwtSecrets
+from postroad.access.key_service import KeyService
+from postroad.access.login_throttle import LoginThrottle
+from postroad.access.platform_routes import PlatformRoutes
+from postroad.access.records import (
+    INVITES_BUCKET,
+    KEY_USES_BUCKET,
+    KEYS_BUCKET,
+    SECRETS_BUCKET,
+    TENANTS_BUCKET,
+    TOKEN_USES_BUCKET,
+    InviteRecord,
+    SecretRecord,
+)
+from postroad.access.routes import AccessRoutes
+from postroad.access.settings import AccessSettings
+from postroad.access.tenants import Tenants
+from postroad.access.tokens import Tokens
+from postroad.crypto.secret_encryption import SecretCipher
+from postroad.http.routing import Route
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.kernel.names import TENANT
+from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
+
+_ROTATE_SECONDS = 300.0
+_KEY_ID = {"pattern": "^[0-9A-Za-z]{16}$"}
+
+
+class AccessCapability(Capability):
+    name = "access"
+    buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET)
+    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tenant": {"pattern": f"^{TENANT.pattern}$"},
+        "project": {"pattern": f"^{TENANT.pattern}$"},
+        "key": _KEY_ID,
+        "invite": _KEY_ID,
+        "secret": {"format": "uuid"},
+    }
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        identities, audit, clock = platform.identities, platform.audit, platform.clock
+        chosen = platform.settings.section(AccessSettings)
+        self._secret_table = platform.table(SECRETS_BUCKET, SecretRecord)
+        self._invite_table = platform.table(INVITES_BUCKET, InviteRecord)
+        self.keys = KeyService(identities.keys, identities, platform.tenant_settings, audit, clock)
+        self.tenants = Tenants(identities.tenants, self.keys, platform.tenant_settings, audit, clock)
+        self.invites = Invites(self._invite_table, self.tenants, self.keys, audit, clock)
+        self.secrets = JwtSecrets(self._secret_table, identities, SecretCipher(platform.platform_keys), audit, clock)
+        self.tokens = Tokens(identities, platform.signer("stream token"), platform.bucket(TOKEN_USES_BUCKET), clock)
+        self._throttle = LoginThrottle(chosen.auth_failures_burst, chosen.auth_failures_per_minute)
+        self.authenticator = RequestAuthenticator(
+            identities,
+            self.tokens,
+            self.secrets,
+            self._throttle,
+            audit,
+            authorize=load_hook(chosen.authorize) if chosen.authorize else None,
+            keys_in_urls=chosen.keys_in_urls,
+            is_open=chosen.open,
+        )
+
+    def tables(self) -> Sequence[ReplicatedTable[Any]]:
+        identities = self.platform.identities
+        return (identities.tenants, identities.keys, self._secret_table, self._invite_table)
+
+    def routes(self) -> Sequence[Route]:
+        platform = self.platform
+        own = AccessRoutes(
+            platform.identities, self.keys, platform.identities.uses, self.secrets, self.tokens, platform.tenant_settings
+        )
+        control = PlatformRoutes(
+            self.tenants, self.invites, platform.tenant_settings, platform.audit, self._throttle, platform.clock
+        )
+        return [*own.table(), *control.table()]
+
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (
+            BackgroundJob(self.platform.identities.uses.run),
+            BackgroundJob(self.tenants.clean_up, Role.CONTROL, leader_only=True),
+            BackgroundJob(every(_ROTATE_SECONDS, self.secrets.relock, "re-encrypt secrets"), Role.CONTROL, leader_only=True),
+        )
+
+    def assembled(self, assembly: Assembly) -> None:
+        self.tokens.offer(assembly.routes, assembly.resources)
+        self.tenants.clean_with(*(capability.delete_tenant for capability in reversed(assembly.capabilities)))
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self.secrets.delete_all(tenant)
+
+    async def flush(self) -> None:
+        await self.platform.identities.uses.write()
+
+
+CAPABILITY = AccessCapability

@@ -1,0 +1,30 @@
+"""Settings of the audit log, and the installation's defaults of the tenant settings (docs/access.md)."""
+
+from dataclasses import dataclass
+
+from postroad.kernel.configuration import Section, positive, setting
+
+LEASE_MS_MAX = 12 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernanceSettings(Section):
+    audit_keep_days: int = setting(0, "Days that audit entries are kept; 0 keeps all.", lambda value: value >= 0)
+    audit_mode: str = setting(
+        "full", "Job events that are recorded: full, jobs_only or off.", lambda value: value in ("full", "jobs_only", "off")
+    )
+    visibility_timeout_ms: int = setting(
+        30_000, "Default visibility timeout of new queues in milliseconds.", lambda value: 0 <= value <= LEASE_MS_MAX
+    )
+    receipt_ttl_max_ms: int = setting(
+        LEASE_MS_MAX, "Longest lease that a pull may request, in milliseconds.", lambda value: 1000 <= value <= LEASE_MS_MAX
+    )
+    idempotency_ttl_ms: int = setting(
+        86_400_000, "Milliseconds that an idempotency key is remembered.", lambda value: value >= 1000
+    )
+    pull_messages_max: int = setting(500, "Messages in one pull.", lambda value: 1 <= value <= 1000)
+    message_bytes_max: int = setting(
+        1024 * 1024, "Largest payload of one message.", lambda value: 0 < value <= 8 * 1024 * 1024 - 64 * 1024
+    )
+    queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
+    keys_per_tenant_max: int = setting(1000, "Keys per tenant.", positive)

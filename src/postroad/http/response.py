@@ -1,0 +1,23 @@
+"""A response as handlers return it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from postroad.kernel.json import encode
+
+
+@dataclass(slots=True)
+class Response:
+    """What to answer. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
+
+    body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None
+    status: int = 200
+    media: bytes = b"application/json"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    def encoded(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
+        return b"" if self.body is None else encode(self.body)

@@ -1,0 +1,19 @@
+"""Kinds of resources: what tenants create and keys can be restricted to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKind:
+    """A kind of named resource, such as `queue`.
+
+    `name` is the path parameter, the kind in events and tasks, and the kind of a key's restriction. `schema` describes a name in
+    OpenAPI. `stream_prefixes` are the prefixes of the JetStream streams that hold a tenant's resources of this kind
+    (`Q` for `Q_<tenant>__<queue>`): they count as the tenant's storage.
+    """
+
+    name: str
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    stream_prefixes: tuple[str, ...] = ()

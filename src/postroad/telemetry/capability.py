@@ -1,0 +1,62 @@
+"""Wiring of the event frames, the live stream and the samplers."""
+
+from collections.abc import Sequence
+
+from postroad import __version__
+from postroad.http.routing import Route
+from postroad.jetstream.management import StreamSpec
+from postroad.kernel.event import PLATFORM
+from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role
+from postroad.settings import Settings
+from postroad.telemetry.events import EVENTS, WorkerStarted
+from postroad.telemetry.frames import frame_streams
+from postroad.telemetry.process_sampler import ProcessSampler
+from postroad.telemetry.routes import TelemetryRoutes
+from postroad.telemetry.settings import TelemetrySettings
+from postroad.telemetry.storage_sampler import StorageSampler
+
+
+class TelemetryCapability(Capability):
+    name = "telemetry"
+    events = EVENTS
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        self._processes = ProcessSampler(
+            platform.outbox,
+            platform.usage,
+            worker=platform.worker,
+            role=platform.role.value,
+            tenants=platform.identities.tenant_ids,
+            seconds=platform.settings.section(TelemetrySettings).sample_seconds,
+        )
+        self._storage = StorageSampler(platform.connection, platform.outbox, platform.identities.tenant_ids)
+
+    @classmethod
+    def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
+        return frame_streams(settings.replica_count)
+
+    def routes(self) -> Sequence[Route]:
+        return TelemetryRoutes(self.platform.connection).table()
+
+    def background_jobs(self) -> Sequence[BackgroundJob]:
+        return (
+            BackgroundJob(self._sample_process),
+            BackgroundJob(self._storage.run, Role.CONTROL, leader_only=True),
+        )
+
+    def assembled(self, assembly: Assembly) -> None:
+        self._storage.count(prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
+
+    async def _sample_process(self) -> None:
+        platform = self.platform
+        started = WorkerStarted(tenant=PLATFORM, worker=platform.worker, role=platform.role.value, postroad_version=__version__)
+        platform.outbox.record(None, started)
+        await self._processes.run()
+
+    async def flush(self) -> None:
+        self._processes.sample()
+        await self.platform.outbox.drain()
+
+
+CAPABILITY = TelemetryCapability
