@@ -289,11 +289,11 @@ def versions() -> Iterator[str]:
 
 def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:
     seconds, rounds = chosen.seconds, chosen.rounds
-    machine = f"{os.cpu_count()} cores of {platform.machine()} for servers and load alike"
+    machine = f"{os.cpu_count()} cores of {platform.machine()} shared by servers and load generators"
     measures = f"each number of publishing from {seconds} s of wrk, of pulling from {seconds - 1} s; means of the rounds"
     return [
         f"machine: {machine}; an fsync of 4 KiB takes {fsync_ms():.2f} ms",
-        f"other work on it during the run: {100 * clock.others:.0f} % of its processors; far from 0, even the ratios are loose",
+        f"other load during the run: {100 * clock.others:.0f} % of the processors; well above 0, the ratios are inaccurate",
         f"versions: {'; '.join(versions())}",
         f"command: `python -m benchmarks.compare --seconds {seconds} --rounds {rounds}`; {clock.seconds / 60:.0f} minutes",
         f"measures: {measures}",

@@ -1,4 +1,4 @@
-"""Where a batch becomes cheaper than pipelined singles: the number behind `POSTROAD_BATCH_FROM` (decision 0003).
+"""Where a batch becomes cheaper than pipelined singles: the number behind `POSTROAD_BATCH_MIN_PENDING` (decision 0003).
 
 .venv/bin/python -m benchmarks.crossing
 

@@ -1,4 +1,4 @@
-"""A tenant by invite, a limited key, its rotation, and who did all that, with the SDK.
+"""Create a tenant by invite and a restricted key, rotate the key, and print the audit log.
 
 POSTROAD_KEY=<a platform key> python examples/access.py
 """
@@ -18,7 +18,7 @@ def main() -> None:
         first_key = claim(invite.code)
         worker_id = limited_key(first_key)
 
-        print("what was done in", name)
+        print("audit log of", name)
         for entry in platform.audit.list(tenant=name, page_size=50):
             print(" ", entry.action, "of", entry.target, "by", entry.actor_key_id)
         assert worker_id in {entry.target for entry in platform.audit.list(tenant=name, action="key.*")}
@@ -26,22 +26,22 @@ def main() -> None:
 
 
 def claim(code: str) -> str:
-    """The invited one has a code and no key yet. The key that comes back is shown this once: keep it."""
-    with Postroad(anonymous=True) as nobody:
-        made = nobody.invites.claim(code, key_name="first key")
+    """Claim the invite without a key. The returned key is shown only once: store it."""
+    with Postroad(anonymous=True) as anonymous:
+        made = anonymous.invites.claim(code, key_name="first key")
     print("claimed; the first key is", made.record.id)
     return made.key
 
 
 def limited_key(first_key: str) -> str:
-    """A worker needs no more than to consume from its queues."""
+    """Create and rotate a key that may only consume from the worker's queues."""
     with Postroad(key=first_key) as owner:
         owner.queues.put("parcels-in")
         made = owner.keys.create("worker", scopes=["consume"], allowed_queues=["parcels-*"])
         rotated = owner.keys.rotate(made.record.id, grace_seconds=600)
-        print("the worker's key was rotated; the old text is good until", rotated.record.rotated_until)
+        print("the worker's key was rotated; the old secret is valid until", rotated.record.rotated_until)
 
-    for text in (made.key, rotated.key):  # the old one until its grace is over, the new one from now on
+    for text in (made.key, rotated.key):  # during the grace period both are valid
         with Postroad(key=text) as worker:
             worker.queues.pull("parcels-in")
             try:

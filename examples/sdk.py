@@ -1,4 +1,4 @@
-"""Publish some parcels and work them off, three at a time, with the asynchronous SDK.
+"""Publish parcels and process them with three concurrent consumers, with the asynchronous SDK.
 
 POSTROAD_KEY=… python examples/sdk.py
 """

@@ -1,4 +1,4 @@
-"""A worker: publish some orders and work them off, three at a time; one of them at its second attempt.
+"""Publish orders and process them with a worker, three at a time; one of them at its second attempt.
 
 POSTROAD_KEY=… python examples/worker.py
 """
@@ -12,10 +12,10 @@ COUNT = 7
 
 
 async def ship(message: Message) -> None:
-    """Returning is done. Any exception means: again later. Its lease is extended for as long as this runs."""
+    """Ship an order. Returning acknowledges the message, an exception retries it. The lease is extended while this runs."""
     order = message.payload["order"]
     if "total" not in message.payload:
-        raise DeadLetter("an order without a total")  # trying again would not help
+        raise DeadLetter("an order without a total")  # a retry would not help
     if order == 3 and message.attempt == 1:
         raise Retry(delay_ms=100, reason="out of stock")
     print("done", order, "attempt", message.attempt)
@@ -28,13 +28,13 @@ async def main() -> None:
 
         done: set[int] = set()
 
-        def told(ended: Ended) -> None:
+        def on_end(ended: Ended) -> None:
             if ended.outcome is Outcome.DONE:
                 done.add(ended.message.payload["order"])
             if len(done) == COUNT:
-                worker.stop()  # a real one runs until SIGTERM
+                worker.stop()  # a real worker runs until SIGTERM
 
-        worker = Worker(postroad, "orders", ship, concurrency=3, on_end=told)
+        worker = Worker(postroad, "orders", ship, concurrency=3, on_end=on_end)
         await worker.run()
 
 

@@ -31,11 +31,11 @@ def running(sync: str) -> Iterator[Queue]:
 
 _VERSION = partial(version, "postroad")
 _ONE_PULL = "pull(1) + ack"
-ALWAYS = Peer("Postroad, sync always", FSYNC, "fsynced before the answer", _ONE_PULL, "", _VERSION, partial(running, "always"))
+ALWAYS = Peer("Postroad, sync always", FSYNC, "fsynced before the response", _ONE_PULL, "", _VERSION, partial(running, "always"))
 TIMED = Peer(
     f"Postroad, sync {INTERVAL_SECONDS}",
     INTERVAL,
-    f"in the file system's hands; fsync every {INTERVAL_SECONDS[:-1]} s",
+    f"in the page cache; fsync every {INTERVAL_SECONDS[:-1]} s",
     _ONE_PULL,
     "",
     _VERSION,

@@ -77,8 +77,8 @@ def running() -> Iterator[Queue]:
 PEER = Peer(
     "RabbitMQ, management API",
     FSYNC,
-    "durable queue, persistent message, publisher confirm: fsynced before the answer",
-    "get with ack_requeue_false: acknowledged as it is read",
+    "durable queue, persistent message, publisher confirm: fsynced before the response",
+    "get with ack_requeue_false: acknowledged when read",
     "rabbitmq",
     partial(debian_version, "rabbitmq-server"),
     running,

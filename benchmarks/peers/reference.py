@@ -7,7 +7,10 @@ from benchmarks import streams
 from benchmarks.peers.peer import FSYNC, MEMORY
 
 SETUP = "reference"
-PROMISES = {"files": (FSYNC, "fdatasync before the answer"), "memory": (MEMORY, "in the memory of the process: gone with it")}
+PROMISES = {
+    "files": (FSYNC, "fdatasync before the response"),
+    "memory": (MEMORY, "in the memory of the process; lost when it stops"),
+}
 running = streams.reference
 
 

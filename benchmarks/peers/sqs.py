@@ -5,7 +5,7 @@ import re
 from benchmarks.peers.peer import PAYLOAD, Queue, Request, encoded, settled, text_of
 
 ONE_PULL = "ReceiveMessage(1) + DeleteMessage"
-SAYS = "in the memory of the process: gone with it"
+SAYS = "in the memory of the process; lost when it stops"
 _SIGNATURE = "AWS4-HMAC-SHA256 Credential=bench/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
 
 

@@ -71,11 +71,11 @@ def version() -> str:
     return f"{debian_version('redis-server')}, webdis {debian_version('webdis')}"
 
 
-_ONE_PULL = "RPOP: gone as it is read, nothing to acknowledge"
+_ONE_PULL = "RPOP: removed when read, no ack"
 ALWAYS = Peer(
     "Redis appendfsync always, webdis",
     FSYNC,
-    "fsynced before the answer",
+    "fsynced before the response",
     _ONE_PULL,
     "webdis",
     version,
@@ -84,7 +84,7 @@ ALWAYS = Peer(
 EVERYSEC = Peer(
     "Redis appendfsync everysec, webdis",
     INTERVAL,
-    "in the file system's hands; fsync every second",
+    "in the page cache; fsync every second",
     _ONE_PULL,
     "webdis",
     version,

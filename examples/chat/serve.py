@@ -1,9 +1,9 @@
-"""A chat with rooms: a session for each browser, one EventSource for all its rooms. Reload it, come back later: nothing is lost.
+"""A chat with rooms: a session per browser, one EventSource for all rooms. No message is lost on a reload or a network failure.
 
 POSTROAD_KEY=… python examples/chat/serve.py        then open http://127.0.0.1:8089/ in two windows
 
-The key stays here. Each browser has a session, whose id is in a cookie that scripts cannot read, and gets a stream token that may
-read this session's stream and nothing else. What somebody says is published once; Postroad gives it to everyone in the room.
+The key stays on this server. Each browser has a session, whose id is in a cookie that scripts cannot read, and a stream token
+that only permits reading this session's stream. A message is published once; Postroad copies it to every session in the room.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from postroad.client import Postroad
 from postroad.client.errors import PostroadError, SessionNotFound
 
 URL = os.environ.get("POSTROAD_URL") or "http://127.0.0.1:8080"
-PUBLIC_URL = os.environ.get("POSTROAD_PUBLIC_URL") or URL  # as browsers reach it
+PUBLIC_URL = os.environ.get("POSTROAD_PUBLIC_URL") or URL  # the URL for browsers
 ROOMS = ("general", "random", "help")
 HISTORY_MAX = 50
 TEXT_MAX = 2000
@@ -34,24 +34,24 @@ BODY_BYTES_MAX = 16 * 1024
 
 
 class Chat:
-    """What the chat does with Postroad. Threads share it."""
+    """The chat's use of Postroad. Thread-safe."""
 
     def __init__(self, postroad: Postroad, prefix: str) -> None:
         self._postroad, self._prefix = postroad, prefix
         for room in ROOMS:
-            postroad.streams.create(self._stream(room), ttl_seconds=7 * 86_400)  # if it is there already, it stays
+            postroad.streams.create(self._stream(room), ttl_seconds=7 * 86_400)  # keeps an existing stream
 
     def join(self, session: str, rooms: list[str], unknown: list[str]) -> dict[str, Any]:
-        """The session gets what is said in these rooms from now on: where to read it, and by what token.
+        """Subscribe the session to the rooms; return the URL and token for reading it.
 
-        And what was said before, in those that the page does not know, or in all if the session is a new one.
+        Includes the history of the rooms that are unknown to the page, or of all rooms if the session is new.
         """
         is_new, path = False, ""
         for room in rooms:
             done = self._postroad.sessions.subscribe(self._stream(room), session, envelope=True)
             is_new, path = is_new or done.is_new_session, done.session_stream_path
         token = self._postroad.tokens.create(f"stream/session:{session}").token
-        # Read after subscribing: what is said meanwhile comes both ways, and the page tells by its id; nothing falls in between.
+        # Read after subscribing, so that no message is missed. Messages in between arrive twice; the page removes them by id.
         history = {room: self._history(room) for room in rooms if is_new or room in unknown}
         return {"url": PUBLIC_URL + path, "token": token, "isNew": is_new, "prefix": self._prefix, "history": history}
 
@@ -74,7 +74,7 @@ class Chat:
 
 
 class Wrong(Exception):
-    """The browser sent what cannot be used."""
+    """The request of the browser is invalid."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/":
-            self._answer(HTTPStatus.NOT_FOUND, {"error": "there is nothing here"})
+            self._answer(HTTPStatus.NOT_FOUND, {"error": "not found"})
             return
         page = (Path(__file__).parent / "index.html").read_bytes()
         self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", None)
@@ -99,8 +99,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, answer, session=session)
         except Wrong as fault:
             self._answer(HTTPStatus.BAD_REQUEST, {"error": str(fault)})
-        except SessionNotFound:  # it has expired: the page joins again
-            self._answer(HTTPStatus.GONE, {"error": "the session is over"})
+        except SessionNotFound:  # expired: the page joins again
+            self._answer(HTTPStatus.GONE, {"error": "the session has ended"})
         except PostroadError as problem:
             self._answer(HTTPStatus.BAD_GATEWAY, {"error": problem.title})
 
@@ -119,15 +119,15 @@ class Handler(BaseHTTPRequestHandler):
                 room = _room(body.get("room"))
                 return self._chat.say(room, _text(body, "name", NAME_MAX), _text(body, "text", TEXT_MAX))
             case _:
-                raise Wrong("there is nothing here")
+                raise Wrong("unknown path")
         return {}
 
     def _body(self) -> dict[str, Any]:
-        """Only JSON is taken: a form on another site cannot send it."""
+        """Accept only JSON, because a form on another site cannot send it."""
         length = self.headers.get("Content-Length") or ""
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
             self.close_connection = True
-            raise Wrong("the body is too long, or does not say how long it is")
+            raise Wrong("the body is too long or has no Content-Length")
         data = self.rfile.read(int(length))
         if self.headers.get_content_type() != "application/json":
             raise Wrong("send JSON")
@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Wrong("send a JSON object") from fault
 
     def _session(self) -> str | None:
-        """The browser's own. Nobody can guess one, and nobody is given another's."""
+        """The session id in the browser's cookie, a UUID; None without a valid cookie."""
         try:
             found = SimpleCookie(self.headers.get("Cookie", "")).get("chat")
         except CookieError:
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", media)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
-        if session is not None:  # where it is served by https, add `Secure`
+        if session is not None:  # add `Secure` if served over https
             self.send_header("Set-Cookie", f"chat={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=604800")
         self.end_headers()
         self.wfile.write(body)
@@ -163,32 +163,32 @@ class Handler(BaseHTTPRequestHandler):
 
 def _room(room: object) -> str:
     if room not in ROOMS:
-        raise Wrong("there is no such room")
+        raise Wrong("no such room")
     return str(room)
 
 
 def _rooms(body: dict[str, Any], name: str) -> list[str]:
     rooms = body.get(name)
     if not isinstance(rooms, list):
-        raise Wrong(f"{name} is a list of rooms")
+        raise Wrong(f"{name} must be a list of rooms")
     return [_room(room) for room in rooms]
 
 
 def _text(body: dict[str, Any], name: str, chars_max: int) -> str:
     text = body.get(name)
     if not isinstance(text, str) or not text.strip() or len(text) > chars_max:
-        raise Wrong(f"{name} is a text of 1 to {chars_max} characters")
+        raise Wrong(f"{name} must be a string of 1 to {chars_max} characters")
     return text.strip()
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="Serve a chat.")
     options.add_argument("--port", type=int, default=8089)
-    options.add_argument("--prefix", default="examples/chat/", help="of the rooms' streams")
+    options.add_argument("--prefix", default="examples/chat/", help="prefix of the rooms' stream ids")
     chosen = options.parse_args()
     with Postroad(URL) as postroad:
         server = ThreadingHTTPServer(("127.0.0.1", chosen.port), partial(Handler, Chat(postroad, chosen.prefix)))
-        print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

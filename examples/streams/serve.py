@@ -1,9 +1,9 @@
-"""A page that follows a durable stream, and something to follow. Reload it as often as you like: no message is lost or repeated.
+"""A page that follows a durable stream, and a producer that appends to it. A reload neither loses nor repeats a message.
 
 POSTROAD_KEY=… python examples/streams/serve.py        then open http://127.0.0.1:8088/
 
-The key stays here. The page gets a stream token, which may read this one stream for an hour, and asks for the next when that
-is over.
+The key stays on this server. The page gets a stream token that permits reading this stream for an hour, and requests a new one
+after it has expired.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def main() -> None:
     options.add_argument("--every", type=float, default=1.0, help="seconds between messages")
     chosen = options.parse_args()
     with Postroad(URL) as postroad:
-        postroad.streams.create(STREAM, ttl_seconds=86_400)  # if it is there already, it stays
+        postroad.streams.create(STREAM, ttl_seconds=86_400)  # keeps an existing stream
         server = ThreadingHTTPServer(("127.0.0.1", chosen.port), partial(Page, postroad))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"open http://127.0.0.1:{server.server_port}/ (Ctrl-C to stop)", flush=True)
         try:
             tick(postroad, chosen.every)
         except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def tick(postroad: Postroad, every: float) -> None:
-    """Append a number now and then, going on from the last one. Each start has a higher epoch, which shuts older ones out."""
+    """Append increasing numbers, continuing from the last one. Each start uses a higher epoch, which fences older processes."""
     number = 0
     for message in postroad.streams.messages(STREAM):
         number = message.value["number"]
@@ -51,7 +51,7 @@ def tick(postroad: Postroad, every: float) -> None:
 
 
 class Page(SimpleHTTPRequestHandler):
-    """The files beside this one, and `stream.json`: where the stream is, and a token to read it."""
+    """Serves the files of this directory, and `stream.json`: the URL of the stream and a token for reading it."""
 
     def __init__(self, postroad: Postroad, *rest: object) -> None:
         self._postroad = postroad

@@ -36,15 +36,15 @@ def test_peers_that_fsync_stand_beside_postroad_that_does_and_others_beside_the_
 
 def test_targets_are_judged_by_the_rows() -> None:
     found = verdicts(ROWS)
-    assert found["publish, fsynced, 64 connections, beside RabbitMQ's management API"] == "missed"
-    assert found["publish, fsynced, 256 connections, beside RabbitMQ's management API"] == "not measured"
-    assert found["publish, interval, 64 connections, beside the best in-memory SQS server"] == "met"
-    assert found["append to 64 streams, fsynced, beside the reference server in files"] == "met"
+    assert found["publish, fsynced, 64 connections, compared with RabbitMQ's management API"] == "missed"
+    assert found["publish, fsynced, 256 connections, compared with RabbitMQ's management API"] == "not measured"
+    assert found["publish, interval, 64 connections, compared with the best in-memory SQS server"] == "met"
+    assert found["append to 64 streams, fsynced, compared with the reference server with files"] == "met"
 
 
 def test_one_sqs_server_that_is_ahead_is_enough_to_miss() -> None:
     found = verdicts([*ROWS, row("another, SQS", MEMORY, 5001)])
-    assert found["publish, interval, 64 connections, beside the best in-memory SQS server"] == "missed"
+    assert found["publish, interval, 64 connections, compared with the best in-memory SQS server"] == "missed"
 
 
 def test_who_is_ahead_is_named_with_by_how_much() -> None:
@@ -57,11 +57,11 @@ def test_who_is_ahead_is_named_with_by_how_much() -> None:
 def test_at_a_given_pace_it_is_the_delay_that_counts() -> None:
     rows = [row("Postroad, sync 2s", INTERVAL, 4000, PACED, 200, p99=30), row("nchan", MEMORY, 4000, PACED, 200, p99=8)]
     assert list(Results(rows).ahead()) == [
-        "nchan (memory), live, 20 messages a second, 200 connections: p99 of 8.0 ms where Postroad has 30.0"
+        "nchan (memory), live, 20 messages per second, 200 connections: p99 of 8.0 ms, Postroad 30.0"
     ]
 
 
 def test_a_peer_that_cannot_be_had_is_a_row_that_says_why() -> None:
     text = written(Results(ROWS), ["machine: 2 cores"])
     assert "| ministack, SQS | not measured: it cannot be had |" in text
-    assert "| publish, fsynced, 256 connections, beside RabbitMQ's management API | 6 |  | not measured |" in text
+    assert "| publish, fsynced, 256 connections, compared with RabbitMQ's management API | 6 |  | not measured |" in text

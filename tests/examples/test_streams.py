@@ -170,8 +170,8 @@ async def test_now_begins_with_what_is_to_come(postroad: AsyncPostroad, page: Pa
 
 async def test_the_lines_of_the_docs_do_what_they_say(running: Installation) -> None:
     text = (EXAMPLE.parent.parent / "docs" / "streams.md").read_text()
-    block = re.search(r"## In a few lines.*?```bash\n(.*?)```", text, re.DOTALL)
-    told = re.search(r"The last but one prints `(.*?)`", text)
+    block = re.search(r"## Quick start.*?```bash\n(.*?)```", text, re.DOTALL)
+    told = re.search(r"The second-to-last command prints `(.*?)`", text)
     assert block is not None and told is not None
     process = await asyncio.create_subprocess_exec(
         *["bash", "-eu", "-c", block[1]],
