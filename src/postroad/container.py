@@ -108,7 +108,7 @@ def connection_settings(settings: Settings, name: str) -> ConnectionSettings:
 
 def engine_on(connection: Connection, settings: Settings) -> Engine:
     backlog = WriteBufferLimit(settings.waiting_bytes_max)
-    policy = CommitPolicy(batch_from=settings.commit_batch_from, deadline_seconds=settings.engine_timeout)
+    policy = CommitPolicy(batch_min_pending=settings.commit_batch_from, deadline_seconds=settings.engine_timeout)
     return Engine(connection, Committers(connection, policy, backlog), backlog)
 
 
@@ -285,7 +285,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
     try:
         async with asyncio.TaskGroup() as background:
             tasks = [background.create_task(table.run()) for table in parts.tables]
-            tasks.append(background.create_task(connection.fail_when_ended()))
+            tasks.append(background.create_task(connection.raise_when_closed()))
             tasks.append(background.create_task(parts.access.uses.run()))
             tasks.append(background.create_task(parts.rates.run()))
             async with asyncio.timeout(30):

@@ -137,7 +137,7 @@ class PullConsumer:
     async def _run(self) -> None:
         try:
             self._inbox_name = f"_INBOX.{new_id()}"
-            stop = await self._connection.subscribe(self._inbox_name, self._heard, last_word=self._barrier)
+            stop = await self._connection.subscribe(self._inbox_name, self._heard, barrier=self._barrier)
             forget = self._connection.on_reconnect(self._start_over)
             try:
                 while await self._somebody_waits():
