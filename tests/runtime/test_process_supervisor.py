@@ -150,9 +150,9 @@ def _started(script: str) -> tuple["subprocess.Popen[bytes]", int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux only")
 async def test_a_process_ends_when_its_keeper_is_killed() -> None:
     script = (
-        "import asyncio; from postroad.runtime.process_supervisor import Command, Kept\n"
+        "import asyncio; from postroad.runtime.process_supervisor import Command, SupervisedProcess\n"
         "async def main():\n"
-        "    kept = Kept(Command('sleeper', ('sleep', '60')))\n"
+        "    kept = SupervisedProcess(Command('sleeper', ('sleep', '60')))\n"
         "    running = asyncio.create_task(kept.run())\n"
         "    while kept.pid is None: await asyncio.sleep(0.01)\n"
         "    print(kept.pid, flush=True)\n"
