@@ -338,7 +338,7 @@ def _readiness(
     settings: Settings, engine: Engine, access: Access, queues: ReplicatedTable[QueueRecord], insights: InsightsCapability
 ) -> Callable[[], Coroutine[None, None, dict[str, Check]]]:
     async def checks() -> dict[str, Check]:
-        age = max(access.out_of_touch_seconds, queues.out_of_touch_seconds)
+        age = max(access.out_of_touch_seconds, queues.staleness_seconds)
         limit = settings.out_of_touch_seconds_max
         reached = await _engine_check(engine.connection)
         return {

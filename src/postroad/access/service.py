@@ -104,4 +104,4 @@ class Access:
 
     @property
     def out_of_touch_seconds(self) -> float:
-        return max(table.out_of_touch_seconds for table in self.tables)
+        return max(table.staleness_seconds for table in self.tables)

@@ -11,7 +11,7 @@ from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
 from postroad.jobs.service import JobService
 from postroad.kernel.clock import Clock
-from postroad.kernel.task_group import run_together
+from postroad.kernel.task_group import run_all
 
 
 class Jobs:
@@ -33,4 +33,4 @@ class Jobs:
 
     async def lead(self) -> None:
         """Follow `JOBS` and answer, until cancelled. For one process at a time; two for a moment do no harm."""
-        await run_together(self.projection.run(), self._desk.run())
+        await run_all(self.projection.run(), self._desk.run())

@@ -223,9 +223,7 @@ class UpkeepRoutes:
                 errors=errors,
                 description="On every worker, until `resume`. Publishing and settling go on.",
             ),
-            Route(
-                "POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", answer=QueueView, errors=errors
-            ),
+            Route("POST", f"{one}/resume", self.resume, Scope.WRITE, "Deliver again", "Queues", answer=QueueView, errors=errors),
         ]
 
     async def peek(self, request: Request) -> Response:

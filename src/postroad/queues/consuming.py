@@ -114,17 +114,17 @@ class Consumer:
         audit = self._tenant_settings.of(caller.tenant).audit_mode
         for one in delivered:
             stored = _readable(one, record)
-            if stored is not None and is_spent(record.settings, one.delivery.attempt - 1):
-                spent.append((one.delivery, stored))
+            if stored is not None and is_spent(record.settings, one.ref.attempt - 1):
+                spent.append((one.ref, stored))
                 continue
-            verdicts.append((one.delivery, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
+            verdicts.append((one.ref, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
             if stored is not None:
-                receipt = _receipt(one.delivery, stored, now, now + lease_ms)
-                messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
+                receipt = _receipt(one.ref, stored, now, now + lease_ms)
+                messages.append(as_leased(stored, one.ref.attempt, self._sealer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 happened.append(events.leased(record, caller, origin, receipt, stored.at, audit))
-        await self._work_queue(record).settle_without_answer(verdicts)
+        await self._work_queue(record).send_acknowledgements(verdicts)
         if audit is not AuditMode.OFF:
             self._outbox.emit(happened)
         metrics.leased.add(caller.tenant, len(messages))
@@ -145,7 +145,7 @@ class Consumer:
     ) -> None:
         """First the dead letter is durable, then the message goes: a crash between the two repeats it."""
         letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
-        await self._work_queue(record).settle([(delivery, ACK)])
+        await self._work_queue(record).acknowledge([(delivery, ACK)])
         metrics.dead.add(record.tenant)
         audit = self._tenant_settings.of(record.tenant).audit_mode
         if audit is not AuditMode.OFF:
@@ -168,7 +168,7 @@ class Consumer:
         """
         record, opened = await self._opened(caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
-        await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
+        await self._work_queue(record).acknowledge([(_delivery(receipt), ACK) for receipt in good])
         now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
         if audit is not AuditMode.OFF:
             await self._outbox.commit([events.done(record, caller, origin, receipt, now, audit) for receipt in good])
@@ -207,7 +207,9 @@ class Consumer:
         if verdict.reason is not None:
             await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
         delays = [_delay_ms(record, one, verdict) for one in receipts]
-        await self._work_queue(record).settle([(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
+        await self._work_queue(record).acknowledge(
+            [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
+        )
         now, audit = self._clock(), self._tenant_settings.of(caller.tenant).audit_mode
         metrics.nacked.add(caller.tenant, len(receipts))
         if audit is AuditMode.OFF:
@@ -229,12 +231,12 @@ class Consumer:
         record, opened = await self._opened(caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         now = self._clock()
-        await self._work_queue(record).settle([(_delivery(receipt), nak(lease_ms)) for receipt in good])
+        await self._work_queue(record).acknowledge([(_delivery(receipt), nak(lease_ms)) for receipt in good])
         audit = self._tenant_settings.of(caller.tenant).audit_mode
         if audit is not AuditMode.OFF:
             self._outbox.emit([events.extended(record, caller, origin, receipt, now, now + lease_ms, audit) for receipt in good])
         return [
-            Extended(self._sealer.seal(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
+            Extended(self._sealer.sign(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
             if isinstance(receipt, Receipt)
             else receipt
             for receipt in opened
@@ -248,7 +250,7 @@ class Consumer:
 
     def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
         try:
-            receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
+            receipt = Receipt.from_bytes(self._sealer.verify(record.owner, text))
         except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
         if self._clock() > receipt.deadline_ms:
@@ -293,7 +295,7 @@ def _readable(delivered: Delivery, record: QueueRecord) -> StoredMessage | None:
     try:
         return read_message(delivered.payload)
     except ValueError:
-        log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
+        log.error("message_unreadable", stream=record.stream, sequence=delivered.ref.stream_sequence)
         return None
 
 

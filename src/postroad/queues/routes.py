@@ -94,9 +94,7 @@ class QueueRoutes:
     def table(self) -> Sequence[Route]:
         one = "/v1/queues/{queue}"
         return [
-            Route(
-                "GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, answer=QueueList
-            ),
+            Route("GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", "Queues", query=ListQuery, answer=QueueList),
             Route(
                 "PUT",
                 one,

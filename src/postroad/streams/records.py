@@ -55,7 +55,9 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     expires_at_ms: int | None = None
     expires_at: str | None = None  # as it was given
     is_public: bool = False
-    is_session_stream: bool = msgspec.field(default=False, name="is_fed")  # others write to it without knowing this record, so it cannot be closed
+    is_session_stream: bool = msgspec.field(
+        default=False, name="is_fed"
+    )  # others write to it without knowing this record, so it cannot be closed
     is_closed: bool = False
     closed_by: ClosedBy | None = None
     guarded_from: int | None = None  # since when appends with a producer or Stream-Seq have been made
