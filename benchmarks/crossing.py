@@ -44,7 +44,7 @@ async def rows_of(url: str) -> list[list[object]]:
     await connection.open()
     try:
         await ensure_stream(connection, StreamSpec("CROSSING", ("crossing.>",), {"allow_atomic": True, "retention": "workqueue"}))
-        committer = Committer(connection, "CROSSING", CommitPolicy(batch_from=10_000), WriteBufferLimit(1 << 30))
+        committer = Committer(connection, "CROSSING", CommitPolicy(batch_min_pending=10_000), WriteBufferLimit(1 << 30))
         rows: list[list[object]] = []
         for size in SIZES:
             singly, run_together = await compare(committer, size)

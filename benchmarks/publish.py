@@ -35,7 +35,7 @@ async def bare_loop(url: str, size: int, seconds: float) -> float:
     try:
         options = {"retention": "workqueue", "allow_atomic": True, "duplicate_window": 60_000_000_000}
         await ensure_stream(connection, StreamSpec("BARE", ("bare.>",), options))
-        committer = Committer(connection, "BARE", CommitPolicy(batch_from=2), WriteBufferLimit(1 << 30))
+        committer = Committer(connection, "BARE", CommitPolicy(batch_min_pending=2), WriteBufferLimit(1 << 30))
         message = StoredMessage(v=1, id=new_id(), job=new_id(), at=time.time_ns() // 1_000_000, payload=_payload())
         payload = encode_message(message)
         stored, started = 0, time.perf_counter()

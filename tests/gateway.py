@@ -232,17 +232,17 @@ class _Server(Server):
 async def served(
     app: App,
     *,
-    head_bytes_max: int = 32 * 1024,
-    head_seconds_max: float = 10,
+    header_bytes_max: int = 32 * 1024,
+    header_seconds_max: float = 10,
     body_seconds_max: float = 10,
-    unread_seconds_max: float = 30,
-    rest_seconds_max: int = 75,
+    write_timeout_seconds: float = 30,
+    keepalive_seconds: int = 75,
 ) -> AsyncIterator[str]:
     """The app behind its server, at the URL that is given; when the block ends the server stops as a worker's does."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    limits = RequestLimits(head_bytes_max, head_seconds_max, body_seconds_max, unread_seconds_max, rest_seconds_max)
+    limits = RequestLimits(header_bytes_max, header_seconds_max, body_seconds_max, write_timeout_seconds, keepalive_seconds)
     server = _Server(app, limits)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -94,7 +94,7 @@ def platform_keys(settings: Settings) -> tuple[str, ...]:
 
 
 def build_platform(settings: Settings, role: Role, connection: Connection, clock: Clock = now_ms) -> Platform:
-    policy = CommitPolicy(batch_from=settings.commit_batch_min_pending, deadline_seconds=settings.engine_timeout)
+    policy = CommitPolicy(batch_min_pending=settings.commit_batch_min_pending, deadline_seconds=settings.engine_timeout)
     committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max))
 
     def bucket(name: str) -> Bucket:
@@ -213,7 +213,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
         async with asyncio.TaskGroup() as background:
             tables = [table for capability in assembly.capabilities for table in capability.tables()]
             tasks = [background.create_task(table.run()) for table in tables]
-            tasks.append(background.create_task(connection.fail_when_ended()))
+            tasks.append(background.create_task(connection.raise_when_closed()))
             async with asyncio.timeout(_LOAD_SECONDS):
                 for table in tables:
                     await table.wait_loaded()
@@ -268,7 +268,7 @@ def _app_settings(settings: Settings) -> AppSettings:
 
 
 async def _readiness(platform: Platform, assembly: Assembly) -> dict[str, Check]:
-    age = max(table.out_of_touch_seconds for capability in assembly.capabilities for table in capability.tables())
+    age = max(table.staleness_seconds for capability in assembly.capabilities for table in capability.tables())
     limit = platform.settings.registry_max_age_unready_seconds
     checks = {
         "engine": await _engine_check(platform.connection),

@@ -170,9 +170,9 @@ async def test_a_forged_or_altered_token_is_refused(gateway: Gateway, tenant: Te
     raw = bytearray(base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4)))
     raw[-20] ^= 1
     altered = base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
-    by_another_installation = Signer(("another platform key, also long enough",), "stream token").seal(b"stream", bytes(raw[17:]))
-    of_another_kind = Signer((PLATFORM_KEY,), "receipt").seal(b"stream", bytes(raw[17:]))
-    nonsense = Signer((PLATFORM_KEY,), "stream token").seal(b"stream", b"\x93\x01")
+    by_another_installation = Signer(("another platform key, also long enough",), "stream token").sign(b"stream", bytes(raw[17:]))
+    of_another_kind = Signer((PLATFORM_KEY,), "receipt").sign(b"stream", bytes(raw[17:]))
+    nonsense = Signer((PLATFORM_KEY,), "stream token").sign(b"stream", b"\x93\x01")
     for text in (altered, by_another_installation, of_another_kind, nonsense, sealed[:-4], "", "x", "%00"):
         assert not await opens(gateway, TOKEN_PREFIX + text)
     assert await opens(gateway, token)

@@ -168,8 +168,7 @@ def reads_environment(tree: ast.AST) -> bool:
 
 @each_module
 def test_nothing_but_the_settings_reads_the_environment(module: Path) -> None:
-    """`runtime/process_supervisor.py` and `pipeline/spark_session.py` only pass it on to processes that they start; the client and its profiles are
-    somebody else's."""
+    """Process supervisor and Spark session pass it on to child processes; the SDK and the CLI's profiles have their own."""
     expected = str(module.relative_to(SOURCE)) in READS_THE_ENVIRONMENT
     assert reads_environment(parsed(module)) == expected
 

@@ -19,7 +19,7 @@ OLD, NEW = "the platform key of last year, for tests", "the platform key of this
 
 def opens(vault: SecretCipher, owner: str, locked: str) -> bool:
     try:
-        vault.unlock(owner, locked)
+        vault.decrypt(owner, locked)
     except DecryptionFailed:
         return False
     return True
@@ -28,11 +28,11 @@ def opens(vault: SecretCipher, owner: str, locked: str) -> bool:
 @given(st.text(max_size=100), st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
 def test_what_was_locked_opens_for_its_owner(owner: str, secret: str) -> None:
     owner = owner.encode("utf-8", "replace").decode()
-    assert SecretCipher((OLD,)).unlock(owner, SecretCipher((OLD,)).lock(owner, secret)) == secret
+    assert SecretCipher((OLD,)).decrypt(owner, SecretCipher((OLD,)).encrypt(owner, secret)) == secret
 
 
 def test_it_opens_for_nobody_else_and_not_with_another_key() -> None:
-    locked = SecretCipher((OLD,)).lock("jwt-secret acme 1", "s")
+    locked = SecretCipher((OLD,)).encrypt("jwt-secret acme 1", "s")
     assert not opens(SecretCipher((OLD,)), "jwt-secret acme 2", locked)
     assert not opens(SecretCipher((OLD,)), "jwt-secret other 1", locked)
     assert not opens(SecretCipher((NEW,)), "jwt-secret acme 1", locked)
@@ -40,12 +40,12 @@ def test_it_opens_for_nobody_else_and_not_with_another_key() -> None:
 
 def test_the_same_secret_is_locked_differently_each_time() -> None:
     vault = SecretCipher((OLD,))
-    assert vault.lock("o", "secret") != vault.lock("o", "secret")
+    assert vault.encrypt("o", "secret") != vault.encrypt("o", "secret")
 
 
 @given(st.data())
 def test_any_byte_that_was_altered_keeps_it_locked(data: st.DataObject) -> None:
-    raw = bytearray(base64.urlsafe_b64decode(SecretCipher((OLD,)).lock("o", "secret")))
+    raw = bytearray(base64.urlsafe_b64decode(SecretCipher((OLD,)).encrypt("o", "secret")))
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
     assert not opens(SecretCipher((OLD,)), "o", base64.urlsafe_b64encode(bytes(raw)).decode())
@@ -58,10 +58,10 @@ def test_other_texts_do_not_open(text: str) -> None:
 
 def test_after_a_rotation_both_keys_open_and_the_new_one_locks() -> None:
     old, both, new = SecretCipher((OLD,)), SecretCipher((NEW, OLD)), SecretCipher((NEW,))
-    locked = old.lock("o", "s")
-    assert opens(both, "o", locked) and not both.is_newest("o", locked) and old.is_newest("o", locked)
-    again = both.lock("o", "s")
-    assert opens(new, "o", again) and both.is_newest("o", again) and not opens(old, "o", again)
+    locked = old.encrypt("o", "s")
+    assert opens(both, "o", locked) and not both.uses_newest_key("o", locked) and old.uses_newest_key("o", locked)
+    again = both.encrypt("o", "s")
+    assert opens(new, "o", again) and both.uses_newest_key("o", again) and not opens(old, "o", again)
 
 
 def test_two_keys_whose_numbers_meet_are_told_apart() -> None:
@@ -69,14 +69,14 @@ def test_two_keys_whose_numbers_meet_are_told_apart() -> None:
     old = SecretCipher((OLD,))
     twin = next(one for number in itertools.count() if SecretCipher((one := f"{number:032}",))._keys[0][0] == old._keys[0][0])
     both = SecretCipher((twin, OLD))
-    locked = old.lock("o", "s")
-    assert both.unlock("o", locked) == "s"
-    assert not both.is_newest("o", locked)
+    locked = old.encrypt("o", "s")
+    assert both.decrypt("o", locked) == "s"
+    assert not both.uses_newest_key("o", locked)
 
 
 def test_what_an_earlier_version_has_locked_opens() -> None:
     locked = "YgABAgMEBQYHCAkKC0UKwwMF6i-n2bmA_bkU1AxUqJ_j2A=="
-    assert SecretCipher((OLD,)).unlock("jwt-secret acme 1", locked) == "plain"
+    assert SecretCipher((OLD,)).decrypt("jwt-secret acme 1", locked) == "plain"
 
 
 async def test_a_rotation_of_the_platform_key_breaks_nothing_that_is_out(own_server: Server) -> None:

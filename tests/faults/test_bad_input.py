@@ -106,11 +106,11 @@ def test_every_line_of_a_batch_becomes_one_row(frames: list[bytes]) -> None:
 _RECEIPT = Receipt(1, 2, 3, 4, 5, 6, "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002")
 _SEALER = Signer(PLATFORM_KEYS, "receipt")
 _OWNER, _OTHER = b"acme\0orders\0one", b"other\0orders\0one"
-_SEALED = _SEALER.seal(_OWNER, _RECEIPT.to_bytes())
+_SEALED = _SEALER.sign(_OWNER, _RECEIPT.to_bytes())
 
 
 def opened(text: str, owner: bytes = _OWNER) -> Receipt | None:
-    return outcome(lambda: Receipt.from_bytes(_SEALER.open(owner, text)), SignatureInvalid, ValueError)
+    return outcome(lambda: Receipt.from_bytes(_SEALER.verify(owner, text)), SignatureInvalid, ValueError)
 
 
 @bounded
@@ -118,7 +118,7 @@ def opened(text: str, owner: bytes = _OWNER) -> Receipt | None:
 def test_a_receipt_opens_as_what_it_was_or_not_at_all(text: str) -> None:
     assert opened(text) in (None, _RECEIPT)
     assert opened(text, _OTHER) is None
-    assert outcome(lambda: Signer(PLATFORM_KEYS, "stream-token").open(_OWNER, text), SignatureInvalid) is None, (
+    assert outcome(lambda: Signer(PLATFORM_KEYS, "stream-token").verify(_OWNER, text), SignatureInvalid) is None, (
         "nor as another kind"
     )
 
@@ -138,12 +138,13 @@ def test_bytes_are_a_receipt_of_this_version_or_a_value_error(body: bytes) -> No
 
 @bounded
 @given(
-    odd_texts | nearly(st.just(SecretCipher(PLATFORM_KEYS).lock("a", "secret").encode())).map(lambda raw: raw.decode("latin-1"))
+    odd_texts
+    | nearly(st.just(SecretCipher(PLATFORM_KEYS).encrypt("a", "secret").encode())).map(lambda raw: raw.decode("latin-1"))
 )
 def test_a_vault_unlocks_what_it_locked_or_nothing(text: str) -> None:
     vault = SecretCipher(PLATFORM_KEYS)
-    assert outcome(lambda: vault.unlock("a", text), DecryptionFailed) in (None, "secret")
-    assert outcome(lambda: vault.unlock("b", text), DecryptionFailed) is None
+    assert outcome(lambda: vault.decrypt("a", text), DecryptionFailed) in (None, "secret")
+    assert outcome(lambda: vault.decrypt("b", text), DecryptionFailed) is None
 
 
 @bounded
@@ -208,7 +209,7 @@ def _jwts(**secrets: str) -> JwtSecrets:
     table = SimpleNamespace(on_change=listeners.append)
     made = JwtSecrets(cast(Any, table), cast(Any, TwoTenants()), vault, cast(Any, None), lambda: NOW_MS)
     for tenant, secret in secrets.items():
-        locked = vault.lock(f"jwt-secret {tenant} s-{tenant}", secret)
+        locked = vault.encrypt(f"jwt-secret {tenant} s-{tenant}", secret)
         record = SecretRecord(id=f"s-{tenant}", tenant=tenant, name="s", locked=locked, created_at_ms=1)
         listeners[0](f"{tenant}.{record.id}", record)
     return made

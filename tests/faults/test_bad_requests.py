@@ -290,7 +290,7 @@ class Front:
 @pytest.fixture(scope="module")
 async def hasty(gateway: Gateway) -> AsyncIterator[str]:
     """The gateway's app behind a server that gives nobody much time."""
-    async with served(cast(App, Front(gateway.node.app)), head_seconds_max=0.3, body_seconds_max=1) as url:
+    async with served(cast(App, Front(gateway.node.app)), header_seconds_max=0.3, body_seconds_max=1) as url:
         yield url
 
 

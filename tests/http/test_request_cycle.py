@@ -181,7 +181,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_for_the_garbage_collecto
         return Response(b"{}")
 
     def kept() -> int:
-        return sum(type(one).__name__ in ("Limited", "RequestCycle") for one in gc.get_objects())
+        return sum(type(one).__name__ in ("HttpConnection", "RequestCycle") for one in gc.get_objects())
 
     async with served(app_that(small)) as url:
         gc.collect()

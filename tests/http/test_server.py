@@ -16,7 +16,7 @@ HEAD_BYTES_MAX = 2000
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    async with served(small_app(NOTES), head_bytes_max=HEAD_BYTES_MAX) as url:
+    async with served(small_app(NOTES), header_bytes_max=HEAD_BYTES_MAX) as url:
         yield url
 
 
@@ -81,7 +81,7 @@ async def test_what_is_not_http_is_refused(url: str, text: bytes) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /notes HTTP/1.1\r\nHost:"])
 async def test_a_head_that_does_not_come_in_time_is_given_up(sent: bytes) -> None:
-    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+    async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         if sent:
             await connection.send(sent)
         refused(await connection.answer(2), 408, "request-timeout")
@@ -89,7 +89,7 @@ async def test_a_head_that_does_not_come_in_time_is_given_up(sent: bytes) -> Non
 
 
 async def test_a_second_head_that_does_not_come_in_time_is_given_up() -> None:
-    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+    async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
         await connection.send(b"GET /notes HTTP/1.1\r\nHost:")
@@ -97,7 +97,7 @@ async def test_a_second_head_that_does_not_come_in_time_is_given_up() -> None:
 
 
 async def test_a_connection_that_rests_between_requests_is_kept() -> None:
-    async with served(small_app(NOTES), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+    async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
         with pytest.raises(TimeoutError):
@@ -107,7 +107,7 @@ async def test_a_connection_that_rests_between_requests_is_kept() -> None:
 
 
 async def test_blank_lines_do_not_keep_a_connection_that_rests() -> None:
-    async with served(small_app(NOTES), rest_seconds_max=1) as url, raw_connection(url) as connection:
+    async with served(small_app(NOTES), keepalive_seconds=1) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
         await connection.send(b"\r\n")
@@ -132,6 +132,6 @@ async def test_a_slow_answer_is_not_taken_for_a_slow_head() -> None:
         await asyncio.sleep(0.2)  # longer than a head may take
         return Response(b"{}")
 
-    async with served(small_app(route("/slow", slow)), head_seconds_max=0.05) as url, raw_connection(url) as connection:
+    async with served(small_app(route("/slow", slow)), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await connection.answer(2)).status == 200

@@ -24,10 +24,10 @@ async def _followed(bucket: Bucket, after: int = 0) -> AsyncIterator[tuple[list[
     """What a follower is told, from when it has seen all that was there."""
     changes: list[Value] = []
     follower = bucket.follower(changes.append, after=after)
-    assert follower.out_of_touch_seconds == float("inf")
+    assert follower.staleness_seconds == float("inf")
     running = asyncio.ensure_future(follower.run())
     try:
-        await eventually(lambda: follower.out_of_touch_seconds < 5)
+        await eventually(lambda: follower.staleness_seconds < 5)
         yield changes, follower
         assert not running.done()
     finally:
@@ -210,7 +210,7 @@ async def test_a_follower_may_begin_after_a_revision(bucket: Bucket) -> None:
 async def test_a_follower_in_touch_says_so(bucket: Bucket) -> None:
     async with _followed(bucket) as (_, follower):
         seen = asyncio.get_running_loop().time()
-        await eventually(lambda: asyncio.get_running_loop().time() - follower.out_of_touch_seconds > seen + 0.1)
+        await eventually(lambda: asyncio.get_running_loop().time() - follower.staleness_seconds > seen + 0.1)
 
 
 async def test_two_buckets_do_not_hear_each_other(

@@ -19,9 +19,9 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUn
 from postroad.kernel.ids import new_id
 
 # However few or many are waiting, the promises are the same.
-ALWAYS_ALONE = CommitPolicy(batch_from=10_000)
-ALWAYS_BATCHED = CommitPolicy(batch_from=1)
-SMALL_BATCHES = CommitPolicy(batch_from=2, batch_messages_max=7, batch_bytes_max=5_000)
+ALWAYS_ALONE = CommitPolicy(batch_min_pending=10_000)
+ALWAYS_BATCHED = CommitPolicy(batch_min_pending=1)
+SMALL_BATCHES = CommitPolicy(batch_min_pending=2, batch_messages_max=7, batch_bytes_max=5_000)
 policies = pytest.mark.parametrize(
     "policy", [CommitPolicy(), ALWAYS_ALONE, ALWAYS_BATCHED, SMALL_BATCHES], ids=["usual", "alone", "batched", "small batches"]
 )
@@ -382,7 +382,7 @@ async def test_the_largest_message_that_is_taken_is_not_too_large_for_the_engine
     empty = PendingMessage(f"{name}.a", b"", new_id(), headers)
     largest = PendingMessage(f"{name}.a", b"x" * (connection.max_payload - empty.size), new_id(), headers)
     assert largest.size == connection.max_payload
-    committer = committer_of(connection, name, CommitPolicy(try_seconds=0.5, deadline_seconds=2))
+    committer = committer_of(connection, name, CommitPolicy(attempt_seconds=0.5, deadline_seconds=2))
     outcomes = await _outcomes(committer, [largest, *[draft(f"{name}.a") for _ in range(20)]])
     assert {type(outcome) for outcome in outcomes} == {PublishAck}
     assert not hang_ups
@@ -513,7 +513,7 @@ async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
     """The connection stands, but nothing comes: the deadline holds, however long one try may take."""
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
-    committer = committer_of(connection, name, CommitPolicy(try_seconds=5, deadline_seconds=0.5))
+    committer = committer_of(connection, name, CommitPolicy(attempt_seconds=5, deadline_seconds=0.5))
     assert own_server.process is not None
     own_server.process.send_signal(signal.SIGSTOP)
     try:
@@ -531,7 +531,7 @@ async def test_a_try_that_nobody_answers_is_made_again_before_the_deadline(
 ) -> None:
     """The connection stands, but the first answers do not come: each is asked for again, and is there once."""
     await make_stream(connection, name)
-    policy = CommitPolicy(batch_from=10_000, try_seconds=0.3, deadline_seconds=20)
+    policy = CommitPolicy(batch_min_pending=10_000, attempt_seconds=0.3, deadline_seconds=20)
     committer = committer_of(await open_connection(cable.url), name, policy)
     cable.is_deaf = True
     drafts = [draft(f"{name}.a", b"%d" % number) for number in range(waiting)]
@@ -542,7 +542,7 @@ async def test_a_try_that_nobody_answers_is_made_again_before_the_deadline(
     stored = await appending
     assert not any(one.is_duplicate for one in stored)
     await _assert_stored_once(connection, name, drafts, stored)
-    assert (committer._alone, committer._alone_in_flight) == ({}, 0)
+    assert (committer._singles, committer._singles_in_flight) == ({}, 0)
 
 
 async def _has(connection: Connection, stream: str, count: int) -> bool:
@@ -554,13 +554,13 @@ async def test_who_waits_for_a_stream_that_is_gone_is_told_so(
 ) -> None:
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
-    committer = committer_of(connection, name, CommitPolicy(try_seconds=0.3, deadline_seconds=20))
+    committer = committer_of(connection, name, CommitPolicy(attempt_seconds=0.3, deadline_seconds=20))
     assert own_server.process is not None
     own_server.process.send_signal(signal.SIGSTOP)
     try:
         appending = asyncio.ensure_future(committer.append(draft(f"{name}.a")))
-        await eventually(lambda: committer._alone)
-        committer.end(EngineRefused("it was deleted"))
+        await eventually(lambda: committer._singles)
+        committer.close(EngineRefused("it was deleted"))
         with pytest.raises(EngineRefused, match="it was deleted"):
             async with asyncio.timeout(5):
                 await appending

@@ -259,7 +259,7 @@ async def test_a_connection_that_the_server_ended_for_good_is_reported(
 ) -> None:
     """nats-py closes and does not come back after most errors that a server sends; a worker must then start anew."""
     connection = await open_connection(own_server.url)
-    watching = asyncio.create_task(connection.fail_when_ended())
+    watching = asyncio.create_task(connection.raise_when_closed())
 
     await connection._nc.close()
 

@@ -33,7 +33,7 @@ class _Queue:
         """Pull, and lease what came."""
         async with asyncio.timeout(wait_seconds + 10):
             found = await self.work.pull(want, wait_seconds)
-        await self.work.settle([(one.delivery, nak(lease_ms)) for one in found])
+        await self.work.acknowledge([(one.ref, nak(lease_ms)) for one in found])
         return found
 
     async def take(self, count: int, lease_ms: int = LONG_MS) -> list[Delivery]:
@@ -46,7 +46,7 @@ class _Queue:
         return found
 
     async def ack(self, *found: Delivery) -> None:
-        await self.work.settle([(one.delivery, ACK) for one in found])
+        await self.work.acknowledge([(one.ref, ACK) for one in found])
 
     async def left(self) -> list[bytes]:
         return [entry.payload for entry in await entries_of(self.connection, self.name)]
@@ -83,9 +83,9 @@ async def test_a_delivery_says_which_message_it_is_and_how_often_it_came(queue: 
     await queue.publish(b"1")
     await queue.publish(b"2")
     found = await queue.take(2)
-    assert [one.delivery.stream_sequence for one in found] == [1, 2]
-    assert [one.delivery.attempt for one in found] == [1, 1]
-    assert all(before <= one.delivery.stored_at_ns <= time.time_ns() for one in found)
+    assert [one.ref.stream_sequence for one in found] == [1, 2]
+    assert [one.ref.attempt for one in found] == [1, 1]
+    assert all(before <= one.ref.stored_at_ns <= time.time_ns() for one in found)
 
 
 async def test_an_empty_queue_answers_empty_at_once_or_when_the_wait_is_over(queue: _Queue) -> None:
@@ -120,7 +120,7 @@ async def test_a_message_published_after_an_empty_pull_comes_as_its_first_attemp
     assert await queue.pull(10, 0.1) == []
     await queue.publish(b"1")
     [found] = await queue.pull(10, 5)
-    assert found.delivery.attempt == 1
+    assert found.ref.attempt == 1
 
 
 async def test_who_comes_while_others_wait_does_not_use_up_attempts(
@@ -135,7 +135,7 @@ async def test_who_comes_while_others_wait_does_not_use_up_attempts(
         await asyncio.wait({publishing}, timeout=round_number * 0.00005)  # the second comes a little later each time
         found = [*await queue.pull(1, 5), *await first, *await queue.take(1)]
         await publishing
-        assert [one.delivery.attempt for one in found] == [1, 1, 1]
+        assert [one.ref.attempt for one in found] == [1, 1, 1]
         await queue.ack(*found)
 
 
@@ -144,13 +144,13 @@ async def test_one_empty_pull_after_another_does_not_use_up_attempts(queue: _Que
         assert await queue.pull(10, 0.02) == []
     await queue.publish(b"1")
     [found] = await queue.pull(10, 5)
-    assert found.delivery.attempt == 1
+    assert found.ref.attempt == 1
 
 
 async def test_a_pull_of_more_than_one_request_takes_gets_a_full_answer(queue: _Queue) -> None:
     await queue.publish(*[b"%d" % number for number in range(1500)])
     found = await queue.take(1500)
-    assert sorted(one.delivery.stream_sequence for one in found) == list(range(1, 1501))
+    assert sorted(one.ref.stream_sequence for one in found) == list(range(1, 1501))
 
 
 async def test_many_at_once_share_what_there_is(queue: _Queue) -> None:
@@ -170,7 +170,7 @@ async def test_two_processes_share_what_there_is(queue: _Queue, engine_url: str,
         while sum(got.values()) < 500:
             found = await by.pull(7, 0.2)
             got.update(_payloads(found))
-            attempts.update(one.delivery.attempt for one in found)
+            attempts.update(one.ref.attempt for one in found)
             await by.ack(*found)
 
     consumers = [asyncio.create_task(consume(by)) for by in (queue, other) for _ in range(5)]
@@ -202,8 +202,8 @@ async def test_a_lease_keeps_a_message_away_and_then_it_comes_again(queue: _Queu
     assert await queue.pull() == []
     [second] = await queue.pull(wait_seconds=5)
     assert 0.35 <= time.monotonic() - leased_at < 2
-    assert (first.delivery.attempt, second.delivery.attempt) == (1, 2)
-    assert first.delivery.stream_sequence == second.delivery.stream_sequence
+    assert (first.ref.attempt, second.ref.attempt) == (1, 2)
+    assert first.ref.stream_sequence == second.ref.stream_sequence
 
 
 async def test_an_acknowledged_message_is_gone(queue: _Queue) -> None:
@@ -228,7 +228,7 @@ async def test_a_lease_can_be_extended(queue: _Queue) -> None:
     await queue.publish(b"1")
     await queue.publish(b"witness")
     extended, witness = await queue.take(2, lease_ms=300)
-    await queue.work.settle([(extended.delivery, nak(LONG_MS))])
+    await queue.work.acknowledge([(extended.ref, nak(LONG_MS))])
     [back] = await queue.pull(wait_seconds=5)
     assert back.payload == witness.payload == b"witness"
     assert await queue.pull() == []
@@ -237,16 +237,16 @@ async def test_a_lease_can_be_extended(queue: _Queue) -> None:
 async def test_a_lease_can_be_cut_short(queue: _Queue) -> None:
     await queue.publish(b"1")
     [found] = await queue.take(1)
-    await queue.work.settle([(found.delivery, nak(0))])
+    await queue.work.acknowledge([(found.ref, nak(0))])
     [again] = await queue.pull(wait_seconds=5)
-    assert again.delivery.attempt == 2
+    assert again.ref.attempt == 2
 
 
 async def test_a_lease_sent_without_waiting_for_an_answer_holds(queue: _Queue) -> None:
     await queue.publish(b"1")
     found = await queue.work.pull(1, 5)
-    await queue.work.settle_without_answer([(one.delivery, nak(LONG_MS)) for one in found])
-    await queue.work.settle_without_answer([])
+    await queue.work.send_acknowledgements([(one.ref, nak(LONG_MS)) for one in found])
+    await queue.work.send_acknowledgements([])
     state = await consumer_state(queue.connection, queue.name, "work")
     assert state is not None and state.num_ack_pending == 1
     assert await queue.pull(wait_seconds=0.1) == []
@@ -260,9 +260,9 @@ async def test_a_message_can_be_settled_by_another_process(
     one, two = await queue.take(2)
     await other.ack(one)
     assert await queue.left() == [two.payload]
-    await other.work.settle([(two.delivery, nak(0))])
+    await other.work.acknowledge([(two.ref, nak(0))])
     [again] = await other.pull(wait_seconds=5)
-    assert (again.payload, again.delivery.attempt) == (two.payload, 2)
+    assert (again.payload, again.ref.attempt) == (two.payload, 2)
 
 
 async def test_many_are_settled_at_once(queue: _Queue) -> None:
@@ -297,7 +297,7 @@ async def test_what_came_for_a_puller_who_left_comes_back_for_the_next(queue: _Q
         waiting.cancel()
         outcomes = await asyncio.gather(waiting, publishing, return_exceptions=True)
         if isinstance(outcomes[0], list):  # it was answered before it could leave
-            await queue.work.settle([(one.delivery, nak(0)) for one in outcomes[0]])
+            await queue.work.acknowledge([(one.ref, nak(0)) for one in outcomes[0]])
         got: list[bytes] = []
         while len(got) < 3:
             found = await queue.pull(5, 5)
@@ -358,8 +358,8 @@ async def test_an_empty_pull_leaves_nothing_open(queue: _Queue) -> None:
     inboxes = set()
     for wait_seconds in (0.05, 0.1, 0.15):
         assert await queue.pull(10, wait_seconds) == []
-        assert not queue.work._is_wake_open
-        inboxes.add(queue.work._inbox_name)
+        assert not queue.work._has_waiting_pull
+        inboxes.add(queue.work._inbox_subject)
     assert len(inboxes) == 1
 
 
@@ -438,7 +438,7 @@ async def test_leases_and_attempts_outlast_a_restart_of_the_server(
     await queue.ack(acked)
     [back] = await queue.pull(wait_seconds=5)
     assert time.monotonic() - leased_at >= 1.4, "the engine keeps the time of a delivery in whole seconds"
-    assert (back.payload, back.delivery.attempt) == (held.payload, 2)
+    assert (back.payload, back.ref.attempt) == (held.payload, 2)
     assert await queue.left() == [held.payload]
 
 
@@ -456,7 +456,7 @@ async def test_while_the_server_is_away_a_pull_and_a_settle_are_unavailable(
     with pytest.raises(EngineUnavailable):
         await queue.work.pull(1, 0)
     with pytest.raises(EngineUnavailable):
-        await queue.work.settle([(found.delivery, ACK)], deadline_seconds=0.3)
+        await queue.work.acknowledge([(found.ref, ACK)], deadline_seconds=0.3)
     assert time.monotonic() - started < 4
     own_server.start()
     await asyncio.wait_for(connection.wait_up(), 5)
@@ -499,7 +499,7 @@ async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_
                 for one in await queue.pull(5, 0.2, lease_ms=500):
                     handed_out.add(one.payload)
                     # The engine confirms no delivery that it forgot when it was killed: it may or may not be settled.
-                    await queue.work.settle([(one.delivery, ACK)], deadline_seconds=0.5)
+                    await queue.work.acknowledge([(one.ref, ACK)], deadline_seconds=0.5)
             except EngineUnavailable:
                 pass
 
@@ -531,7 +531,7 @@ async def test_what_was_acknowledged_stays_gone_though_the_server_is_killed_that
     async def acknowledge() -> None:
         while found:
             one = found.pop()
-            await queue.work.settle([(one.delivery, ACK)], deadline_seconds=0.2)
+            await queue.work.acknowledge([(one.ref, ACK)], deadline_seconds=0.2)
             acknowledged.add(one.payload)
 
     working = [asyncio.create_task(acknowledge()) for _ in range(8)]
@@ -561,7 +561,7 @@ async def test_an_ack_of_a_delivery_that_the_engine_forgot_removes_the_message(q
     [done] = await queue.take(1)
     stored = await stream_reader.at(queue.connection, queue.name, 2)
     assert stored is not None
-    numbers = replace(done.delivery, stream_sequence=2, consumer_sequence=99, stored_at_ns=stored.at_ms * 1_000_000)
+    numbers = replace(done.ref, stream_sequence=2, consumer_sequence=99, stored_at_ns=stored.at_ms * 1_000_000)
 
     await queue.ack(Delivery(numbers, b""))
     await queue.ack(Delivery(numbers, b""))

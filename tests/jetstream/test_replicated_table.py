@@ -56,10 +56,10 @@ async def tables(
     one = ReplicatedTable(await _bucket(connection, name), Person)
     other = ReplicatedTable(await _bucket(await open_connection(engine_url), name), Person)
     for table in (one, other):
-        assert table.out_of_touch_seconds == float("inf")
+        assert table.staleness_seconds == float("inf")
         run(table)
         await asyncio.wait_for(table.wait_loaded(), 5)
-        assert table.out_of_touch_seconds < 5
+        assert table.staleness_seconds < 5
     return one, other
 
 
@@ -179,10 +179,10 @@ async def test_a_table_goes_on_after_a_restart_of_the_server(
     await writer.create("before", Person("Before"))
     await eventually(lambda: reader.get("before"))
     own_server.kill()
-    await eventually(lambda: reader.out_of_touch_seconds > 0.6)
+    await eventually(lambda: reader.staleness_seconds > 0.6)
     own_server.start()
     await asyncio.wait_for(reading.wait_up(), 5)
-    await eventually(lambda: reader.out_of_touch_seconds < 0.5)
+    await eventually(lambda: reader.staleness_seconds < 0.5)
     await restart(own_server, writing, reading)
     await writer.create("after", Person("After"))
     await eventually(lambda: reader.get("after"))

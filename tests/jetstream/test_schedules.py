@@ -54,13 +54,13 @@ async def test_a_delayed_message_arrives_once_on_time_with_its_own_headers(
     assert await queue.pull(1, 0) == []
     [found] = await _arrives(queue)
     assert 0 <= now_ms() - due_ms < 500
-    assert (found.payload, found.delivery.attempt) == (b"delayed", 1)
-    assert found.delivery.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its arrival"
+    assert (found.payload, found.ref.attempt) == (b"delayed", 1)
+    assert found.ref.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its arrival"
     ready = await stream_reader.last(connection, name, f"{name}.ready")
     assert ready is not None
     assert ready.headers == {"X-Own": "kept", "Nats-Scheduler": f"{name}.later.1", "Nats-Schedule-Next": "purge", **delivered}
     assert await stream_reader.last(connection, name, f"{name}.later.1") is None
-    await queue.settle([(found.delivery, ACK)])
+    await queue.acknowledge([(found.ref, ACK)])
     assert await _arrives(queue, 0.2) == []
 
 
@@ -74,7 +74,7 @@ async def test_a_delayed_message_that_is_sent_again_is_a_duplicate_before_and_af
     assert await committer.append(later) == PublishAck(1, is_duplicate=True)
     [found] = await _arrives(queue)
     assert await committer.append(later) == PublishAck(1, is_duplicate=True)
-    await queue.settle([(found.delivery, ACK)])
+    await queue.acknowledge([(found.ref, ACK)])
     assert await _arrives(queue, 0.2) == []
 
 

@@ -43,9 +43,9 @@ class _HardOfHearing(Tail):
 
     missed: frozenset[int] | None = frozenset()
 
-    async def _heard(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         if self.missed is not None and int((message.headers or {})["Nats-Sequence"]) not in self.missed:
-            await super()._heard(message)
+            await super()._on_message(message)
 
 
 @asynccontextmanager
@@ -72,9 +72,9 @@ async def test_a_stream_is_followed_from_a_position(
     await _store(committers, name, "abab")
     reader = _Reader()
     tail = Tail(connection, Source(name, f"{name}.>"), after, reader.take)
-    assert tail.seen_at is None
+    assert tail.synced_at is None
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await _store(committers, name, "ab")
         await reader.has(*expected)
     assert tail.position == 6
@@ -95,9 +95,9 @@ async def test_one_subject_is_followed_among_others(connection: Connection, comm
 async def test_a_live_entry_is_the_stored_one(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     live, stored = _Reader(), _Reader()
-    tail = Tail(connection, Source(name, f"{name}.>"), 0, live.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, live.take, poll_seconds=60)
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await _store(committers, name, "ab")
         await live.has(1, 2)
     async with _running(Tail(connection, Source(name, f"{name}.>"), 0, stored.take).run):
@@ -109,9 +109,9 @@ async def test_a_message_is_delivered_as_soon_as_it_is_stored(connection: Connec
     """By its republication, and not by the next look at the log."""
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await _store(committers, name, "a")
         await reader.has(1, seconds=1)
 
@@ -120,7 +120,7 @@ async def test_writes_while_the_tail_starts_are_neither_lost_nor_doubled(connect
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
     reader = _Reader()
-    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60).run):
         await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(1000)])
         await reader.has(*range(1, 1001))
 
@@ -144,7 +144,7 @@ async def test_what_was_heard_while_it_was_also_read_is_delivered_once(connectio
     committer = committer_of(connection, name)
     await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(600)])  # more than one page
     reader = _Patient()
-    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60).run):
+    async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60).run):
         await asyncio.wait_for(reader.is_waiting.wait(), 5)
         for _ in range(10):
             await committer.append(draft(f"{name}.a"))
@@ -158,9 +158,9 @@ async def test_more_than_the_tail_can_hold_is_read_from_the_log_afterwards(conne
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
     reader = _Patient()
-    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(5000)])
         await asyncio.wait_for(reader.is_waiting.wait(), 5)
         reader.may_go_on.set()
@@ -173,10 +173,10 @@ async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_sho
 ) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.{subject}"), 0, reader.take, look_every=60)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.{subject}"), 0, reader.take, poll_seconds=60)
     tail.missed = frozenset({1, 3, 4, 5, 8})
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await _store(committers, name, "aaaaaaaaa")
         await reader.has(*range(1, 10))
 
@@ -197,13 +197,13 @@ async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
         return stream_reader.Page((), position, 0)
 
     monkeypatch.setattr(stream_reader, "read", behind)
-    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
         await eventually(lambda: len(looks) > 2)
-        assert tail.seen_at is None and not tail.caught_up.is_set()
+        assert tail.synced_at is None and not tail.caught_up.is_set()
         may_see.set()
         await reader.has(1, 2)
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
 
 
 async def test_the_last_message_that_was_not_heard_is_found_by_looking(
@@ -211,18 +211,18 @@ async def test_the_last_message_that_was_not_heard_is_found_by_looking(
 ) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=0.1)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=0.1)
     tail.missed = None
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
-        seen = tail.seen_at
+        await eventually(lambda: tail.synced_at is not None)
+        seen = tail.synced_at
         await _store(committers, name, "aa")
         await reader.has(1, 2)
-        await eventually(lambda: tail.seen_at is not None and seen is not None and tail.seen_at > seen)
+        await eventually(lambda: tail.synced_at is not None and seen is not None and tail.synced_at > seen)
 
 
 def _has_looked_since(tail: Tail, seen: float | None) -> bool:
-    return tail.seen_at != seen
+    return tail.synced_at != seen
 
 
 async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
@@ -231,16 +231,16 @@ async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
     """By the clock and not by silence: else whoever follows a busy stream would seem to be out of touch."""
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=0.2)
+    tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=0.2)
 
     async def write_on() -> None:
         while True:
             await _store(committers, name, "a")
 
     async with _running(tail.run), _running(write_on):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         for _ in range(3):
-            before, seen = len(reader.entries), tail.seen_at
+            before, seen = len(reader.entries), tail.synced_at
             await eventually(partial(_has_looked_since, tail, seen), 2)
             assert len(reader.entries) > before, "messages keep arriving"
 
@@ -248,10 +248,10 @@ async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
 async def test_removed_messages_are_no_gap_to_wait_for(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     tail.missed = frozenset({2, 3})
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         await _store(committers, name, "abb")
         await purge_stream(connection, name, f"{name}.b")
         await _store(committers, name, "a")
@@ -266,7 +266,7 @@ async def test_a_tail_outlasts_restarts_of_the_server(
     await make_live_stream(writing, name)
     committer = committer_of(writing, name)
     reader = _Reader()
-    tail = Tail(reading, Source(name, f"{name}.{subject}"), 0, reader.take, look_every=60)
+    tail = Tail(reading, Source(name, f"{name}.{subject}"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
         for round_number in range(3):
             for _ in range(10):
@@ -282,9 +282,9 @@ async def test_what_was_stored_while_the_line_was_cut_is_delivered_when_it_is_ba
     await make_live_stream(connection, name)
     far = await open_connection(cable.url)
     reader = _Reader()
-    tail = Tail(far, Source(name, f"{name}.>"), 0, reader.take, look_every=60)
+    tail = Tail(far, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
-        await eventually(lambda: tail.seen_at is not None)
+        await eventually(lambda: tail.synced_at is not None)
         cable.is_deaf = True
         await _store(committers, name, "aaa")
         await asyncio.wait_for(cable.swallowed.wait(), 5)

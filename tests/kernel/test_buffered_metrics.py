@@ -1,14 +1,17 @@
-"""Numbers that processes share: counted in memory, and in the file a moment later."""
+"""Metrics that processes share: counted in memory, written to the file later."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 COUNTING = """
-import sys, threading
+import sys, threading, time
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from postroad.kernel import buffered_metrics
+
+assert threading.active_count() == 1, "importing starts no thread"
+buffered_metrics.start_flusher()
 
 def in_the_files():
     registry = CollectorRegistry()
@@ -38,8 +41,13 @@ assert found["open_now"] == 1, found
 assert (found['took_seconds_bucket{le="1.0"}'], found['took_seconds_bucket{le="2.0"}'], found["took_seconds_sum"]) == (0, 4, 6)
 open_now.set(7)
 assert in_the_files()["open_now"] == 7
+deadline = time.monotonic() + 10
 done.labels("a").inc(5)
 assert done.labels("a")._value.get() == 80_005
+while in_the_files()['done_total{who="a"}'] != 80_005:
+    assert time.monotonic() < deadline, "the thread has not flushed"
+    time.sleep(0.01)
+done.labels("a").inc()
 """
 
 READING = """
@@ -48,7 +56,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 registry = CollectorRegistry()
 MultiProcessCollector(registry, sys.argv[1])
-assert 'done_total{who="a"} 80005.0' in generate_latest(registry).decode()
+assert 'done_total{who="a"} 80006.0' in generate_latest(registry).decode()
 """
 
 
@@ -58,6 +66,6 @@ def run(program: str, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_nothing_that_threads_count_is_lost_and_all_is_in_the_files_at_the_end(tmp_path: Path) -> None:
+def test_additions_of_all_threads_reach_the_files_while_running_and_at_exit(tmp_path: Path) -> None:
     run(COUNTING, tmp_path)
     run(READING, tmp_path)

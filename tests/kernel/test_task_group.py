@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad.kernel.task_group import TaskCrew, run_together
+from postroad.kernel.task_group import StoppableTaskGroup, run_all
 
 
 class Broken(Exception):
@@ -25,7 +25,7 @@ async def test_the_first_failure_ends_the_others_and_is_raised() -> None:
         finally:
             ended.set()
 
-    running = asyncio.create_task(run_together(breaks(at), goes_on()))
+    running = asyncio.create_task(run_all(breaks(at), goes_on()))
     await asyncio.sleep(0)
     at.set()
     with pytest.raises(Broken):
@@ -36,7 +36,7 @@ async def test_the_first_failure_ends_the_others_and_is_raised() -> None:
 async def test_a_cancellation_is_not_lost_when_a_task_fails_at_the_same_moment() -> None:
     for steps in range(4):
         at = asyncio.Event()
-        running = asyncio.create_task(run_together(breaks(at)))
+        running = asyncio.create_task(run_all(breaks(at)))
         await asyncio.sleep(0.001)
         at.set()
         for _ in range(steps):
@@ -53,7 +53,7 @@ async def test_a_task_that_swallows_a_cancellation_is_asked_again() -> None:
         except asyncio.CancelledError:
             await asyncio.Event().wait()
 
-    running = asyncio.create_task(run_together(swallows()))
+    running = asyncio.create_task(run_all(swallows()))
     await asyncio.sleep(0.001)
     running.cancel()
     await asyncio.wait({running}, timeout=3)
@@ -61,7 +61,7 @@ async def test_a_task_that_swallows_a_cancellation_is_asked_again() -> None:
 
 
 async def test_what_joins_later_counts_too() -> None:
-    crew, at = TaskCrew(), asyncio.Event()
+    crew, at = StoppableTaskGroup(), asyncio.Event()
     crew.start(asyncio.sleep(0))
     running = asyncio.create_task(crew.run())
     await asyncio.sleep(0.001)

@@ -107,7 +107,7 @@ async def test_what_is_posted_arrives_and_the_answer_comes_back(outbound: Outbou
         answer = await outbound.post(
             server.url, b'{"a":1}', {"Content-Type": "application/json", "X-Mine": "1"}, seconds=5, allow_loopback=True
         )
-        assert (answer.status, answer.body, answer.is_cut, answer.is_success) == (200, b"hi", False, True)
+        assert (answer.status, answer.body, answer.is_truncated, answer.is_success) == (200, b"hi", False, True)
         assert answer.headers["x-more"] == "yes"
         head = server.heard[0].lower()
         assert head.startswith(b"post /hook http/1.1\r\n")
@@ -204,14 +204,14 @@ async def test_a_huge_body_is_cut(outbound: Outbound) -> None:
 
     async with listening(talk) as server:
         answer = await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
-        assert (len(answer.body), answer.is_cut) == (BODY_BYTES_MAX, True)
+        assert (len(answer.body), answer.is_truncated) == (BODY_BYTES_MAX, True)
 
 
 async def test_a_body_that_just_fits_is_whole(outbound: Outbound) -> None:
     body = b"y" * BODY_BYTES_MAX
     async with listening(saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)) as server:
         answer = await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
-        assert (answer.body, answer.is_cut) == (body, False)
+        assert (answer.body, answer.is_truncated) == (body, False)
 
 
 async def test_a_compressed_body_is_left_as_it_is(outbound: Outbound) -> None:

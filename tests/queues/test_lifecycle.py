@@ -267,7 +267,7 @@ async def test_who_publishes_as_the_queue_is_deleted_is_told_soon(
         assert {result["problem"]["code"] for result in answer.ok()["results"]} == {"queue-not-found"}
     else:
         answer.problem(404, "queue-not-found")
-    assert gateway.node.platform.committers._backlog.bytes == 0
+    assert gateway.node.platform.committers._buffer_limit.bytes == 0
 
 
 async def test_of_many_who_delete_a_queue_at_once_none_fails_badly(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.jetstream.pull_consumer import PullConsumer
-from postroad.jetstream.stream_reader import _millis
+from postroad.jetstream.stream_reader import _parse_ms
 from postroad.kernel.names import queue_stream
 from postroad.queues.consuming import Consumer
 from postroad.queues.dead_letters import DeadLetters
@@ -156,7 +156,7 @@ async def test_two_who_give_up_the_same_delivery_at_once_tell_of_one_death(
     [letter] = await dead(tenant, queue)
     assert len(told) == 2
     assert {(event["event_id"], event["timestamp"]) for event in told} == {
-        (f"{message['messageId']}/{_millis(letter['deadAt'])}", letter["deadAt"])
+        (f"{message['messageId']}/{_parse_ms(letter['deadAt'])}", letter["deadAt"])
     }
 
 
@@ -252,11 +252,11 @@ async def test_a_pull_that_was_hung_up_costs_the_next_message_no_attempt(tenant:
     queue = await tenant.queue(maxAttempts=1)
     for number in range(3):
         waiting = asyncio.create_task(tenant.pull(queue, waitMs=20_000))
-        await eventually(lambda: work_of(tenant)._is_wake_open)
+        await eventually(lambda: work_of(tenant)._has_waiting_pull)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await eventually(lambda: not work_of(tenant)._pullers)
-        await eventually(lambda: not work_of(tenant)._is_wake_open, 1)  # by itself it would end after five seconds
+        await eventually(lambda: not work_of(tenant)._callers)
+        await eventually(lambda: not work_of(tenant)._has_waiting_pull, 1)  # by itself it would end after five seconds
         await tenant.publish(queue, number)
         [message] = await tenant.pull(queue, waitMs=5000)
         assert (message["payload"], message["attempt"]) == (number, 1)

@@ -107,7 +107,7 @@ def test_a_second_start_on_the_same_data_is_refused_until_the_first_is_over(tmp_
 def test_another_process_is_refused_the_data_too(own_server: Server) -> None:
     script = (
         "import sys; from pathlib import Path; from postroad.runtime.embedded_server import *\n"
-        "try: ChildServer(ChildSettings(Path(sys.argv[1]))).prepare()\n"
+        "try: EmbeddedServer(EmbeddedServerSettings(Path(sys.argv[1]))).prepare()\n"
         "except DataDirectoryInUse as refusal: print(refusal.code)"
     )
     answer = subprocess.run(

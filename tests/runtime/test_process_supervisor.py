@@ -68,7 +68,7 @@ async def test_a_killed_process_is_started_again(keep: Keep) -> None:
 
 
 async def test_a_process_that_ends_at_once_is_started_again_and_again_but_not_in_a_rush(keep: Keep) -> None:
-    kept = SupervisedProcess(Command("false", ("false",)), back_off_max=0.2)
+    kept = SupervisedProcess(Command("false", ("false",)), backoff_max_seconds=0.2)
     started = asyncio.get_running_loop().time()
     keep(kept)
     await eventually(lambda: kept.starts >= 4)
@@ -102,7 +102,7 @@ async def test_a_process_that_will_not_stop_is_killed_when_its_time_is_up(keep: 
 
 
 async def test_stopping_between_two_starts_leaves_nothing_running(keep: Keep) -> None:
-    kept = SupervisedProcess(Command("false", ("false",)), back_off_max=60)
+    kept = SupervisedProcess(Command("false", ("false",)), backoff_max_seconds=60)
     task = keep(kept)
     await eventually(lambda: kept.starts == 1 and kept.pid is None)
     await _stop(task)
@@ -150,9 +150,9 @@ def _started(script: str) -> tuple["subprocess.Popen[bytes]", int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux only")
 async def test_a_process_ends_when_its_keeper_is_killed() -> None:
     script = (
-        "import asyncio; from postroad.runtime.process_supervisor import Command, Kept\n"
+        "import asyncio; from postroad.runtime.process_supervisor import Command, SupervisedProcess\n"
         "async def main():\n"
-        "    kept = Kept(Command('sleeper', ('sleep', '60')))\n"
+        "    kept = SupervisedProcess(Command('sleeper', ('sleep', '60')))\n"
         "    running = asyncio.create_task(kept.run())\n"
         "    while kept.pid is None: await asyncio.sleep(0.01)\n"
         "    print(kept.pid, flush=True)\n"

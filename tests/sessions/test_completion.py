@@ -11,11 +11,12 @@ import pytest
 from postroad.jetstream import durable_worker
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state, delete_stream, ensure_stream, stream_info
+from postroad.kernel.circuit_breaker import BreakerState
 from postroad.kernel.errors import EngineUnavailable
 from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.fanout_queue import queue_stream
 from postroad.sessions.reconciler import SessionReconciler
-from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, BreakerState, FanoutLimits, Mode, Step
+from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, FanoutLimits, Mode, Step
 from postroad.streams.store import Name
 from tests.gateway import ShiftedClock
 from tests.sessions.processes import QUEUE, OpenProcess, Process, numbered

@@ -255,7 +255,7 @@ async def test_a_gateway_that_comes_too_late_repeats_nothing_when_the_engine_has
 async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
     cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = await new_process(cable.url, policy=CommitPolicy(try_seconds=1, deadline_seconds=8))
+    far = await new_process(cable.url, policy=CommitPolicy(attempt_seconds=1, deadline_seconds=8))
     await one.create("chat")
     for session in "abcd":
         await one.subscribe(session, "chat")

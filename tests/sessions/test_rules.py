@@ -14,8 +14,6 @@ from postroad.kernel.errors import InvalidParameter
 from postroad.sessions import rules
 from postroad.sessions.records import Change, FanoutState, Member, Op, SessionRecord, decode_change, decode_state, encode
 from postroad.sessions.rules import (
-    Breaker,
-    BreakerState,
     FanoutLimits,
     Mode,
     SourceMessage,
@@ -225,85 +223,6 @@ def test_with_an_open_circuit_what_would_be_inline_is_not(count: int) -> None:
 
 def test_modes_are_called_what_the_seed_calls_them() -> None:
     assert [mode.value for mode in Mode] == ["inline", "queued", "circuit-open", "skipped"]
-
-
-# The breaker: the seed's list of transitions
-
-MINUTE = 60_000
-
-
-def opened(at_ms: int = 0) -> Breaker:
-    breaker = Breaker()
-    for _ in range(5):
-        breaker.note(0, 3, at_ms)
-    return breaker
-
-
-def test_a_breaker_begins_closed() -> None:
-    assert Breaker().state(0) is BreakerState.CLOSED
-    assert Breaker().admits(0)
-    assert not Breaker().has_failures
-
-
-def test_it_opens_after_five_failures_in_a_row() -> None:
-    breaker = Breaker()
-    for _ in range(4):
-        breaker.note(0, 1, 0)
-        assert breaker.state(0) is BreakerState.CLOSED
-        assert breaker.has_failures
-    breaker.note(2, 1, 0)  # one that failed for some has failed
-    assert breaker.state(0) is BreakerState.OPEN
-    assert not breaker.admits(0)
-
-
-def test_one_without_failures_begins_the_count_anew() -> None:
-    breaker = Breaker()
-    for successes, failures in [(0, 1)] * 4 + [(1, 0)] + [(0, 1)] * 4:
-        breaker.note(successes, failures, 0)
-    assert breaker.state(0) is BreakerState.CLOSED
-
-
-def test_it_is_half_open_a_minute_after_the_last_failure() -> None:
-    breaker = opened(at_ms=1000)
-    assert breaker.state(1000 + MINUTE - 1) is BreakerState.OPEN
-    assert breaker.state(1000 + MINUTE) is BreakerState.HALF_OPEN
-
-
-def test_half_open_it_admits_one_alone() -> None:
-    breaker = opened()
-    assert breaker.admits(MINUTE)
-    assert not breaker.admits(MINUTE)
-    assert not breaker.admits(2 * MINUTE - 1)
-    assert breaker.admits(2 * MINUTE), "the first was never heard of again"
-
-
-def test_any_success_closes_it_when_half_open() -> None:
-    breaker = opened()
-    assert breaker.admits(MINUTE)
-    breaker.note(1, 2, MINUTE + 5)
-    assert breaker.state(MINUTE + 5) is BreakerState.CLOSED
-    assert not breaker.has_failures
-
-
-def test_only_failures_open_it_again_when_half_open() -> None:
-    breaker = opened()
-    assert breaker.admits(MINUTE)
-    breaker.note(0, 3, MINUTE + 5)
-    assert breaker.state(MINUTE + 5 + MINUTE - 1) is BreakerState.OPEN
-    assert breaker.state(MINUTE + 5 + MINUTE) is BreakerState.HALF_OPEN
-
-
-@pytest.mark.parametrize("now_ms", [0, MINUTE])
-def test_one_without_failures_closes_it_from_any_state(now_ms: int) -> None:
-    breaker = opened()
-    breaker.note(0, 0, now_ms)
-    assert breaker.state(now_ms) is BreakerState.CLOSED
-
-
-def test_one_that_was_under_way_when_it_opened_does_not_close_it_by_half() -> None:
-    breaker = opened()
-    breaker.note(2, 1, 10)
-    assert breaker.state(10) is BreakerState.OPEN
 
 
 # Names

@@ -173,7 +173,7 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
     cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
-    far = await new_process(cable.url, policy=CommitPolicy(try_seconds=0.2, deadline_seconds=0.2))
+    far = await new_process(cable.url, policy=CommitPolicy(attempt_seconds=0.2, deadline_seconds=0.2))
     await far.subscribe("first", "chat")
     send = Committer.append_together
 

@@ -70,7 +70,7 @@ class IdentityCache:
         now = time.monotonic()
         if now < self._in_touch_until:
             return
-        age = max(self.keys.out_of_touch_seconds, self.tenants.out_of_touch_seconds)
+        age = max(self.keys.staleness_seconds, self.tenants.staleness_seconds)
         if age > self._trust_seconds_max:
             raise RegistryStale(f"the registry was last followed {age:.0f} s ago", retry_after=5)
         self._in_touch_until = now + _TOUCH_SECONDS

@@ -74,7 +74,7 @@ class JwtSecrets:
             id=secret_id,
             tenant=context.tenant,
             name=wanted.name,
-            locked=self._vault.lock(_owner(context.tenant, secret_id), plain),
+            locked=self._vault.encrypt(_owner(context.tenant, secret_id), plain),
             created_at_ms=self._clock(),
             expires_at_ms=expires_at_ms,
         )
@@ -155,7 +155,7 @@ class JwtSecrets:
         plain = self._plain.get(record.id)
         if plain is None:
             try:
-                plain = self._plain[record.id] = self._vault.unlock(_owner(record.tenant, record.id), record.locked)
+                plain = self._plain[record.id] = self._vault.decrypt(_owner(record.tenant, record.id), record.locked)
             except DecryptionFailed:
                 log.error("jwt_secret_locked", tenant=record.tenant, secret_id=record.id)
         return plain
@@ -165,9 +165,9 @@ class JwtSecrets:
         count = 0
         for record in [one for some in list(self._by_tenant.values()) for one in list(some.values())]:
             plain = self._unlocked(record)
-            if plain is None or self._vault.is_newest(_owner(record.tenant, record.id), record.locked):
+            if plain is None or self._vault.uses_newest_key(_owner(record.tenant, record.id), record.locked):
                 continue
-            newer = msgspec.structs.replace(record, locked=self._vault.lock(_owner(record.tenant, record.id), plain))
+            newer = msgspec.structs.replace(record, locked=self._vault.encrypt(_owner(record.tenant, record.id), plain))
             key = f"{record.tenant}.{record.id}"
             await self._table.update(key, newer, self._table.revision(key))
             count += 1

@@ -68,12 +68,12 @@ class Tokens:
                 raise Forbidden(f"the key may not use the {kind} {name!r}")
         expires_at_ms = self._clock() + wanted.expires_in_seconds * 1000
         token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, new_id() if wanted.once else None)
-        return TOKEN_PREFIX + self._sealer.seal(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
+        return TOKEN_PREFIX + self._sealer.sign(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
 
     async def caller(self, text: str, resource: str, project: str | None = None) -> Caller | None:
         """The caller of a token, None if it is not good, or not good for this. `project`: the tenant that the path names."""
         try:
-            token = _decode(self._sealer.open(_OWNER, text.removeprefix(TOKEN_PREFIX)))
+            token = _decode(self._sealer.verify(_OWNER, text.removeprefix(TOKEN_PREFIX)))
         except (SignatureInvalid, msgspec.DecodeError):
             return None
         now = self._clock()

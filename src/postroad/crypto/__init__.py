@@ -1,1 +1,1 @@
-"""Signing and encryption of secrets."""
+"""Signing of tokens and encryption of secrets, with keys derived from the platform key."""

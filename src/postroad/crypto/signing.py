@@ -1,9 +1,9 @@
-"""Sealing: texts that we hand out and can trust when they come back. Authenticated, not secret.
+"""Signed tokens: given to clients and verified when they return. Authenticated, not secret.
 
-    sealed = base64url( key number (1 byte) | tag (16 bytes) | body )
+    token = base64url( key number (1 byte) | tag (16 bytes) | body )
 
-The tag is HMAC-SHA256, cut to 128 bits, over what kind of thing it is, whom it belongs to, and the body. Each kind has a key of
-its own, derived from the platform key. The first platform key seals; all of them open, so a rotation breaks nothing that is out.
+The tag is HMAC-SHA256 over the owner and the body, truncated to 128 bits. Each kind of token has its own key, derived from the
+platform key. The first platform key signs; all of them verify, so tokens stay valid during a key rotation.
 """
 
 import base64
@@ -15,24 +15,24 @@ _TAG_BYTES = 16
 
 
 class SignatureInvalid(Exception):
-    """Not sealed by us, not for this owner, or altered."""
+    """The token was not signed by this installation or not for this owner, or it was altered."""
 
 
 class Signer:
-    """Seals one kind of thing."""
+    """Signs and verifies one kind of token."""
 
     def __init__(self, platform_keys: tuple[str, ...], kind: str) -> None:
-        made = [hmac.digest(key.encode(), b"postroad seal 1 " + kind.encode(), hashlib.sha256) for key in platform_keys]
-        self._keys = [(_number(key), key) for key in made]
+        keys = [hmac.digest(key.encode(), b"postroad seal 1 " + kind.encode(), hashlib.sha256) for key in platform_keys]
+        self._keys = [(_number(key), key) for key in keys]
 
-    def seal(self, owner: bytes, body: bytes) -> str:
+    def sign(self, owner: bytes, body: bytes) -> str:
         number, newest = self._keys[0]
         return base64.urlsafe_b64encode(number + _tag(newest, owner, body) + body).rstrip(b"=").decode()
 
-    def open(self, owner: bytes, sealed: str) -> bytes:
-        """The body. Raises SealBroken."""
+    def verify(self, owner: bytes, token: str) -> bytes:
+        """The token's body. Raises SignatureInvalid."""
         try:
-            raw = base64.b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+            raw = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError) as exc:
             raise SignatureInvalid from exc
         tag, body = raw[1 : 1 + _TAG_BYTES], raw[1 + _TAG_BYTES :]
@@ -43,8 +43,10 @@ class Signer:
 
 
 def _number(key: bytes) -> bytes:
-    """Spares the opening of most seals that another key made; says nothing about the key. What is sealed begins with it, and must
-    not begin with `-` (62 in the first six bits): on a command line that would make an option of it."""
+    """A hint which key signed a token, which reveals nothing about the key.
+
+    A token begins with it and must not begin with `-` (62 in the first six bits): a command line would parse it as an option.
+    """
     number = hashlib.sha256(b"number" + key).digest()[0]
     return bytes([number & 0x7F if number >> 2 == 62 else number])
 

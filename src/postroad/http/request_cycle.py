@@ -1,7 +1,7 @@
-"""One request and its answer, between a connection of uvicorn's and the app.
+"""One request and its response, between a uvicorn connection and the app.
 
-It takes the place of uvicorn's own, at half the cost: an answer that is whole goes out in one piece, its head is looked over once
-and not header by header, and what only long bodies and long answers need is made when they need it.
+It replaces uvicorn's RequestResponseCycle at half the cost: a complete response is sent in one piece, its head is validated as a
+whole and not header by header, and objects that only long requests and responses need are created on demand.
 """
 
 import asyncio
@@ -14,31 +14,31 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from postroad.http.request import Asgi, Scope
 
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = structlog.get_logger("postroad.http")
 
 
 class RequestCycle:
     __slots__ = (
+        "_body_bytes_left",
         "_chunks",
-        "_done",
+        "_event",
+        "_expects_continue",
         "_flow",
+        "_has_changed",
         "_head",
-        "_is_body_whole",
+        "_is_body_complete",
         "_is_chunked",
-        "_is_new",
-        "_left",
-        "_must_go_on",
-        "_news",
+        "_on_complete",
         "_scope",
         "_transport",
+        "buffered_bytes",
         "disconnected",
         "keep_alive",
         "response_complete",
         "response_started",
-        "waiting_bytes",
     )
 
     def __init__(
@@ -46,73 +46,73 @@ class RequestCycle:
         scope: Scope,
         transport: asyncio.Transport,
         flow: FlowControl,
-        done: Callable[[], None],
+        on_complete: Callable[[], None],
         *,
         keep_alive: bool,
-        must_go_on: bool,
+        expects_continue: bool,
     ) -> None:
-        self._scope, self._transport, self._flow, self._done = scope, transport, flow, done
-        self._must_go_on = must_go_on  # the client waits for our word before it sends the body
+        self._scope, self._transport, self._flow, self._on_complete = scope, transport, flow, on_complete
+        self._expects_continue = expects_continue  # the client sends the body after an interim response
         self._chunks: list[bytes] = []
-        self.waiting_bytes = 0  # of the body, that the app has not taken yet
-        self._is_body_whole = False
-        self._is_new = False  # something that the app has not been told yet
-        self._news: asyncio.Event | None = None
-        self._head = b""  # held back until the body is there
+        self.buffered_bytes = 0  # of the request's body
+        self._is_body_complete = False
+        self._has_changed = False  # since the app's last `receive`
+        self._event: asyncio.Event | None = None  # created when the app waits
+        self._head = b""  # of the response, sent with the first part of its body
         self._is_chunked = False
-        self._left = 0  # of an answer whose length was told
+        self._body_bytes_left = 0  # of a response with a content length
         self.keep_alive = keep_alive
         self.disconnected = self.response_started = self.response_complete = False
 
     async def run(self, app: Asgi) -> None:
         try:
             await app(self._scope, self.receive, self.send)
-        except BaseException as problem:  # it was cancelled, or has said itself what is wrong
-            log.debug("exchange_broken_off", problem=repr(problem))
+        except BaseException as error:  # cancelled, or already logged by the app
+            log.debug("request_aborted", error=repr(error))
         if not self.response_complete and not self.disconnected:
             self._transport.close()
 
     # The request
 
-    def take(self, chunk: bytes) -> None:
+    def add_body(self, chunk: bytes) -> None:
         if not self.response_complete:
             self._chunks.append(chunk)
-            self.waiting_bytes += len(chunk)
-            self._tell()
+            self.buffered_bytes += len(chunk)
+            self._notify()
 
     def end_body(self) -> None:
-        self._is_body_whole = True
-        self._tell()
+        self._is_body_complete = True
+        self._notify()
 
-    def leave(self) -> None:
-        """The client is gone."""
+    def disconnect(self) -> None:
+        """The client has closed the connection."""
         if not self.response_complete:
             self.disconnected = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        self._is_new = True
-        if self._news is not None:
-            self._news.set()
+    def _notify(self) -> None:
+        self._has_changed = True
+        if self._event is not None:
+            self._event.set()
 
     async def receive(self) -> Scope:
-        if self._must_go_on and not self._transport.is_closing():
-            self._must_go_on = False
-            self._transport.write(_GO_ON)
+        if self._expects_continue and not self._transport.is_closing():
+            self._expects_continue = False
+            self._transport.write(_CONTINUE)
         self._flow.resume_reading()
-        while not (self._is_new or self.disconnected or self.response_complete):
-            if self._news is None:
-                self._news = asyncio.Event()
-            self._news.clear()
-            await self._news.wait()
-        self._is_new = False
+        while not (self._has_changed or self.disconnected or self.response_complete):
+            if self._event is None:
+                self._event = asyncio.Event()
+            self._event.clear()
+            await self._event.wait()
+        self._has_changed = False
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks, self.waiting_bytes = [], 0
-        return {"type": "http.request", "body": body, "more_body": not self._is_body_whole}
+        self._chunks, self.buffered_bytes = [], 0
+        return {"type": "http.request", "body": body, "more_body": not self._is_body_complete}
 
-    # The answer
+    # The response
 
     async def send(self, message: Scope) -> None:
         if self._flow.write_paused and not self.disconnected:
@@ -120,19 +120,19 @@ class RequestCycle:
         if self.disconnected:
             return
         if self.response_complete:
-            raise RuntimeError("the answer is complete already")
+            raise RuntimeError("the response is already complete")
         if self.response_started:
-            self._go_on(message.get("body", b""), more=message.get("more_body", False))
+            self._send_body(message.get("body", b""), more=message.get("more_body", False))
         else:
-            self._begin(message["status"], message["headers"])
+            self._start_response(message["status"], message["headers"])
 
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.response_started, self._must_go_on = True, False
+    def _start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.response_started, self._expects_continue = True, False
         lines = [STATUS_LINE[status]]
         is_chunked = self._scope["method"] != "HEAD" and status not in (204, 304)
         for name, value in headers:
             if name == b"content-length":
-                self._left, is_chunked = int(value), False
+                self._body_bytes_left, is_chunked = int(value), False
             lines.append(b"%b: %b\r\n" % (name, value))
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
@@ -140,30 +140,30 @@ class RequestCycle:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or _NO_TEXT.search(head):
-            raise RuntimeError("a header has a character that no header has")
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or _CONTROL_CHARACTER.search(head):
+            raise RuntimeError("a response header contains a control character")
         self._is_chunked = is_chunked
         if is_chunked:
             self._transport.write(head)
         else:
             self._head = head
 
-    def _go_on(self, body: bytes, *, more: bool) -> None:
+    def _send_body(self, body: bytes, *, more: bool) -> None:
         if self._scope["method"] == "HEAD":
-            piece, self._left = b"", 0
+            data, self._body_bytes_left = b"", 0
         elif self._is_chunked:
-            piece = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+            data = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         else:
-            piece = body
-            self._left -= len(body)
-            if self._left < 0 or (self._left and not more):
-                raise RuntimeError("the answer's length is not the one that was told")
-        if self._head or piece:
-            self._transport.write(self._head + piece)
+            data = body
+            self._body_bytes_left -= len(body)
+            if self._body_bytes_left < 0 or (self._body_bytes_left and not more):
+                raise RuntimeError("the response's body does not have the declared content length")
+        if self._head or data:
+            self._transport.write(self._head + data)
             self._head = b""
         if not more:
             self.response_complete = True
-            self._tell()
+            self._notify()
             if not self.keep_alive:
                 self._transport.close()
-            self._done()
+            self._on_complete()

@@ -1,6 +1,7 @@
-"""uvicorn, with what it lacks: limits on a request's head and time, one write per answer, word to the app before it stops."""
+"""uvicorn with limits on the size and time of requests, coalesced writes, and a drain of the app before shutdown."""
 
 import asyncio
+import functools
 import socket
 import sys
 from collections import deque
@@ -21,30 +22,30 @@ from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, 
 from postroad.kernel.json import encode
 
 
-class _JoinedWrites:
-    """A transport that sends what is written in one turn of the loop in one piece.
+class _CoalescingTransport:
+    """A transport that sends everything written in one iteration of the event loop with one system call.
 
-    A live answer's chunks of one turn go together. Whole answers gain too: at the end of the turn they cost a tenth less than at
-    once (decision 0022).
+    This serves the chunks of a live response. Complete responses gain too: sent at the end of the iteration they cost a tenth
+    less than sent at once (decision 0022).
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
-        if not self._held:
-            self._loop.call_soon(self._send_held)
-        self._held.append(data)
+        if not self._buffer:
+            self._loop.call_soon(self._flush)
+        self._buffer.append(data)
 
-    def _send_held(self) -> None:
-        held, self._held = self._held, []
-        if held:
-            self._transport.write(b"".join(held))
+    def _flush(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        if buffer:
+            self._transport.write(b"".join(buffer))
 
     def close(self) -> None:
-        self._send_held()
+        self._flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -52,248 +53,258 @@ class _JoinedWrites:
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    head_bytes_max: int
-    head_seconds_max: float
+    header_bytes_max: int
+    header_seconds_max: float
     body_seconds_max: float
-    unread_seconds_max: float
-    rest_seconds_max: int
+    write_timeout_seconds: float
+    keepalive_seconds: int
 
 
-def limited_protocol(limits: RequestLimits) -> type[HttpToolsProtocol]:
-    """The protocol of one connection, which ends it when a head is too large, a head or body too slow, an answer is not read, or
-    it is not HTTP.
+class HttpConnection(HttpToolsProtocol):
+    """One HTTP connection. It is closed when the headers are too large, the headers or the body too slow, the client stops
+    reading, or the bytes are not HTTP.
 
-    A request that comes in one piece, as nearly all do, starts no clock.
+    A request that arrives in one piece, as nearly all do, starts no timer.
     """
-    too_large = HeadersTooLarge(f"the request's head is over {limits.head_bytes_max} bytes")
 
-    class Limited(HttpToolsProtocol):
-        _chunk = b""
-        _reworded: bytes | None = None
-        _head_bytes = 0
-        _is_head_open = True
-        _is_body_open = False
-        _loose_bytes = 0  # that an open body has had since its last data: trailers, or what stands beside a chunk's length
-        _clock: asyncio.TimerHandle | None = None
-        _unread_bytes = 0
-        _reader_clock: asyncio.TimerHandle | None = None
+    _chunk = b""
+    _head_without_upgrade: bytes | None = None
+    _header_bytes = 0
+    _is_reading_headers = True
+    _is_reading_body = False
+    _overhead_bytes = 0  # received in an unfinished body since its last data: trailers, or chunk extensions
+    _read_timer: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
+    _write_timer: asyncio.TimerHandle | None = None
+    _keepalive_timer: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+    _running_cycle: RequestCycle | None = None  # `cycle` is the newest one, which waits while an earlier one runs
+    cycle: RequestCycle | None  # type: ignore[assignment]
+    pipeline: deque[RequestCycle]  # type: ignore[assignment]
 
-        _rest_clock: asyncio.TimerHandle | None = None
-        _rests_since = 0.0
-        _current: RequestCycle | None = None  # that the app is at; `cycle` is the one that came last, which may have to wait
-        cycle: RequestCycle | None  # type: ignore[assignment]
-        pipeline: deque[RequestCycle]  # type: ignore[assignment]
+    def __init__(self, limits: RequestLimits, **arguments: Any) -> None:
+        """`arguments`: those that uvicorn passes to its protocol class."""
+        super().__init__(**arguments)
+        self._limits = limits
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
-            self._clock = self.loop.call_later(limits.head_seconds_max, self._refuse, HeaderTimeout())
+    # Receiving
 
-        def data_received(self, data: bytes) -> None:
-            self._chunk = data
-            self._loose_bytes += len(data)
-            super().data_received(data)
-            self._chunk = b""
-            if self.transport.is_closing():
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_CoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._read_timer = self.loop.call_later(self._limits.header_seconds_max, self._reject, HeaderTimeout())
+
+    def data_received(self, data: bytes) -> None:
+        self._chunk = data
+        self._overhead_bytes += len(data)
+        super().data_received(data)
+        self._chunk = b""
+        if self.transport.is_closing() or not (self._is_reading_headers or self._is_reading_body):
+            return
+        if self._is_reading_headers:
+            self._header_bytes += len(data)
+        unfinished_bytes = self._overhead_bytes if self._is_reading_body else self._header_bytes
+        if unfinished_bytes > self._limits.header_bytes_max:
+            self._reject(self._headers_too_large())
+        elif self._read_timer is None and self._is_reading_headers:
+            self._read_timer = self.loop.call_later(self._limits.header_seconds_max, self._reject, HeaderTimeout())
+        elif self._read_timer is None:
+            self._read_timer = self.loop.call_later(self._limits.body_seconds_max, self._reject, BodyTooSlow())
+
+    def on_message_begin(self) -> None:
+        self._is_reading_headers, self._header_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._head_without_upgrade = self._remove_upgrade()
+            if self._head_without_upgrade is not None:
                 return
-            if not (self._is_head_open or self._is_body_open):
-                return
-            if self._is_body_open and self._loose_bytes > limits.head_bytes_max:
-                self._refuse(too_large)
-                return
-            if self._is_head_open:
-                self._head_bytes += len(data)
-                if self._head_bytes > limits.head_bytes_max:
-                    self._refuse(too_large)
-                    return
-            if self._clock is None:
-                seconds, problem = (
-                    (limits.head_seconds_max, HeaderTimeout()) if self._is_head_open else (limits.body_seconds_max, BodyTooSlow())
-                )
-                self._clock = self.loop.call_later(seconds, self._refuse, problem)
+        self._is_reading_headers = False
+        self._stop_read_timer()
+        bytes_max = self._limits.header_bytes_max
+        if self._header_bytes + len(self._chunk) > bytes_max and self._parsed_header_bytes() > bytes_max:
+            self._reject(self._headers_too_large())
+            return
+        self._is_reading_body, self._overhead_bytes = True, 0
+        self._begin_cycle()
+        self.headers = []  # collects trailers, which are ignored: the app may not have read the request's headers yet
 
-        def on_message_begin(self) -> None:
-            self._is_head_open, self._head_bytes = True, 0
-            super().on_message_begin()
+    def _begin_cycle(self) -> None:
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = self.parser.get_http_version()
+        scope: Scope = self.scope  # type: ignore[assignment]
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"], scope["http_version"] = url.path, url.query or b"", version
+        previous, self.cycle = (
+            self.cycle,
+            RequestCycle(
+                scope,
+                self.transport,
+                self.flow,
+                self.on_response_complete,
+                keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+                expects_continue=self.expect_100_continue,
+            ),
+        )
+        if previous is None or previous.response_complete:
+            self._run(self.cycle)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft(self.cycle)
 
-        def on_headers_complete(self) -> None:
-            if self.parser.should_upgrade():
-                self._reworded = self._without_upgrade()
-                if self._reworded is not None:
-                    return
-            self._is_head_open = False
-            self._stop_clock()
-            if self._head_bytes + len(self._chunk) > limits.head_bytes_max and self._headers_bytes() > limits.head_bytes_max:
-                self._refuse(too_large)
-                return
-            self._is_body_open, self._loose_bytes = True, 0
-            self._begin_exchange()
-            self.headers = []  # trailers go here, and nowhere: they are no part of the head, which the app may not have read yet
+    def _run(self, cycle: RequestCycle) -> None:
+        self._running_cycle = cycle
+        task = self.loop.create_task(cycle.run(self.app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-        def _begin_exchange(self) -> None:
-            url = httptools.parse_url(self.url)
-            path = url.path.decode("ascii")
-            version = self.parser.get_http_version()
-            scope: Scope = self.scope  # type: ignore[assignment]
-            scope["method"] = self.parser.get_method().decode("ascii")
-            scope["path"] = unquote(path) if "%" in path else path
-            scope["raw_path"], scope["query_string"], scope["http_version"] = url.path, url.query or b"", version
-            before, self.cycle = (
-                self.cycle,
-                RequestCycle(
-                    scope,
-                    self.transport,
-                    self.flow,
-                    self.on_response_complete,
-                    keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-                    must_go_on=self.expect_100_continue,
-                ),
-            )
-            if before is None or before.response_complete:
-                self._start(self.cycle)
-            else:
+    def on_body(self, body: bytes) -> None:
+        self._overhead_bytes = 0
+        if self.cycle is not None:
+            self.cycle.add_body(body)
+            if self.cycle.buffered_bytes > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-                self.pipeline.appendleft(self.cycle)
 
-        def _start(self, exchange: RequestCycle) -> None:
-            self._current = exchange
-            task = self.loop.create_task(exchange.run(self.app))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+    def on_message_complete(self) -> None:
+        if self._head_without_upgrade is not None:
+            return
+        self._is_reading_body = False
+        self._stop_read_timer()
+        if self.cycle is not None:
+            self.cycle.end_body()
 
-        def on_body(self, body: bytes) -> None:
-            self._loose_bytes = 0
-            if self.cycle is not None:
-                self.cycle.take(body)
-                if self.cycle.waiting_bytes > HIGH_WATER_LIMIT:
-                    self.flow.pause_reading()
+    def _parsed_header_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-        def on_message_complete(self) -> None:
-            if self._reworded is not None:
-                return
-            self._is_body_open = False
-            self._stop_clock()
-            if self.cycle is not None:
-                self.cycle.end_body()
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-        def on_response_complete(self) -> None:
-            self.server_state.total_requests += 1
-            if self.transport.is_closing():
-                return
-            self.flow.resume_reading()
-            if self.pipeline:
-                self._start(self.pipeline.pop())
-                return
-            self._rests_since = self.loop.time()
-            if self._rest_clock is None:
-                self._rest_clock = self.loop.call_later(limits.rest_seconds_max, self._look_at_rest)
+    # Upgrade requests are served as HTTP/1.1
 
-        def _look_at_rest(self) -> None:
-            """One clock for a connection's whole life: to start one after each answer, and stop it before each request, costs
-            more than it is worth."""
-            is_at_work = self._is_head_open or self._is_body_open or self.cycle is None or not self.cycle.response_complete
-            left = self._rests_since - self.loop.time() + limits.rest_seconds_max
-            if is_at_work or left > 0:
-                self._rest_clock = self.loop.call_later(limits.rest_seconds_max if is_at_work else left, self._look_at_rest)
-            else:
-                self.transport.close()
+    def _remove_upgrade(self) -> bytes | None:
+        """The request's head without the headers that ask for another protocol; None if it has none (and is a CONNECT).
 
-        def _without_upgrade(self) -> bytes | None:
-            """The head without its wish for another protocol, None if it has none (and is a CONNECT).
+        Clients that prefer HTTP/2 send such headers. httptools treats everything after the head as that protocol: the body
+        would be lost, or be parsed as the next request.
+        """
+        if all(name != b"upgrade" for name, _ in self.headers):
+            return None
+        remaining = [header for header in self.headers if header[0] not in (b"upgrade", b"connection", b"http2-settings")]
+        if not self.parser.should_keep_alive():
+            remaining.append((b"connection", b"close"))
+        first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return first + b"".join([b"%b: %b\r\n" % header for header in remaining]) + b"\r\n"
 
-            Clients that would rather speak HTTP/2 begin so. httptools takes what follows for that protocol: the request's body
-            would be lost, or be taken for the next request.
-            """
-            if all(name != b"upgrade" for name, _ in self.headers):
-                return None
-            kept = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection", b"http2-settings")]
-            if not self.parser.should_keep_alive():
-                kept.append((b"connection", b"close"))
-            first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-            return first + b"".join([b"%b: %b\r\n" % header for header in kept]) + b"\r\n"
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn calls this after the parser has stopped at the end of such a head: start a new parser with the changed head."""
+        stopped, head = sys.exc_info()[1], self._head_without_upgrade
+        if head is not None and isinstance(stopped, httptools.HttpParserUpgrade):
+            self._head_without_upgrade, self._header_bytes = None, 0
+            self.parser = httptools.HttpRequestParser(self)
+            self.data_received(head + self._chunk[stopped.args[0] :])
 
-        def _unsupported_upgrade_warning(self) -> None:
-            """Called where the parser has stopped at the end of such a head: a new one begins with the other."""
-            stopped, reworded = sys.exc_info()[1], self._reworded
-            if reworded is not None and isinstance(stopped, httptools.HttpParserUpgrade):
-                self._reworded, self._head_bytes = None, 0
-                self.parser = httptools.HttpRequestParser(self)
-                self.data_received(reworded + self._chunk[stopped.args[0] :])
+    # Between requests
 
-        def _headers_bytes(self) -> int:
-            return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._run(self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._keepalive_timer is None:
+            self._keepalive_timer = self.loop.call_later(self._limits.keepalive_seconds, self._close_if_idle)
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._await_reader()
-
-        def resume_writing(self) -> None:
-            self._stop_reader_clock()
-            super().resume_writing()
-
-        def _await_reader(self) -> None:
-            self._unread_bytes = self.transport.get_write_buffer_size()
-            self._reader_clock = self.loop.call_later(limits.unread_seconds_max, self._look_at_reader)
-
-        def _look_at_reader(self) -> None:
-            """Who reads slowly is waited for; who reads nothing would keep what it was sent in memory for ever."""
-            if self.transport.get_write_buffer_size() < self._unread_bytes:
-                self._await_reader()
-            else:
-                self.transport.abort()
-
-        def _stop_reader_clock(self) -> None:
-            if self._reader_clock is not None:
-                self._reader_clock.cancel()
-                self._reader_clock = None
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_clock()
-            self._stop_reader_clock()
-            if self._rest_clock is not None:
-                self._rest_clock.cancel()
-            self.connections.discard(self)
-            for exchange in (self._current, *self.pipeline):
-                if exchange is not None:
-                    exchange.leave()
-            self.flow.resume_writing()
-            self.transport.close()
-            self.pipeline.clear()
-            self.cycle = self._current = None  # nothing is to wait for the collector of cycles, which comes seldom
-            self.parser = None  # type: ignore[assignment]
-
-        def _stop_clock(self) -> None:
-            if self._clock is not None:
-                self._clock.cancel()
-                self._clock = None
-
-        def send_400_response(self, _message: str) -> None:
-            self._refuse(MalformedRequest())
-
-        def _refuse(self, problem: PostroadError) -> None:
-            """End the connection and say why, unless an answer is on its way already. The app, if it waits for a body, sees the
-            client leave."""
-            if self.transport.is_closing():
-                return
-            answered = self.cycle  # of this request while its body is open, of the one before while its head is
-            if answered is None or not answered.response_started or (answered.response_complete and not self._is_body_open):
-                body = encode(problem_of(problem))
-                head = (
-                    f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {PROBLEM_MEDIA.decode()}\r\n"
-                    f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-                )
-                self.transport.write(head.encode() + body)
+    def _close_if_idle(self) -> None:
+        """One timer serves the whole life of a connection: starting and stopping one for each request costs more."""
+        is_reading = self._is_reading_headers or self._is_reading_body
+        is_busy = is_reading or self.cycle is None or not self.cycle.response_complete
+        limit = self._limits.keepalive_seconds
+        remaining = limit if is_busy else self._idle_since - self.loop.time() + limit
+        if remaining > 0:
+            self._keepalive_timer = self.loop.call_later(remaining, self._close_if_idle)
+        else:
             self.transport.close()
 
-    return Limited
+    # Sending
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_write_timer()
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
+
+    def _start_write_timer(self) -> None:
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._limits.write_timeout_seconds, self._abort_if_unread)
+
+    def _abort_if_unread(self) -> None:
+        """Wait for a client that reads slowly. A client that reads nothing would hold the response in memory forever."""
+        if self.transport.get_write_buffer_size() < self._unread_bytes:
+            self._start_write_timer()
+        else:
+            self.transport.abort()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    # Ending
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_read_timer()
+        self._stop_write_timer()
+        if self._keepalive_timer is not None:
+            self._keepalive_timer.cancel()
+        self.connections.discard(self)
+        for cycle in (self._running_cycle, *self.pipeline):
+            if cycle is not None:
+                cycle.disconnect()
+        self.flow.resume_writing()
+        self.transport.close()
+        self.pipeline.clear()
+        self.cycle = self._running_cycle = None  # no reference cycles: the garbage collector runs rarely
+        self.parser = None  # type: ignore[assignment]
+
+    def send_400_response(self, _message: str) -> None:
+        self._reject(MalformedRequest())
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"the request's headers exceed {self._limits.header_bytes_max} bytes")
+
+    def _reject(self, error: PostroadError) -> None:
+        """Close the connection, with an error response unless another response has been started. The app, if it is waiting for
+        the body, gets a disconnect."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle  # of this request if its body is being read, of the previous one if its headers are
+        if cycle is None or not cycle.response_started or (cycle.response_complete and not self._is_reading_body):
+            body = encode(problem_of(error))
+            head = (
+                f"HTTP/1.1 {error.status} {error.title}\r\ncontent-type: {PROBLEM_MEDIA.decode()}\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
-    """Tells the app before it waits for open connections: long polls and live readers end then, and not at the time-out."""
+    """Drains the app before waiting for open connections, so that long polls and live readers end then, not at the timeout."""
 
     def __init__(self, app: App, limits: RequestLimits, *, stop_seconds: float) -> None:
+        connection_factory: Any = functools.partial(HttpConnection, limits)  # uvicorn only calls it
         config = uvicorn.Config(
             _as_asgi(app),
-            http=limited_protocol(limits),
+            http=connection_factory,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -313,5 +324,5 @@ class Server(uvicorn.Server):
 
 
 def _as_asgi(app: App) -> Any:
-    """uvicorn's ASGI types are closed dictionaries; ours are the open ones that the specification describes."""
+    """uvicorn's ASGI types are closed dictionaries; ours are open ones, as in the specification."""
     return app

@@ -1,4 +1,4 @@
-"""Server-sent events: framing, heartbeats, and an end that clients come back from."""
+"""Server-sent events: framing, heartbeats, and an end after which clients reconnect."""
 
 import asyncio
 import contextlib
@@ -14,13 +14,13 @@ _HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
-    """One event. `data` may have several lines."""
-    head = (f"event: {event}\n" if event else "") + (f"id: {event_id}\n" if event_id else "")
-    return head.encode() + b"".join([b"data: " + line + b"\n" for line in data.split(b"\n")]) + b"\n"
+    """Encode one event. `data` may have several lines."""
+    fields = (f"event: {event}\n" if event else "") + (f"id: {event_id}\n" if event_id else "")
+    return fields.encode() + b"".join([b"data: " + line + b"\n" for line in data.split(b"\n")]) + b"\n"
 
 
 def event_stream(request: Request, frames: AsyncIterator[bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> Response:
-    """A reply that sends the frames, beats when there are none, and ends when the process is asked to stop."""
+    """A response that sends the frames, and heartbeats between them, until the process drains."""
     return Response(
         _until_draining(request.draining, frames, heartbeat_seconds), media=b"text/event-stream", headers=list(_HEADERS)
     )
@@ -30,26 +30,26 @@ async def _until_draining(
     draining: asyncio.Event, frames: AsyncIterator[bytes], heartbeat_seconds: float
 ) -> AsyncIterator[bytes]:
     stopping: asyncio.Future[Any] = asyncio.ensure_future(draining.wait())
-    coming: asyncio.Future[Any] | None = None
+    pending: asyncio.Future[Any] | None = None
     try:
         yield b"retry: 1000\n\n"
         while not draining.is_set():
-            coming = coming or asyncio.ensure_future(anext(frames))
-            await asyncio.wait({coming, stopping}, timeout=heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
+            pending = pending or asyncio.ensure_future(anext(frames))
+            await asyncio.wait({pending, stopping}, timeout=heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if pending.done():
                 try:
-                    yield coming.result()
+                    yield pending.result()
                 except StopAsyncIteration:
                     return
-                coming = None
+                pending = None
             elif not draining.is_set():
                 yield _HEARTBEAT
     finally:
         stopping.cancel()
-        if coming is not None:
-            coming.cancel()
+        if pending is not None:
+            pending.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await coming
+                await pending
         close = getattr(frames, "aclose", None)
         if close is not None:
             await close()

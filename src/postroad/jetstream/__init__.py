@@ -1,1 +1,1 @@
-"""NATS JetStream: the child server, the connection, group commit, logs, tails, work queues, key-value, leadership."""
+"""NATS JetStream: connection, group commit, stream reads, live tails, pull consumers, key-value buckets, leader election."""

@@ -1,4 +1,4 @@
-"""Key-value buckets with compare-and-set, expiry and following, in the layout of NATS KV (`nats kv` can read them)."""
+"""Key-value buckets with compare-and-set, expiry and change notification, in the layout of NATS KV (`nats kv` can read them)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ class Value:
 
 
 class Bucket:
-    """One bucket. Keys are NATS tokens joined by dots: escape what users chose."""
+    """One bucket. Keys are NATS tokens joined by dots: escape names that users chose."""
 
     def __init__(self, connection: Connection, name: str, committers: Committers) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Bucket:
         self._committer: Committer = committers.of(self.stream)
 
     async def ensure(self, *, replicas: int = 1, history: int = 1) -> None:
-        everything = self._subject + ">"
+        subjects = self._subject + ">"
         options = {
             "max_msgs_per_subject": history,
             "discard": "new",
@@ -46,22 +46,22 @@ class Bucket:
             "subject_delete_marker_ttl": 60_000_000_000,
             "duplicate_window": 60_000_000_000,
             "num_replicas": replicas,
-            "republish": republish(everything),
+            "republish": republish(subjects),
         }
-        await ensure_stream(self._connection, StreamSpec(self.stream, (everything,), options))
+        await ensure_stream(self._connection, StreamSpec(self.stream, (subjects,), options))
 
     async def get(self, key: str) -> Value | None:
-        """None if the key is not there (any more)."""
+        """The value, or None if the key does not exist."""
         entry = await stream_reader.last(self._connection, self.stream, self._subject + key)
         found = self._value(entry) if entry else None
         return found if found and found.value is not None else None
 
     async def put(self, key: str, value: bytes, *, ttl_seconds: int | None = None) -> int:
-        """Whatever was there before. Returns the revision."""
+        """Write unconditionally. Returns the revision."""
         return await self._write(key, value, ttl_seconds, None)
 
     async def create(self, key: str, value: bytes, *, ttl_seconds: int | None = None) -> int:
-        """Raises Conflict if the key is there."""
+        """Write a new key. Returns the revision. Raises Conflict if the key exists."""
         try:
             return await self._write(key, value, ttl_seconds, 0)
         except Conflict:
@@ -72,39 +72,39 @@ class Bucket:
             return await self._write(key, value, ttl_seconds, entry.sequence)
 
     async def update(self, key: str, value: bytes, revision: int, *, ttl_seconds: int | None = None) -> int:
-        """Raises Conflict if the key's revision is another by now."""
+        """Replace a revision. Returns the new one. Raises Conflict if the key has another revision."""
         return await self._write(key, value, ttl_seconds, revision)
 
     async def delete(self, key: str, revision: int | None = None) -> int:
-        """Raises Conflict if `revision` is given and is not the key's. Deleting what is not there is fine."""
+        """Delete a key; a missing one too. Returns the revision. Raises Conflict if `revision` is given and is not the key's."""
         return await self._write(key, b"", None, revision, ("KV-Operation", "DEL"))
 
-    async def _write(self, key: str, value: bytes, ttl_seconds: int | None, revision: int | None, *more: tuple[str, str]) -> int:
-        headers = list(more)
+    async def _write(self, key: str, value: bytes, ttl_seconds: int | None, revision: int | None, *extra: tuple[str, str]) -> int:
+        headers = list(extra)
         if ttl_seconds is not None:
             headers.append(("Nats-TTL", f"{ttl_seconds}s"))
         if revision is not None:
             headers.append(("Nats-Expected-Last-Subject-Sequence", str(revision)))
-        draft = PendingMessage(self._subject + key, value, new_id(), header_lines(headers), is_conditional=revision is not None)
-        return (await self._committer.append(draft)).sequence
+        message = PendingMessage(self._subject + key, value, new_id(), header_lines(headers), is_conditional=revision is not None)
+        return (await self._committer.append(message)).sequence
 
     def _value(self, entry: Entry) -> Value:
-        is_gone = "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers
-        return Value(entry.subject.removeprefix(self._subject), None if is_gone else entry.payload, entry.sequence)
+        is_deleted = "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers
+        return Value(entry.subject.removeprefix(self._subject), None if is_deleted else entry.payload, entry.sequence)
 
-    def follower(self, apply: Callable[[Value], None], *, after: int = 0, look_every: float = 0.5) -> "Follower":
-        return Follower(self._connection, self, apply, after, look_every)
+    def follower(self, apply: Callable[[Value], None], *, after: int = 0, poll_seconds: float = 0.5) -> "Follower":
+        return Follower(self._connection, self, apply, after, poll_seconds)
 
 
 class Follower:
-    """Tells `apply` every change of a bucket from a revision on: first what is there, then each change as it happens."""
+    """Calls `apply` for every change of a bucket after a revision: first the stored ones, then each new one."""
 
     def __init__(
-        self, connection: Connection, bucket: Bucket, apply: Callable[[Value], None], after: int, look_every: float
+        self, connection: Connection, bucket: Bucket, apply: Callable[[Value], None], after: int, poll_seconds: float
     ) -> None:
         self._bucket, self._apply = bucket, apply
         deliver: Callable[[Entry], Awaitable[None]] = self._deliver
-        self._tail = Tail(connection, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, look_every=look_every)
+        self._tail = Tail(connection, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, poll_seconds=poll_seconds)
 
     async def _deliver(self, entry: Entry) -> None:
         self._apply(self._bucket._value(entry))
@@ -114,10 +114,10 @@ class Follower:
         return self._tail.position
 
     @property
-    def out_of_touch_seconds(self) -> float:
-        """How long ago the whole bucket was known to be followed; infinite before the first load."""
-        seen = self._tail.seen_at
-        return float("inf") if seen is None else asyncio.get_running_loop().time() - seen
+    def staleness_seconds(self) -> float:
+        """Seconds since all changes were known to be applied; infinite before the first load."""
+        synced_at = self._tail.synced_at
+        return float("inf") if synced_at is None else asyncio.get_running_loop().time() - synced_at
 
     async def wait_loaded(self) -> None:
         await self._tail.caught_up.wait()

@@ -1,4 +1,4 @@
-"""Work queues of the delivery role: any number of its processes take from them, a few things at a time."""
+"""Durable background work: requests in a work-queue stream, handled at least once by any number of processes."""
 
 import asyncio
 import contextlib
@@ -12,60 +12,66 @@ from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.pull_consumer import ACK, Delivery, PullConsumer, ensure_work_consumer, nak
 from postroad.kernel.errors import PostroadError
 
-_AT_ONCE = 8
+_CONCURRENT_MAX = 8
 _LEASE_MS = 60_000
 _RETRY_MS = 2_000
-_WAIT_SECONDS = 5.0
+_PULL_SECONDS = 5.0
 
-Thing = TypeVar("Thing", bound=Hashable)
+Work = TypeVar("Work", bound=Hashable)
 
-log = structlog.get_logger("postroad.sessions")
+log = structlog.get_logger("postroad.jetstream")
 
 
 def work_stream(stream: str, subject: str, replicas: int) -> StreamSpec:
+    """The stream for requests on `<subject>.>`, each of which is removed when it is acknowledged."""
     options = {"retention": "workqueue", "allow_atomic": True, "num_replicas": replicas, "duplicate_window": 60_000_000_000}
     return StreamSpec(stream, (f"{subject}.>",), options)
 
 
-class DurableWorker(Generic[Thing]):
-    """`read` says what a message is about, None if it is nothing that can be done: then it is dropped."""
+class DurableWorker(Generic[Work]):
+    """Handles the requests of a work stream.
 
-    def __init__(self, connection: Connection, spec: StreamSpec, consumer: str, read: Callable[[bytes], Thing | None]) -> None:
+    `decode` returns the work that a request asks for, or None if the request is invalid and must be dropped. Requests for equal
+    work that are pulled together are handled by one call.
+    """
+
+    def __init__(self, connection: Connection, spec: StreamSpec, consumer: str, decode: Callable[[bytes], Work | None]) -> None:
         self._connection, self._stream, self._subject = connection, spec.name, spec.subjects[0]
-        self._consumer, self._read = consumer, read
+        self._consumer, self._decode = consumer, decode
 
-    async def consume(self, work: Callable[[Thing], Awaitable[object]]) -> None:
-        """Do what is asked for, until cancelled. Messages about one thing are one piece of work; one that fails comes again."""
+    async def consume(self, handler: Callable[[Work], Awaitable[object]]) -> None:
+        """Call `handler` for each piece of work, a few at a time, until cancelled. If it fails, the request is retried later."""
         await ensure_work_consumer(self._connection, self._stream, self._consumer, self._subject)
         queue = PullConsumer(self._connection, self._stream, self._consumer)
         while True:
-            taken: list[Delivery] = []
+            deliveries: list[Delivery] = []
             try:
-                taken = await queue.pull(_AT_ONCE, _WAIT_SECONDS)
-                await queue.settle_without_answer([(one.delivery, nak(_LEASE_MS)) for one in taken])
-                await asyncio.gather(*(self._do(queue, thing, some, work) for thing, some in self._by_thing(taken).items()))
-            except asyncio.CancelledError:  # somebody else should have them at once; those that are done are not heard of again
+                deliveries = await queue.pull(_CONCURRENT_MAX, _PULL_SECONDS)
+                await queue.send_acknowledgements([(one.ref, nak(_LEASE_MS)) for one in deliveries])
+                groups = self._group(deliveries)
+                await asyncio.gather(*(self._handle(queue, work, group, handler) for work, group in groups.items()))
+            except asyncio.CancelledError:  # release the requests to other processes; those already acknowledged are not affected
                 with contextlib.suppress(PostroadError):
-                    await queue.settle_without_answer([(one.delivery, nak(0)) for one in taken])
+                    await queue.send_acknowledgements([(one.ref, nak(0)) for one in deliveries])
                 raise
-            except PostroadError as problem:
-                log.warning("work_waits", stream=self._stream, code=problem.code)
+            except PostroadError as error:
+                log.warning("work_delayed", stream=self._stream, code=error.code)
                 await asyncio.sleep(0.5)
 
-    def _by_thing(self, taken: list[Delivery]) -> dict[Thing | None, list[Delivery]]:
-        groups: dict[Thing | None, list[Delivery]] = {}
-        for one in taken:
-            groups.setdefault(self._read(one.payload), []).append(one)
+    def _group(self, deliveries: list[Delivery]) -> dict[Work | None, list[Delivery]]:
+        groups: dict[Work | None, list[Delivery]] = {}
+        for delivery in deliveries:
+            groups.setdefault(self._decode(delivery.payload), []).append(delivery)
         return groups
 
-    async def _do(
-        self, queue: PullConsumer, thing: Thing | None, some: list[Delivery], work: Callable[[Thing], Awaitable[object]]
+    async def _handle(
+        self, queue: PullConsumer, work: Work | None, group: list[Delivery], handler: Callable[[Work], Awaitable[object]]
     ) -> None:
-        verdict = ACK
+        ack = ACK
         try:
-            if thing is not None:
-                await work(thing)
-        except PostroadError as problem:
-            log.warning("work_failed", stream=self._stream, thing=repr(thing), code=problem.code)
-            verdict = nak(_RETRY_MS)
-        await queue.settle([(one.delivery, verdict) for one in some])
+            if work is not None:
+                await handler(work)
+        except PostroadError as error:
+            log.warning("work_failed", stream=self._stream, work=repr(work), code=error.code)
+            ack = nak(_RETRY_MS)
+        await queue.acknowledge([(one.ref, ack) for one in group])

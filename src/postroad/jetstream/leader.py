@@ -1,4 +1,4 @@
-"""One leader among many processes, by a lease in a bucket that expires when it is not renewed."""
+"""Leader election among processes, by a lease in a bucket that expires when it is not renewed."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ log = structlog.get_logger("postroad.jetstream")
 
 
 class Leadership:
-    """Runs `lead` while this process holds the lease called `name`; at most one process does, but for a moment.
+    """Runs `lead` while this process holds the lease called `name`.
 
-    The lease lives `ttl_seconds` and is renewed at a third of that. Who cannot renew stops leading one third before the lease
-    ends, so clocks need not agree. What `lead` does must still be safe if two run for a moment: a paused process may wake late.
+    The lease lasts `ttl_seconds` and is renewed after a third of that. A leader that cannot renew stops one third before the
+    lease ends, so clocks need not agree. Still, `lead` must tolerate two leaders for a moment: a paused process may resume late.
     """
 
     def __init__(self, bucket: Bucket, name: str, holder: str, *, ttl_seconds: int = 6) -> None:
@@ -35,16 +35,16 @@ class Leadership:
             work = asyncio.ensure_future(lead())
             self.is_leader = True
             try:
-                await self._hold(work)
+                await self._renew_until_lost(work)
             finally:
                 self.is_leader = False
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
-                await self._give_back()
+                await self._release()
             log.info("leadership_lost", lease=self._name)
 
-    async def _hold(self, work: "asyncio.Future[None]") -> None:
-        """Renew until that fails or the work ends by itself."""
+    async def _renew_until_lost(self, work: "asyncio.Future[None]") -> None:
+        """Return when the lease could not be renewed, or the work has ended."""
         loop = asyncio.get_running_loop()
         safe_until = loop.time() + self._ttl * 2 / 3
         while loop.time() < safe_until:
@@ -62,8 +62,8 @@ class Leadership:
             safe_until = started + self._ttl * 2 / 3
         return None
 
-    async def _give_back(self) -> None:
-        """So that the next leader need not wait for the lease to expire; if it fails, that is what will happen."""
+    async def _release(self) -> None:
+        """Delete the lease, so that the next leader need not wait for its expiry. A failure is harmless."""
         with contextlib.suppress(PostroadError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._bucket.delete(self._name, self._revision)

@@ -1,7 +1,7 @@
-"""Streams and consumers as they should be: created if missing, changed if different, and compared with what was asked.
+"""Management of streams and consumers: create or update, inspect, purge, delete.
 
-A server that is too old drops options it does not know without a word. So the configuration it echoes is compared with the
-request after every create and update.
+A server that is too old silently drops options it does not know. So the configuration it returns is compared with the request
+after every create and update.
 """
 
 from collections.abc import Mapping
@@ -52,21 +52,21 @@ class StreamInfo:
         return found
 
 
-class _InfoAnswer(msgspec.Struct):
+class _InfoResponse(msgspec.Struct):
     config: dict[str, Any]
     state: StreamState
 
 
-_decode_info = msgspec.json.Decoder(_InfoAnswer).decode
+_decode_info = msgspec.json.Decoder(_InfoResponse).decode
 
 
-def _info(answer: bytes) -> StreamInfo:
-    decoded = _decode_info(answer)
+def _info(response: bytes) -> StreamInfo:
+    decoded = _decode_info(response)
     return StreamInfo(decoded.config, decoded.state)
 
 
 async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
-    """Make the stream be as `spec` says. Raises EngineRefused when the server did not take an option."""
+    """Create the stream, or update it to `spec`. Raises EngineRefused if the server ignored an option."""
     config = spec.as_config()
     try:
         info = _info(await connection.api(f"STREAM.CREATE.{spec.name}", config))
@@ -79,7 +79,7 @@ async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
 
 
 async def ensure_consumer(connection: Connection, stream: str, name: str, config: Mapping[str, object]) -> None:
-    """A durable pull consumer, made or changed to be as `config` says."""
+    """Create a durable pull consumer, or update it to `config`. Raises EngineRefused if the server ignored an option."""
     wanted = {
         "durable_name": name,
         "name": name,
@@ -88,23 +88,23 @@ async def ensure_consumer(connection: Connection, stream: str, name: str, config
         "replay_policy": "instant",
         **config,
     }
-    answer = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
-    _compare(f"{stream}/{name}", wanted, msgspec.json.decode(answer)["config"])
+    response = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
+    _compare(f"{stream}/{name}", wanted, msgspec.json.decode(response)["config"])
 
 
-def _compare(name: str, wanted: Mapping[str, object], got: Mapping[str, Any]) -> None:
+def _compare(name: str, wanted: Mapping[str, object], actual: Mapping[str, Any]) -> None:
     for option, value in wanted.items():
-        echoed = got.get(option)
+        found = actual.get(option)
         if option == "metadata":  # the server adds its own entries
-            echoed = {key: (echoed or {}).get(key) for key in wanted["metadata"]}  # type: ignore[attr-defined]
-        if echoed != value and not (not value and not echoed):
+            found = {key: (found or {}).get(key) for key in wanted["metadata"]}  # type: ignore[attr-defined]
+        if found != value and (found or value):
             raise EngineRefused(
-                f"the engine made {name} with {option}={echoed!r} where {value!r} was asked: is nats-server too old?"
+                f"the engine configured {name} with {option}={found!r} instead of {value!r}: nats-server may be too old"
             )
 
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo | None:
-    """None if there is no such stream."""
+    """None if the stream does not exist."""
     try:
         return _info(await connection.api(f"STREAM.INFO.{name}"))
     except ApiFailure as failure:
@@ -117,30 +117,30 @@ class _Named(msgspec.Struct):
     name: str
 
 
-class _Listed(msgspec.Struct):
+class _ListedStream(msgspec.Struct):
     config: _Named
     state: StreamState
 
 
-class _ListAnswer(msgspec.Struct):
-    streams: list[_Listed] | None = None
+class _ListResponse(msgspec.Struct):
+    streams: list[_ListedStream] | None = None
     total: int = 0
 
 
-_decode_list = msgspec.json.Decoder(_ListAnswer).decode
+_decode_list = msgspec.json.Decoder(_ListResponse).decode
 
 
 async def stream_states(connection: Connection) -> dict[str, StreamState]:
-    """Of all streams that there are, some hundreds with each request."""
-    found: dict[str, StreamState] = {}
+    """The states of all streams, read in pages of some hundred."""
+    states: dict[str, StreamState] = {}
     offset = 0
     while True:
-        answer = _decode_list(await connection.call("STREAM.LIST", {"offset": offset}))
-        page = answer.streams or []
-        found |= {one.config.name: one.state for one in page}
+        response = _decode_list(await connection.call("STREAM.LIST", {"offset": offset}))
+        page = response.streams or []
+        states |= {one.config.name: one.state for one in page}
         offset += len(page)
-        if not page or offset >= answer.total:
-            return found
+        if not page or offset >= response.total:
+            return states
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
@@ -154,6 +154,7 @@ _decode_consumer = msgspec.json.Decoder(ConsumerState).decode
 
 
 async def consumer_state(connection: Connection, stream: str, name: str) -> ConsumerState | None:
+    """None if the stream or the consumer does not exist."""
     try:
         return _decode_consumer(await connection.api(f"CONSUMER.INFO.{stream}.{name}"))
     except ApiFailure as failure:
@@ -163,7 +164,7 @@ async def consumer_state(connection: Connection, stream: str, name: str) -> Cons
 
 
 async def delete_stream(connection: Connection, name: str) -> bool:
-    """False if there was none."""
+    """False if the stream did not exist."""
     try:
         await connection.api(f"STREAM.DELETE.{name}")
         return True
@@ -174,56 +175,55 @@ async def delete_stream(connection: Connection, name: str) -> bool:
 
 
 async def pause_consumer(connection: Connection, stream: str, consumer: str, *, is_paused: bool) -> None:
-    """While it is paused the engine delivers nothing from it; what is settled meanwhile is settled."""
+    """A paused consumer delivers no messages; acknowledgements are accepted."""
     until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
     await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
 
 
 async def purge_stream(connection: Connection, name: str, subject: str | None = None, *, before: int | None = None) -> int:
-    """How many messages were removed, of one subject or pattern if it is named, `before` a sequence if it is given; none if there
-    is no such stream."""
+    """Remove messages, optionally of one subject or pattern, or `before` a sequence. Returns their number; 0 without a stream."""
     body = {**({"filter": subject} if subject else {}), **({"seq": before} if before else {})}
     try:
-        answer = await connection.api(f"STREAM.PURGE.{name}", body, timeout=30)
+        response = await connection.api(f"STREAM.PURGE.{name}", body, timeout=30)
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0
         raise translate(failure.error) from failure
-    return int(msgspec.json.decode(answer)["purged"])
+    return int(msgspec.json.decode(response)["purged"])
 
 
 class _SubjectsState(msgspec.Struct):
     subjects: dict[str, int] | None = None
 
 
-class _SubjectsAnswer(msgspec.Struct):
+class _SubjectsResponse(msgspec.Struct):
     state: _SubjectsState
     total: int = 0
 
 
-_decode_subjects = msgspec.json.Decoder(_SubjectsAnswer).decode
-_BEYOND = 2**31  # of all subjects: what comes is how many there are, and none of them
+_decode_subjects = msgspec.json.Decoder(_SubjectsResponse).decode
+_BEYOND_LAST = 2**31  # an offset that yields the total, and no subjects
 
 
 async def subjects_of(connection: Connection, name: str, pattern: str) -> list[str]:
-    """The subjects of a stream that fit a pattern and have messages."""
-    found: list[str] = []
+    """The subjects of a stream that match a pattern and have messages."""
+    subjects: list[str] = []
     while True:
-        answer = _decode_subjects(
-            await connection.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": len(found)})
+        response = _decode_subjects(
+            await connection.call(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": len(subjects)})
         )
-        page = list(answer.state.subjects or ())
-        found += page
-        if not page or len(found) >= answer.total:
-            return found
+        page = list(response.state.subjects or ())
+        subjects += page
+        if not page or len(subjects) >= response.total:
+            return subjects
 
 
 async def count_subjects(connection: Connection, name: str, pattern: str) -> int:
-    """How many subjects of a stream fit a pattern and have messages, without their names; 0 if there is no such stream."""
+    """The number of subjects that match a pattern and have messages; 0 if the stream does not exist."""
     try:
-        answer = await connection.api(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": _BEYOND})
+        response = await connection.api(f"STREAM.INFO.{name}", {"subjects_filter": pattern, "offset": _BEYOND_LAST})
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0
         raise translate(failure.error) from failure
-    return _decode_subjects(answer).total
+    return _decode_subjects(response).total

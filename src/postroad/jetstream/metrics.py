@@ -1,4 +1,4 @@
-"""What the engine counts."""
+"""Metrics of the JetStream layer."""
 
 from postroad.kernel.buffered_metrics import Counter, Histogram
 

@@ -1,8 +1,8 @@
-"""A work queue on a durable pull consumer: one pull loop per queue and process, leases as delayed naks, settling from anywhere.
+"""A work queue on a durable pull consumer: one pull loop per queue and process, leases as delayed naks.
 
-A lease has no owner and no timer here: at delivery the engine is told not to deliver the message again before the lease ends
-(`-NAK` with a delay). An ack ends it, another delayed nak extends it, and both may come from any process, since the subject to
-send them to follows from the delivery's numbers.
+A lease has no owner and no timer here: at delivery the server is asked not to deliver the message again before the lease ends
+(`-NAK` with a delay). An ack ends the lease, another delayed nak extends it, and both may come from any process, since the
+subject to send them to follows from the delivery's numbers.
 """
 
 import asyncio
@@ -18,27 +18,29 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.management import ensure_consumer
+from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
 
-_ASK_MAX = 1000
-_WAKE_SECONDS = 5.0
-_WAKE_SECONDS_MIN = 0.001
-_WAKE_LOST_SECONDS = 1.0
-_WAKE_GRACE_SECONDS = 0.2
+_PULL_MESSAGES_MAX = 1000
+_WAITING_PULL_SECONDS = 5.0
+_WAITING_PULL_SECONDS_MIN = 0.001
+_WAITING_PULL_LOST_SECONDS = 1.0  # without an answer for this long after its end, its leader is gone
+_WAITING_PULL_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
-_ANSWER_SECONDS = 5.0
+_PULL_ANSWER_SECONDS = 5.0
 _CONFIRM_SECONDS = 2.0
-_LAST_WORD_SECONDS = 1.0
+_BARRIER_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
+_ACK_BACKOFF = Backoff(first_seconds=0.05, max_seconds=1.0)
 
 ACK = b"+ACK"
-_INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: refused by every version, and sent nothing for
+_INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRef:
-    """The numbers of one delivery of one message: all that is needed to settle it."""
+    """The numbers that identify one delivery of a message, sufficient to acknowledge it."""
 
     stream_sequence: int
     consumer_sequence: int
@@ -48,26 +50,29 @@ class DeliveryRef:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    delivery: DeliveryRef
+    ref: DeliveryRef
     payload: bytes
 
 
-def _delivery_of(ack_subject: str) -> DeliveryRef:
-    """`$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers may put two words
+Acknowledgement = tuple[DeliveryRef, bytes]  # the second is `ACK` or a `nak`
+
+
+def _parse_ack_subject(ack_subject: str) -> DeliveryRef:
+    """`$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers may put two tokens
     before the stream and one at the end."""
-    words = ack_subject.split(".")
-    first = 4 if len(words) == 9 else 6
-    attempt, stream_sequence, consumer_sequence, stored_at = words[first : first + 4]
+    tokens = ack_subject.split(".")
+    first = 4 if len(tokens) == 9 else 6
+    attempt, stream_sequence, consumer_sequence, stored_at = tokens[first : first + 4]
     return DeliveryRef(int(stream_sequence), int(consumer_sequence), int(attempt), int(stored_at))
 
 
 def nak(delay_ms: int) -> bytes:
-    """Not before `delay_ms` have passed: a lease, its extension, or a retry."""
+    """Deliver again, but not before `delay_ms` have passed: a lease, its extension, or a retry."""
     return b'-NAK {"delay": %d}' % (delay_ms * 1_000_000) if delay_ms > 0 else b"-NAK"
 
 
 async def ensure_work_consumer(connection: Connection, stream: str, name: str, subject: str) -> None:
-    """`ack_wait` only matters between a delivery and its lease: it brings back what a dying process had in hand."""
+    """`ack_wait` only matters between a delivery and its lease: it redelivers the messages of a process that died there."""
     config = {
         "filter_subject": subject,
         "ack_wait": _ACK_WAIT_SECONDS * 1_000_000_000,
@@ -78,309 +83,315 @@ async def ensure_work_consumer(connection: Connection, stream: str, name: str, s
     await ensure_consumer(connection, stream, name, config)
 
 
-class _Puller:
-    __slots__ = ("future", "give_up_at", "got", "has_been_asked_for", "want")
+class _Caller:
+    """A caller of `pull` that waits for messages."""
 
-    def __init__(self, want: int, give_up_at: float) -> None:
-        self.want = want
-        self.give_up_at = give_up_at
-        self.got: list[Delivery] = []
-        self.has_been_asked_for = False
+    __slots__ = ("count", "deadline", "deliveries", "future", "is_requested")
+
+    def __init__(self, count: int, deadline: float) -> None:
+        self.count = count
+        self.deadline = deadline
+        self.deliveries: list[Delivery] = []
+        self.is_requested = False  # the server was asked for its messages that are ready now
         self.future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
 
     @property
-    def is_served(self) -> bool:
-        return len(self.got) >= self.want
+    def is_full(self) -> bool:
+        return len(self.deliveries) >= self.count
 
 
 class PullConsumer:
-    """Leases and settles the messages of one consumer."""
+    """Delivers and acknowledges the messages of one consumer.
+
+    The task `_run` serves all callers of `pull` in this process. It first asks the server for messages that are ready now
+    (`no_wait`), and while there are none it keeps one waiting pull request open for the next message.
+    """
 
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         self._connection = connection
         self._stream = stream
         self.consumer = consumer
-        self._ended_by: PostroadError | None = None
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._acks = f"$JS.ACK.{stream}.{consumer}."
-        self._pullers: deque[_Puller] = deque()
-        self._loop: asyncio.Task[None] | None = None
-        self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()
-        self._inbox_name = ""
-        self._is_wake_open = False
-        self._wake_ends_at = 0.0
-        self._has_lost_touch = False
+        self._closed_by: PostroadError | None = None
+        self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._ack_prefix = f"$JS.ACK.{stream}.{consumer}."
+        self._callers: deque[_Caller] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()  # None wakes the task
+        self._inbox_subject = ""
+        self._has_waiting_pull = False
+        self._waiting_pull_ends_at = 0.0
+        self._has_reconnected = False
 
     # Pulling
 
-    async def pull(self, want: int, wait_seconds: float) -> list[Delivery]:
-        """Up to `want` messages: those that are ready now, or the first to become so within `wait_seconds`.
+    async def pull(self, count: int, wait_seconds: float) -> list[Delivery]:
+        """Up to `count` messages: those that are ready now, or the first that become ready within `wait_seconds`.
 
-        They must be leased or released by the caller at once. Raises EngineUnavailable.
+        The caller must lease or release them at once. Raises EngineUnavailable.
         """
-        puller = _Puller(want, asyncio.get_running_loop().time() + wait_seconds)
-        self._pullers.append(puller)
-        if self._loop is None:
-            self._loop = asyncio.create_task(self._run())
+        caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds)
+        self._callers.append(caller)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
         else:
-            self._inbox.put_nowait(None)  # a newcomer: look around
+            self._inbox.put_nowait(None)
         try:
-            return await puller.future
+            return await caller.future
         except asyncio.CancelledError:
-            # The caller hung up. What it had in hand goes back at once; what is not there yet goes to somebody else.
-            if puller in self._pullers:
-                self._pullers.remove(puller)
-                self._inbox.put_nowait(None)  # if it was the last one, what the engine was asked for is to be taken back
-            await self._give_back([found.delivery for found in puller.got])
+            # Messages that this caller has received are released at once; those still in flight go to another caller.
+            if caller in self._callers:
+                self._callers.remove(caller)
+                self._inbox.put_nowait(None)  # if it was the last one, the task must withdraw the waiting pull
+            await self._release([delivery.ref for delivery in caller.deliveries])
             raise
 
     async def _run(self) -> None:
         try:
-            self._inbox_name = f"_INBOX.{new_id()}"
-            stop = await self._connection.subscribe(self._inbox_name, self._heard, last_word=self._barrier)
-            forget = self._connection.on_reconnect(self._start_over)
+            self._inbox_subject = f"_INBOX.{new_id()}"
+            unsubscribe = await self._connection.subscribe(self._inbox_subject, self._on_message, barrier=self._barrier)
+            remove_callback = self._connection.on_reconnect(self._on_reconnect)
             try:
-                while await self._somebody_waits():
-                    await self._ask()
-                    self._answer()
-                    if self._pullers and all(puller.has_been_asked_for for puller in self._pullers):
-                        await self._wait_for_one()
+                while await self._wait_for_callers():
+                    await self._fetch_ready()
+                    self._resolve_callers()
+                    if self._callers and all(caller.is_requested for caller in self._callers):
+                        await self._wait_for_message()
             finally:
-                forget()
-                await stop()
+                remove_callback()
+                await unsubscribe()
                 while not self._inbox.empty():
-                    await self._take_in(self._inbox.get_nowait())
+                    await self._dispatch(self._inbox.get_nowait())
         except Exception as exc:
             if isinstance(exc, PostroadError):
-                self._fail_all(exc)
+                self._fail_callers(exc)
             else:
-                self._fail_all(EngineUnavailable("the queue cannot be pulled from just now", retry_after=1))
+                self._fail_callers(EngineUnavailable("pulling from the queue failed", retry_after=1))
                 raise
         finally:
-            self._is_wake_open = False
-            self._loop = asyncio.create_task(self._run()) if self._pullers else None  # somebody came as this was ending
+            self._has_waiting_pull = False
+            self._task = asyncio.create_task(self._run()) if self._callers else None  # a caller arrived during the end
 
     async def _barrier(self) -> None:
-        """Return when no message can come any more of those that the engine was asked for.
+        """Return when every message in flight to us has arrived.
 
-        Whatever a consumer sends goes through one line, and what it refuses is said there, too: the refusal of a request that
-        means nothing comes behind the last message that it had chosen us for.
+        A consumer replies in order, so the error for a deliberately invalid pull arrives after every message already in flight.
         """
         with contextlib.suppress(ConnectionLost, TimeoutError):
-            await self._connection.request(self._next, _INVALID_PULL_REQUEST, timeout=_LAST_WORD_SECONDS)
+            await self._connection.request(self._pull_subject, _INVALID_PULL_REQUEST, timeout=_BARRIER_SECONDS)
 
-    async def _heard(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         self._inbox.put_nowait(message)
 
-    def _start_over(self) -> None:
-        """The connection was lost and is back: nothing that was asked for will come."""
-        self._is_wake_open = False
-        self._has_lost_touch = True
-        for puller in self._pullers:
-            puller.has_been_asked_for = False
+    def _on_reconnect(self) -> None:
+        """Pull requests from before the connection was lost will not be answered."""
+        self._has_waiting_pull = False
+        self._has_reconnected = True
+        for caller in self._callers:
+            caller.is_requested = False
         self._inbox.put_nowait(None)
 
-    async def _somebody_waits(self) -> bool:
-        """Stay for a while when nobody does: the next one will come soon, and the subscription can be kept.
+    async def _wait_for_callers(self) -> bool:
+        """Wait a while for the next caller, to reuse the subscription. False if there is none.
 
-        But not when the engine was asked to send the next message here: it would come for nobody, be given back, and count as
-        an attempt. To end the subscription is to take that back.
+        Do not wait if a waiting pull is open: its message would arrive without a caller, be released, and count as an attempt.
+        Ending the subscription withdraws it.
         """
-        if not self._pullers and not self._is_wake_open:
+        if not self._callers and not self._has_waiting_pull:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_SECONDS):
-                    while not self._pullers:
-                        await self._take_in(await self._inbox.get())
-        return bool(self._pullers)
+                    while not self._callers:
+                        await self._dispatch(await self._inbox.get())
+        return bool(self._callers)
 
-    async def _ask(self) -> None:
-        """Ask for what is ready now, for everyone who waits, and hand it out until the engine says that this was all."""
+    async def _fetch_ready(self) -> None:
+        """Ask for the messages that are ready now, for all callers, and dispatch them until the server reports the end."""
         demand = 0
-        for puller in self._pullers:
-            puller.has_been_asked_for = True
-            demand += puller.want - len(puller.got)
-        demand = min(demand, _ASK_MAX)
-        self._has_lost_touch = False
-        more = demand - self._is_wake_open  # one has been asked for already; what is asked for twice would come for nobody
-        if more == 0 or not await self._request({"batch": more, "no_wait": True}):
+        for caller in self._callers:
+            caller.is_requested = True
+            demand += caller.count - len(caller.deliveries)
+        demand = min(demand, _PULL_MESSAGES_MAX)
+        self._has_reconnected = False
+        batch = demand - self._has_waiting_pull  # the waiting pull covers one: asking twice would deliver one too many
+        if batch == 0 or not await self._send_pull({"batch": batch, "no_wait": True}):
             return
         received = 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_SECONDS) as bound:
+            async with asyncio.timeout(_PULL_ANSWER_SECONDS) as timeout:
                 while received < demand:
-                    message = await self._inbox.get()
-                    status = await self._take_in(message)
+                    status = await self._dispatch(await self._inbox.get())
                     if status == "message":
                         received += 1
-                        if received == more:  # the one asked for earlier is here at once, or will not be
-                            bound.reschedule(asyncio.get_running_loop().time() + _WAKE_GRACE_SECONDS)
-                    elif status in ("404", "409", "503") or self._has_lost_touch or not self._connection.is_up:
+                        if received == batch:  # the message of the waiting pull is delivered at once, or not at all
+                            timeout.reschedule(asyncio.get_running_loop().time() + _WAITING_PULL_GRACE_SECONDS)
+                    elif status in ("404", "409", "503") or self._has_reconnected or not self._connection.is_up:
                         if status == "503":
-                            await self._no_responders()
+                            await self._handle_unavailable()
                         return
 
-    async def _no_responders(self) -> None:
-        """No leader just now. Those who may wait will be asked for again; the others are told."""
+    async def _handle_unavailable(self) -> None:
+        """There is no leader at present: fail the callers whose time is up, and ask again for the others."""
         now = asyncio.get_running_loop().time()
-        problem = EngineUnavailable("the queue's engine has no leader", retry_after=1)
-        for puller in [puller for puller in self._pullers if puller.give_up_at <= now]:
-            self._pullers.remove(puller)
-            if not puller.future.done():
-                puller.future.set_exception(problem)
-        for puller in self._pullers:
-            puller.has_been_asked_for = False
+        error = EngineUnavailable("the queue's engine has no leader", retry_after=1)
+        for caller in [caller for caller in self._callers if caller.deadline <= now]:
+            self._callers.remove(caller)
+            if not caller.future.done():
+                caller.future.set_exception(error)
+        for caller in self._callers:
+            caller.is_requested = False
         await asyncio.sleep(0.1)
 
-    async def _wait_for_one(self) -> None:
-        """Nothing is ready: have the engine send the next message as soon as there is one.
+    async def _wait_for_message(self) -> None:
+        """No message is ready: keep a waiting pull open, which the server answers with the next message.
 
-        It is asked for no longer than somebody waits, and whoever waits longest is answered when the engine says that the time is
-        over: so nothing has to be taken back, unless they all hang up.
+        It ends no later than the last caller's deadline, and that caller is answered when the server reports the end. So it needs
+        to be withdrawn only if all callers are cancelled.
         """
         loop = asyncio.get_running_loop()
-        if not self._is_wake_open:
+        if not self._has_waiting_pull:
             now = loop.time()
-            self._wake_ends_at = min(max(puller.give_up_at for puller in self._pullers), now + _WAKE_SECONDS)
-            seconds = max(self._wake_ends_at - now, _WAKE_SECONDS_MIN)
-            self._is_wake_open = await self._request({"batch": 1, "expires": int(seconds * 1e9)})
-            if not self._is_wake_open:
+            self._waiting_pull_ends_at = min(max(caller.deadline for caller in self._callers), now + _WAITING_PULL_SECONDS)
+            seconds = max(self._waiting_pull_ends_at - now, _WAITING_PULL_SECONDS_MIN)
+            self._has_waiting_pull = await self._send_pull({"batch": 1, "expires": int(seconds * 1e9)})
+            if not self._has_waiting_pull:
                 return
-        lost_at = self._wake_ends_at + _WAKE_LOST_SECONDS
-        until = min([lost_at, *(puller.give_up_at for puller in self._pullers if puller.give_up_at < self._wake_ends_at)])
+        lost_at = self._waiting_pull_ends_at + _WAITING_PULL_LOST_SECONDS
+        earlier = [caller.deadline for caller in self._callers if caller.deadline < self._waiting_pull_ends_at]
         try:
-            async with asyncio.timeout_at(max(until, loop.time() + 0.001)):
+            async with asyncio.timeout_at(max(min([lost_at, *earlier]), loop.time() + 0.001)):
                 while True:
-                    status = await self._take_in(await self._inbox.get())
-                    if not self._pullers:
+                    status = await self._dispatch(await self._inbox.get())
+                    if not self._callers:
                         return
                     if status == "message":
-                        for puller in self._pullers:  # where one is, there may be more
-                            puller.has_been_asked_for = False
+                        for caller in self._callers:  # more messages may be ready
+                            caller.is_requested = False
                         return
-                    if not self._is_wake_open or not all(puller.has_been_asked_for for puller in self._pullers):
+                    if not self._has_waiting_pull or not all(caller.is_requested for caller in self._callers):
                         break
         except TimeoutError:
-            if loop.time() >= lost_at:  # neither a message nor word that it expired: its leader is gone
-                self._is_wake_open = False
-        self._answer()
+            if loop.time() >= lost_at:
+                self._has_waiting_pull = False
+        self._resolve_callers()
 
-    async def _request(self, body: dict[str, object]) -> bool:
+    async def _send_pull(self, body: dict[str, object]) -> bool:
         if not self._connection.is_up:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._connection.wait_up()
         if not self._connection.is_up:
-            await self._no_responders()
+            await self._handle_unavailable()
             return False
         try:
-            await self._connection.publish(self._next, msgspec.json.encode(body), self._inbox_name)
+            await self._connection.publish(self._pull_subject, msgspec.json.encode(body), self._inbox_subject)
         except ConnectionLost:
-            await self._no_responders()
+            await self._handle_unavailable()
             return False
         return True
 
-    async def _take_in(self, message: Msg | None) -> str:
-        """Hand a message to whoever waits longest. Returns what it was: `message`, a status, or nothing."""
+    async def _dispatch(self, message: Msg | None) -> str:
+        """Add a message to the caller that waits longest. Returns "message", the status of a status reply, or ""."""
         if message is None:
             return ""
         if not message.reply:
             status = (message.headers or {}).get("Status", "")
             if status in ("408", "409", "503"):
-                self._is_wake_open = False
+                self._has_waiting_pull = False
             return status
-        delivered = Delivery(_delivery_of(message.reply), message.data)
-        self._is_wake_open = False
-        for puller in self._pullers:
-            if not puller.is_served:
-                puller.got.append(delivered)
+        delivery = Delivery(_parse_ack_subject(message.reply), message.data)
+        self._has_waiting_pull = False
+        for caller in self._callers:
+            if not caller.is_full:
+                caller.deliveries.append(delivery)
                 return "message"
-        await self._give_back([delivered.delivery])
+        await self._release([delivery.ref])
         return "message"
 
-    async def _give_back(self, deliveries: Sequence[DeliveryRef]) -> None:
-        """At once; or, if the connection is lost, the engine does so by itself a little later."""
+    async def _release(self, refs: Sequence[DeliveryRef]) -> None:
+        """Return messages to the queue. If the connection is lost, the server does so itself after `ack_wait`."""
         with contextlib.suppress(EngineUnavailable):
-            await self.settle_without_answer([(delivery, nak(0)) for delivery in deliveries])
+            await self.send_acknowledgements([(ref, nak(0)) for ref in refs])
 
-    def _answer(self) -> None:
-        """Answer those who have something, or whose time is up."""
+    def _resolve_callers(self) -> None:
+        """Return messages to the callers that have any, and nothing to those whose time is up."""
         now = asyncio.get_running_loop().time()
-        staying: deque[_Puller] = deque()
-        for puller in self._pullers:
-            if puller.got or (puller.has_been_asked_for and puller.give_up_at <= now):
-                if not puller.future.done():
-                    puller.future.set_result(puller.got)
+        remaining: deque[_Caller] = deque()
+        for caller in self._callers:
+            if caller.deliveries or (caller.is_requested and caller.deadline <= now):
+                if not caller.future.done():
+                    caller.future.set_result(caller.deliveries)
             else:
-                staying.append(puller)
-        self._pullers = staying
+                remaining.append(caller)
+        self._callers = remaining
 
-    def _fail_all(self, problem: Exception) -> None:
-        while self._pullers:
-            puller = self._pullers.popleft()
-            if not puller.future.done():
-                puller.future.set_exception(problem)
+    def _fail_callers(self, error: Exception) -> None:
+        while self._callers:
+            caller = self._callers.popleft()
+            if not caller.future.done():
+                caller.future.set_exception(error)
 
-    def close(self, problem: PostroadError) -> None:
-        """Tell everyone who waits, for a message or for a settlement, that this is over."""
-        self._ended_by = problem
-        self._fail_all(problem)
-        if self._loop is not None:
-            self._loop.cancel()
+    def close(self, error: PostroadError) -> None:
+        """Fail all pulls and acknowledgements in progress with this error."""
+        self._closed_by = error
+        self._fail_callers(error)
+        if self._task is not None:
+            self._task.cancel()
 
-    # Settling
+    # Acknowledging
 
-    def _ack_subject(self, delivery: DeliveryRef) -> str:
-        numbers = f"{delivery.attempt}.{delivery.stream_sequence}.{delivery.consumer_sequence}.{delivery.stored_at_ns}"
-        return f"{self._acks}{numbers}.0"
+    def _ack_subject(self, ref: DeliveryRef) -> str:
+        return f"{self._ack_prefix}{ref.attempt}.{ref.stream_sequence}.{ref.consumer_sequence}.{ref.stored_at_ns}.0"
 
-    async def settle_without_answer(self, settled: Sequence[tuple[DeliveryRef, bytes]]) -> None:
-        """Send the verdicts in one piece. For leases: if one is lost, the message comes back earlier than it should.
+    async def send_acknowledgements(self, acks: Sequence[Acknowledgement]) -> None:
+        """Send acknowledgements at once, without confirmation. For leases: if one is lost, the message is redelivered too early.
 
-        Raises EngineUnavailable when there is nobody to send them to.
+        Raises EngineUnavailable if there is no connection.
         """
-        commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), len(verdict), verdict) for one, verdict in settled]
+        commands = [b"PUB %b %d\r\n%b\r\n" % (self._ack_subject(ref).encode(), len(ack), ack) for ref, ack in acks]
         if commands:
             try:
                 self._connection.send(b"".join(commands))
             except ConnectionLost as exc:
                 raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
-    async def settle(self, settled: Sequence[tuple[DeliveryRef, bytes]], *, deadline_seconds: float = 10.0) -> None:
-        """Send the verdicts and return once the engine has stored them all; saying a thing twice is harmless.
+    async def acknowledge(self, acks: Sequence[Acknowledgement], *, deadline_seconds: float = 10.0) -> None:
+        """Send acknowledgements and return once the server has stored them all. Idempotent.
 
-        Raises EngineUnavailable: then each may or may not be settled.
+        Raises EngineUnavailable: then each may or may not be stored.
         """
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + deadline_seconds
-        pause = 0.05
-        left = list(settled)
-        while left:
-            if self._ended_by is not None:
-                raise self._ended_by
+        deadline = loop.time() + deadline_seconds
+        delays = _ACK_BACKOFF.delays()
+        unconfirmed = list(acks)
+        while unconfirmed:
+            if self._closed_by is not None:
+                raise self._closed_by
             try:
-                async with asyncio.timeout_at(give_up):
+                async with asyncio.timeout_at(deadline):
                     await self._connection.wait_up()
-                    left = [one for one in await self._settle_once(left) if not await self._is_removed(one)]
+                    unconfirmed = [ack for ack in await self._acknowledge_once(unconfirmed) if not await self._delete(ack)]
             except (ConnectionLost, TimeoutError):
                 pass
-            if left:
-                if loop.time() + pause > give_up:
+            if unconfirmed:
+                delay = next(delays)
+                if loop.time() + delay > deadline:
                     raise EngineUnavailable("the engine did not confirm in time", retry_after=1)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+                await asyncio.sleep(delay)
 
-    async def _is_removed(self, settled: tuple[DeliveryRef, bytes]) -> bool:
-        """An ack that is not confirmed is of a delivery that the engine forgot in a crash: the message would be delivered again,
-        although its consumer is done with it. So it is taken out of the stream itself; nothing to find there is as good."""
-        delivery, verdict = settled
-        if verdict != ACK:
+    async def _delete(self, unconfirmed: Acknowledgement) -> bool:
+        """Delete the message of an unconfirmed ack from the stream; True if it is gone.
+
+        Such an ack belongs to a delivery that the server forgot in a crash. It would deliver the message again although its
+        consumer has finished with it.
+        """
+        ref, ack = unconfirmed
+        if ack != ACK:
             return False
         try:
-            entry = await stream_reader.at(self._connection, self._stream, delivery.stream_sequence)
-            if entry is None or entry.at_ms != delivery.stored_at_ns // 1_000_000:  # gone, or of a stream made anew
+            entry = await stream_reader.at(self._connection, self._stream, ref.stream_sequence)
+            if entry is None or entry.at_ms != ref.stored_at_ns // 1_000_000:  # deleted, or of a recreated stream
                 return True
             await self._connection.api(
-                f"STREAM.MSG.DELETE.{self._stream}", {"seq": delivery.stream_sequence, "no_erase": True}, timeout=2
+                f"STREAM.MSG.DELETE.{self._stream}", {"seq": ref.stream_sequence, "no_erase": True}, timeout=2
             )
         except ApiFailure as failure:
             return failure.error.err_code in NO_SUCH_MESSAGE
@@ -388,23 +399,23 @@ class PullConsumer:
             return False
         return True
 
-    async def _settle_once(self, settled: list[tuple[DeliveryRef, bytes]]) -> list[tuple[DeliveryRef, bytes]]:
-        """One try. Returns those that were not confirmed."""
+    async def _acknowledge_once(self, acks: list[Acknowledgement]) -> list[Acknowledgement]:
+        """One attempt. Returns the acknowledgements that were not confirmed."""
         commands: list[bytes] = []
-        replies: list[str] = []
-        answers = []
+        reply_subjects: list[str] = []
+        replies = []
         try:
-            for one, verdict in settled:
-                reply, future = self._connection.expect()
-                replies.append(reply)
-                answers.append(future)
+            for ref, ack in acks:
+                reply_subject, replied = self._connection.expect()
+                reply_subjects.append(reply_subject)
+                replies.append(replied)
                 commands.append(
-                    b"PUB %b %b %d\r\n%b\r\n" % (self._ack_subject(one).encode(), reply.encode(), len(verdict), verdict)
+                    b"PUB %b %b %d\r\n%b\r\n" % (self._ack_subject(ref).encode(), reply_subject.encode(), len(ack), ack)
                 )
             self._connection.send(b"".join(commands))
-            done, _ = await asyncio.wait(answers, timeout=_CONFIRM_SECONDS)
+            done, _ = await asyncio.wait(replies, timeout=_CONFIRM_SECONDS)
         finally:
-            for reply in replies:
-                self._connection.forget(reply)
-        confirmed = {future for future in done if future.exception() is None and future.result().status != "503"}
-        return [one for one, future in zip(settled, answers, strict=True) if future not in confirmed]
+            for reply_subject in reply_subjects:
+                self._connection.forget(reply_subject)
+        confirmed = {replied for replied in done if replied.exception() is None and replied.result().status != "503"}
+        return [ack for ack, replied in zip(acks, replies, strict=True) if replied not in confirmed]

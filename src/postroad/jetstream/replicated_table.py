@@ -1,4 +1,4 @@
-"""A registry kept in a bucket and followed in memory: reads cost a dictionary look-up, changes arrive within milliseconds."""
+"""A registry in a bucket, replicated to memory: a read is a dictionary access, changes arrive within milliseconds."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -15,11 +15,11 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class ReplicatedTable(Generic[Record]):
-    """Records of one type by key. Every process that opens it sees every change; who writes sees its own at once."""
+    """Records of one type by key. Every process that runs it sees every change, and its own at once."""
 
-    def __init__(self, bucket: Bucket, of: type[Record]) -> None:
+    def __init__(self, bucket: Bucket, record_type: type[Record]) -> None:
         self._bucket = bucket
-        self._decode = msgspec.json.Decoder(of).decode
+        self._decode = msgspec.json.Decoder(record_type).decode
         self._encode = msgspec.json.Encoder().encode
         self._records: dict[str, Record] = {}
         self._revisions: dict[str, int] = {}
@@ -28,12 +28,12 @@ class ReplicatedTable(Generic[Record]):
         self._follower: Follower = bucket.follower(self._apply)
 
     async def run(self) -> None:
-        """Follow, until cancelled."""
+        """Apply changes until cancelled."""
         await self._follower.run()
 
     @property
-    def out_of_touch_seconds(self) -> float:
-        return self._follower.out_of_touch_seconds
+    def staleness_seconds(self) -> float:
+        return self._follower.staleness_seconds
 
     async def wait_loaded(self) -> None:
         await self._follower.wait_loaded()
@@ -49,7 +49,7 @@ class ReplicatedTable(Generic[Record]):
         try:
             record = None if change.value is None else self._decode(change.value)
         except msgspec.DecodeError:
-            # One bad record must not keep a process from following the others; and what it said before no longer counts.
+            # One undecodable record must not keep a process from the others. Its previous version no longer counts.
             log.error("record_unreadable", bucket=self._bucket.name, record=change.key, revision=change.revision)
             self._unreadable.add(change.key)
             record = None
@@ -76,9 +76,9 @@ class ReplicatedTable(Generic[Record]):
         return len(self._records)
 
     async def fetch(self, key: str) -> Record | None:
-        """As `get`, but asks the engine when the key is not known here: another process may just have made it.
+        """Like `get`, but reads a key that is unknown here from the engine: another process may just have created it.
 
-        Raises EngineRefused if there is something that cannot be read; a newer Postroad may have written it.
+        Raises EngineRefused if the record cannot be decoded; a newer version of Postroad may have written it.
         """
         found = self._records.get(key)
         if found is None:
@@ -87,30 +87,30 @@ class ReplicatedTable(Generic[Record]):
                 self._apply(value)
                 found = self._records.get(key)
             if key in self._unreadable:
-                raise EngineRefused("what the registry has on this cannot be read by this version of Postroad")
+                raise EngineRefused("the registry's record cannot be decoded by this version of Postroad")
         return found
 
     def forget(self, key: str) -> None:
-        """Have the next `fetch` ask the engine: what is known here turned out to be old."""
+        """Make the next `fetch` read from the engine, because the record in memory is outdated."""
         self._records.pop(key, None)
         self._revisions.pop(key, None)
 
     async def create(self, key: str, record: Record) -> None:
-        """Raises Conflict if the key is there."""
+        """Raises Conflict if the key exists."""
         value = self._encode(record)
         self._apply(Value(key, value, await self._bucket.create(key, value)))
 
     async def update(self, key: str, record: Record, revision: int, *, ttl_seconds: int | None = None) -> None:
-        """Raises Conflict if somebody changed it since `revision`. With `ttl_seconds` it is gone after that."""
+        """Raises Conflict if the record has changed since `revision`. With `ttl_seconds` it expires after that time."""
         value = self._encode(record)
         self._apply(Value(key, value, await self._bucket.update(key, value, revision, ttl_seconds=ttl_seconds)))
 
     async def change(
         self, key: str, make: Callable[[Record], Record], *, ttl_seconds: int | None = None
     ) -> tuple[Record, Record] | None:
-        """What `make` makes of the record, stored, and what it was before; None if there is none.
+        """Replace the record by `make(record)`. Returns the previous and the new one, or None if the key does not exist.
 
-        `make` is called again when somebody else was quicker. What it raises, this raises.
+        `make` is called again after a concurrent change. Its exceptions are passed on.
         """
         while True:
             before = await self.fetch(key)
@@ -126,5 +126,5 @@ class ReplicatedTable(Generic[Record]):
                 self.forget(key)
 
     async def delete(self, key: str, revision: int | None = None) -> None:
-        """Raises Conflict if `revision` is given and somebody changed it since."""
+        """Raises Conflict if `revision` is given and the record has changed since."""
         self._apply(Value(key, None, await self._bucket.delete(key, revision)))

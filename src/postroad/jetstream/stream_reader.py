@@ -1,8 +1,8 @@
-"""Reading a stream by subject and sequence, without a consumer: batched direct gets.
+"""Reads of a stream by subject and sequence, without a consumer: batched direct gets.
 
-On a cluster any replica answers a direct get, and one that is not the leader may lack what was stored a moment ago, or seconds
-ago if it was away. So what decisions rest on (`last`, `at`, `newest`) is asked of the leader, or held against what it says. A
-`read` is whatever the replica has: in order and without gaps, but perhaps not to the end.
+On a cluster any replica answers a direct get, and one that is not the leader may lack the latest messages: those of the last
+moments, or seconds if it was away. So reads that decisions depend on (`last`, `at`, `newest`) go to the leader, or are compared
+with it. A `read` returns what the replica has: in order and without gaps, but perhaps not to the end.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from postroad.kernel.errors import EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
 _READ_BYTES_MAX = 4 * 1024 * 1024
-_LAG_SECONDS = 0.005  # what a replica that is well lags behind is less
+_LAG_SECONDS = 0.005  # a healthy replica lags less
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +35,29 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A run of entries, and where to read on. `left`: how many there were beyond them when it was read."""
+    """Consecutive entries and the position to read on from. `remaining`: the number of entries after them at that time."""
 
     entries: Sequence[Entry]
     next_sequence: int
-    left: int
+    remaining: int
 
     @property
     def is_end(self) -> bool:
-        return self.left == 0
+        return self.remaining == 0
 
 
-def _millis(text: str) -> int:
-    """RFC 3339 with nanoseconds, cut to milliseconds."""
+def _parse_ms(text: str) -> int:
+    """RFC 3339 with nanoseconds, truncated to milliseconds."""
     whole, _, rest = text.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 1000 + int((rest + "000")[:3])
 
 
 def entry_of(payload: bytes, headers: dict[str, str]) -> Entry:
-    """An entry from the headers that a direct get or a republished message carries."""
-    kept = {name: value for name, value in headers.items() if name not in _INTERNAL}
-    return Entry(headers["Nats-Subject"], int(headers["Nats-Sequence"]), _millis(headers["Nats-Time-Stamp"]), payload, kept)
+    """The entry in a reply to a direct get, or in a republished message."""
+    stored_headers = {name: value for name, value in headers.items() if name not in _INTERNAL}
+    return Entry(
+        headers["Nats-Subject"], int(headers["Nats-Sequence"]), _parse_ms(headers["Nats-Time-Stamp"]), payload, stored_headers
+    )
 
 
 async def read(
@@ -63,47 +65,48 @@ async def read(
 ) -> Page:
     """Up to `limit` entries of `subject` (a pattern is allowed) at or after `from_sequence`, in order.
 
-    Raises EngineUnavailable when the engine does not answer. Costs by what is read, not by what is stored; a pattern, however,
-    is looked for message by message.
+    Raises EngineUnavailable when the engine does not answer. The cost grows with the entries read, not with those stored, except
+    for a pattern, which the server matches message by message.
     """
     body = {"seq": max(from_sequence, 1), "batch": limit, "max_bytes": bytes_max, "next_by_subj": subject}
     entries, headers = await _batch(connection, stream, body)
-    left = int(headers.get("Nats-Num-Pending", 0))
-    following = entries[-1].sequence + 1 if entries else from_sequence
-    return Page(entries, following, left)
+    next_sequence = entries[-1].sequence + 1 if entries else from_sequence
+    return Page(entries, next_sequence, int(headers.get("Nats-Num-Pending", 0)))
 
 
 async def read_to(connection: Connection, stream: str, subject: str, from_sequence: int, end: int, limit: int = 256) -> Page:
-    """As `read`, of a subject that is known to reach to the sequence `end`: a replica that lacks it is asked again.
+    """Like `read`, for a subject that is known to reach the sequence `end`: repeated while the replica lacks it.
 
-    Raises EngineUnavailable also if it goes on lacking it.
+    Raises EngineUnavailable also if the replica does not catch up in time.
     """
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + connection.settings.request_timeout
+    deadline = loop.time() + connection.settings.request_timeout
     while True:
         page = await read(connection, stream, subject, from_sequence, limit)
         if not page.is_end or page.next_sequence > end or not connection.settings.has_replicas:
             return page
-        if loop.time() > give_up:
-            raise EngineUnavailable(f"the replica of {stream} that answers is behind", retry_after=1)
+        if loop.time() > deadline:
+            raise EngineUnavailable(f"the replica of {stream} lags behind its leader", retry_after=1)
         await asyncio.sleep(_LAG_SECONDS)
 
 
 async def newest(connection: Connection, stream: str, subjects: Sequence[str]) -> list[Entry]:
-    """The newest entry of each of these subjects, as they were at one moment; in the order of their sequences.
+    """The newest entry of each subject, as a consistent snapshot, in order of their sequences.
 
-    What was stored under the first of them before this was called is among them.
+    The snapshot is not older than this call with regard to the first subject.
     """
     if not connection.settings.has_replicas:
         return await _newest(connection, stream, subjects)
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + connection.settings.request_timeout
+    deadline = loop.time() + connection.settings.request_timeout
     while True:
-        held_against, entries = await asyncio.gather(last(connection, stream, subjects[0]), _newest(connection, stream, subjects))
-        if held_against is None or any(entry.sequence >= held_against.sequence for entry in entries):
+        last_of_first, entries = await asyncio.gather(
+            last(connection, stream, subjects[0]), _newest(connection, stream, subjects)
+        )
+        if last_of_first is None or any(entry.sequence >= last_of_first.sequence for entry in entries):
             return entries
-        if loop.time() > give_up:
-            raise EngineUnavailable(f"the replica of {stream} that answers is behind", retry_after=1)
+        if loop.time() > deadline:
+            raise EngineUnavailable(f"the replica of {stream} lags behind its leader", retry_after=1)
         await asyncio.sleep(_LAG_SECONDS)
 
 
@@ -113,45 +116,45 @@ async def _newest(connection: Connection, stream: str, subjects: Sequence[str]) 
 
 
 async def _batch(connection: Connection, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
-    """The entries that answer a batched direct get, and the headers of its end."""
+    """The entries of a batched direct get, and the headers of its final message."""
     entries: list[Entry] = []
     try:
-        inbox, answers = connection.expect_many()
+        inbox, replies = connection.expect_many()
         try:
             await connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body), inbox)
             async with asyncio.timeout(connection.settings.request_timeout):
                 while True:
-                    answer = await answers.get()
-                    if answer is None:
+                    reply = await replies.get()
+                    if reply is None:
                         raise ConnectionLost
-                    headers = answer.headers or {}
+                    headers = reply.headers or {}
                     if "Status" in headers:
                         break
-                    entries.append(entry_of(answer.data, headers))
+                    entries.append(entry_of(reply.data, headers))
         finally:
             connection.forget(inbox)
     except (ConnectionLost, TimeoutError) as exc:
         raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from exc
-    if headers["Status"] not in ("204", "404"):  # the end of the batch, or nothing there
+    if headers["Status"] not in ("204", "404"):  # end of the batch, or no entries
         raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
     return entries, headers
 
 
 async def last(connection: Connection, stream: str, subject: str) -> Entry | None:
-    """The newest entry of one subject (a pattern is allowed), None if there is none."""
+    """The newest entry of a subject (a pattern is allowed), or None."""
     if connection.settings.has_replicas:
-        return await _of_leader(connection, stream, {"last_by_subj": subject})
-    return _entry_or_none(await _direct(connection, f"{stream}.{subject}", b""))
+        return await _read_from_leader(connection, stream, {"last_by_subj": subject})
+    return _entry_or_none(await _direct_get(connection, f"{stream}.{subject}", b""))
 
 
 async def at(connection: Connection, stream: str, sequence: int) -> Entry | None:
-    """The entry with this sequence, None if there is none."""
+    """The entry with this sequence, or None."""
     if connection.settings.has_replicas:
-        return await _of_leader(connection, stream, {"seq": sequence})
-    return _entry_or_none(await _direct(connection, stream, msgspec.json.encode({"seq": sequence})))
+        return await _read_from_leader(connection, stream, {"seq": sequence})
+    return _entry_or_none(await _direct_get(connection, stream, msgspec.json.encode({"seq": sequence})))
 
 
-class _Kept(msgspec.Struct):
+class _StoredMessage(msgspec.Struct):
     subject: str
     seq: int
     time: str
@@ -159,49 +162,50 @@ class _Kept(msgspec.Struct):
     hdrs: str = ""
 
 
-class _KeptAnswer(msgspec.Struct):
-    message: _Kept
+class _GetResponse(msgspec.Struct):
+    message: _StoredMessage
 
 
-_decode_kept = msgspec.json.Decoder(_KeptAnswer).decode
+_decode_get = msgspec.json.Decoder(_GetResponse).decode
 
 
-async def _of_leader(connection: Connection, stream: str, body: dict[str, object]) -> Entry | None:
-    """What the stream's leader has: dearer than a direct get, which any replica answers."""
+async def _read_from_leader(connection: Connection, stream: str, body: dict[str, object]) -> Entry | None:
+    """More expensive than a direct get, which any replica answers."""
     try:
-        kept = _decode_kept(await connection.api(f"STREAM.MSG.GET.{stream}", body)).message
+        stored = _decode_get(await connection.api(f"STREAM.MSG.GET.{stream}", body)).message
     except ApiFailure as failure:
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return None
-        if failure.error.err_code == STREAM_NOT_FOUND:  # as when a direct get finds nobody who answers
+        if failure.error.err_code == STREAM_NOT_FOUND:  # like a direct get, which has no responders then
             raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from failure
         raise translate(failure.error) from failure
-    return Entry(kept.subject, kept.seq, _millis(kept.time), base64.b64decode(kept.data), _headers(base64.b64decode(kept.hdrs)))
+    headers = _parse_headers(base64.b64decode(stored.hdrs))
+    return Entry(stored.subject, stored.seq, _parse_ms(stored.time), base64.b64decode(stored.data), headers)
 
 
-def _headers(block: bytes) -> dict[str, str]:
-    """`NATS/1.0` and a line for each, as they are stored."""
+def _parse_headers(block: bytes) -> dict[str, str]:
+    """`NATS/1.0`, then one line per header."""
     pairs = (line.partition(":") for line in block.decode().split("\r\n")[1:] if line)
     return {name: value.strip() for name, _, value in pairs}
 
 
-async def _direct(connection: Connection, what: str, body: bytes) -> Reply:
-    """A read may be repeated freely, so one that met a lost connection or a missing leader is, until the time-out."""
+async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply:
+    """A direct get, repeated until the timeout if the connection is lost or there is no leader."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + connection.settings.request_timeout
+    deadline = loop.time() + connection.settings.request_timeout
     while True:
         try:
-            async with asyncio.timeout_at(give_up):
+            async with asyncio.timeout_at(deadline):
                 await connection.wait_up()
-                answer = await connection.request(f"$JS.API.DIRECT.GET.{what}", body)
-            if answer.status != "503":
-                return answer
+                reply = await connection.request(f"$JS.API.DIRECT.GET.{target}", body)
+            if reply.status != "503":
+                return reply
         except (ConnectionLost, TimeoutError):
             pass
-        if loop.time() + 0.05 > give_up:
-            raise EngineUnavailable(f"reading {what.split('.')[0]} was not answered", retry_after=1)
+        if loop.time() + 0.05 > deadline:
+            raise EngineUnavailable(f"reading {target.split('.')[0]} was not answered", retry_after=1)
         await asyncio.sleep(0.05)
 
 
-def _entry_or_none(answer: Reply) -> Entry | None:
-    return entry_of(answer.data, answer.headers or {}) if "Nats-Sequence" in (answer.headers or {}) else None
+def _entry_or_none(reply: Reply) -> Entry | None:
+    return entry_of(reply.data, reply.headers or {}) if "Nats-Sequence" in (reply.headers or {}) else None

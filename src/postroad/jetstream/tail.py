@@ -1,8 +1,8 @@
-"""Live tails: a stream's `republish` brings each stored message at once; what it misses is read from the log.
+"""Live tails: a stream's `republish` delivers each stored message at once; missed messages are read from the stream.
 
 A republished message names the sequence before it, so a gap shows with the next message. Gaps that no message shows (the last
-one was lost, the connection broke) are found by looking at the log after every reconnect and every few seconds. A successful
-look is also the proof of being in touch: `seen_at` says when that was.
+one was lost, the connection broke) are found by polling the stream after every reconnect and every few seconds. A successful
+poll also proves that the tail is current: `synced_at` is its time.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.stream_reader import Entry, entry_of
 from postroad.kernel.errors import EngineUnavailable
 
-_LAG_SECONDS = 0.02  # after which a replica that lags is asked again
-LIVE = "live."  # what a republished subject starts with
+_LAG_SECONDS = 0.02  # before a lagging replica is read again
+LIVE = "live."  # prefix of republished subjects
 
 log = structlog.get_logger("postroad.jetstream")
 
@@ -30,7 +30,7 @@ def republish(subject: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to follow: a whole stream (`subject` is its only wildcard), or one subject of it."""
+    """A whole stream (`subject` is its only wildcard), or one subject of it."""
 
     stream: str
     subject: str
@@ -41,9 +41,9 @@ class Source:
 
 
 class Tail:
-    """Hands each entry to `deliver`, in order and without gaps, from `after` on, until cancelled.
+    """Calls `deliver` with each entry after the sequence `after`, in order and without gaps, until cancelled.
 
-    `deliver` must be quick: what it cannot take it should queue, with a bound of its own.
+    `deliver` must be quick; a slow one should queue entries, with its own bound.
     """
 
     def __init__(
@@ -53,49 +53,49 @@ class Tail:
         after: int,
         deliver: Callable[[Entry], Awaitable[None]],
         *,
-        look_every: float = 5.0,
+        poll_seconds: float = 5.0,
     ) -> None:
         self.position = after
-        self.seen_at: float | None = None
-        self.caught_up = asyncio.Event()  # set once the log was read to its end
-        self._connection, self._source, self._deliver, self._look_every = connection, source, deliver, look_every
+        self.synced_at: float | None = None
+        self.caught_up = asyncio.Event()  # set once the stream has been read to its end
+        self._connection, self._source, self._deliver, self._poll_seconds = connection, source, deliver, poll_seconds
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue(maxsize=4096)
-        self._must_look = False
-        self._looked_at = 0.0
+        self._must_poll = False
+        self._polled_at = 0.0
 
     async def run(self) -> None:
-        stop = await self._connection.subscribe(LIVE + self._source.subject, self._heard)
-        stop_listening = self._connection.on_reconnect(self.look_soon)
+        unsubscribe = await self._connection.subscribe(LIVE + self._source.subject, self._on_message)
+        remove_callback = self._connection.on_reconnect(self.poll_soon)
         try:
-            await self._look()
+            await self._catch_up()
             while True:
-                # By the clock, not by silence: a stream that never rests is looked at all the same.
+                # By the clock, not after a silence: a stream that is always busy must be polled, too.
                 try:
-                    async with asyncio.timeout_at(self._looked_at + self._look_every):
+                    async with asyncio.timeout_at(self._polled_at + self._poll_seconds):
                         message = await self._inbox.get()
                 except TimeoutError:
                     message = None
-                if message is None or self._must_look:
-                    await self._look()
+                if message is None or self._must_poll:
+                    await self._catch_up()
                 else:
-                    await self._take(message)
+                    await self._handle(message)
         finally:
-            stop_listening()
-            await stop()
+            remove_callback()
+            await unsubscribe()
 
-    async def _heard(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         try:
             self._inbox.put_nowait(message)
-        except asyncio.QueueFull:  # the log still has it
-            self._must_look = True
+        except asyncio.QueueFull:  # it is read from the stream later
+            self._must_poll = True
 
-    def look_soon(self) -> None:
-        """Somebody has reason to think that the log has more."""
-        self._must_look = True
+    def poll_soon(self) -> None:
+        """Poll the stream now: it is likely to have more entries."""
+        self._must_poll = True
         if self._inbox.empty():
             self._inbox.put_nowait(None)
 
-    async def _take(self, message: Msg) -> None:
+    async def _handle(self, message: Msg) -> None:
         headers = message.headers or {}
         sequence = int(headers["Nats-Sequence"])
         if sequence <= self.position:
@@ -103,19 +103,19 @@ class Tail:
         before = sequence - 1 if self._source.is_whole_stream else int(headers["Nats-Last-Sequence"])
         if before > self.position:
             metrics.tail_gaps.inc()
-            await self._look()
+            await self._catch_up()
             return
         self.position = sequence
         await self._deliver(entry_of(message.data, headers))
 
-    async def _look(self) -> None:
-        """Deliver whatever the log has beyond the position; keep trying while the engine is away."""
+    async def _catch_up(self) -> None:
+        """Deliver the stored entries after the position. Retries while the engine is unavailable."""
         loop = asyncio.get_running_loop()
-        self._must_look = False
-        self._looked_at = loop.time()
+        self._must_poll = False
+        self._polled_at = loop.time()
         while True:
             try:
-                end = await self._end()
+                end = await self._last_sequence()
                 page = await stream_reader.read(self._connection, self._source.stream, self._source.subject, self.position + 1)
             except EngineUnavailable:
                 await asyncio.sleep(0.1)
@@ -125,15 +125,14 @@ class Tail:
                 self.position = entry.sequence
                 await self._deliver(entry)
             if page.is_end and self.position >= end:
-                self.seen_at = loop.time()
+                self.synced_at = loop.time()
                 self.caught_up.set()
                 return
             if page.is_end:
                 await asyncio.sleep(_LAG_SECONDS)
 
-    async def _end(self) -> int:
-        """What must be reached to have seen everything. Who answers a read may be a replica that lags, or one that is cut off
-        from the others and will hear of nothing any more: only the leader can say that there is no more."""
+    async def _last_sequence(self) -> int:
+        """The sequence to reach, from the leader: a replica that answers a read may lag, or be cut off from the others."""
         if not self._connection.settings.has_replicas:
             return 0
         newest = await stream_reader.last(self._connection, self._source.stream, self._source.subject)
@@ -141,10 +140,10 @@ class Tail:
 
 
 async def follow(connection: Connection, source: Source, after: int, *, ahead_max: int = 256) -> AsyncIterator[Entry]:
-    """The tail as an iterator, for one reader at its own pace.
+    """A tail as an iterator, for one reader at its own pace.
 
-    At most `ahead_max` entries wait for the reader; beyond that the tail stands still, drops what it hears, and reads the rest
-    from the log when the reader has caught up. Memory stays bounded and nothing is skipped.
+    At most `ahead_max` entries wait for the reader. Beyond that the tail stops, drops republished messages, and reads them from
+    the stream when the reader has caught up. Memory stays bounded and no entry is skipped.
     """
     ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=ahead_max)
     running = asyncio.create_task(Tail(connection, source, after, ready.put).run())
@@ -154,7 +153,7 @@ async def follow(connection: Connection, source: Source, after: int, *, ahead_ma
             try:
                 await asyncio.wait({coming, running}, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    running.result()  # it only ends by an error, which is the reader's to see
+                    running.result()  # it ends only by an exception, which is passed on
                     return
                 yield coming.result()
             finally:

@@ -10,7 +10,7 @@ from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
 from postroad.jobs.service import JobService
 from postroad.jobs.settings import JobsSettings
-from postroad.kernel.task_group import run_together
+from postroad.kernel.task_group import run_all
 from postroad.platform import BackgroundJob, Capability, Platform, Role
 from postroad.settings import Settings
 
@@ -38,7 +38,7 @@ class JobsCapability(Capability):
 
     async def lead(self) -> None:
         """Follow `JOBS` and serve queries. Two leaders for a moment do no harm."""
-        await run_together(self.projection.run(), self._rpc.run())
+        await run_all(self.projection.run(), self._rpc.run())
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.archive.delete_all(tenant)

@@ -20,7 +20,7 @@ from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files
 from postroad.jobs.stream_follower import Follower, StoreThread, StreamNow, stream_now
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import EngineUnavailable, PostroadError, PreconditionFailed
-from postroad.kernel.task_group import TaskCrew
+from postroad.kernel.task_group import StoppableTaskGroup
 
 _CHUNK_SIZE = 500  # rows of a sweep or a pruning at once: milliseconds, during which readers wait
 _PRUNE_EVERY = 600.0
@@ -51,7 +51,7 @@ class Progress:
 class _Running:
     """What there is while the projection runs: the file that answers, and the one that is to take its place."""
 
-    crew: TaskCrew
+    crew: StoppableTaskGroup
     current: Follower
     following: "asyncio.Task[None]"
     coming: Follower | None = None
@@ -155,7 +155,7 @@ class Projection:
         if not stream.state.messages and stream.state.last_seq > current.position:
             await keeper.call(Store.note_gap, self._clock())
         _say_what_was_missed(current.position, stream)
-        crew, is_broken = TaskCrew(), False
+        crew, is_broken = StoppableTaskGroup(), False
         self._running = running = _Running(crew, current, crew.start(current.run()))
         crew.start(self._watch(running, stream))
         crew.start(self._keep_house(running))

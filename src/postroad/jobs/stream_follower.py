@@ -18,7 +18,7 @@ from postroad.jobs import metrics
 from postroad.jobs.event_decoder import read_frames
 from postroad.jobs.store import Store, remove
 from postroad.kernel.clock import Clock
-from postroad.kernel.task_group import run_together
+from postroad.kernel.task_group import run_all
 
 STREAM = "JOBS"
 SUBJECT = "job.>"
@@ -79,8 +79,8 @@ class Follower:
         self._wanted = asyncio.Event()
 
     async def run(self) -> None:
-        tail = Tail(self._connection, Source(STREAM, SUBJECT), self.position, self._ready.put, look_every=2.0)
-        await run_together(tail.run(), self._fold())
+        tail = Tail(self._connection, Source(STREAM, SUBJECT), self.position, self._ready.put, poll_seconds=2.0)
+        await run_all(tail.run(), self._fold())
 
     def hurry(self, *, is_awaited: bool) -> None:
         """Whether somebody waits for what is folded next."""

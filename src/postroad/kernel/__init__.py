@@ -1,1 +1,4 @@
-"""Words everyone uses: errors, ids, the clock, names, patterns, limits, JSON. No I/O."""
+"""Building blocks without knowledge of any capability: errors, ids, clock, names, JSON, backoff, tasks, metrics.
+
+No network access and, except for the metrics that processes share, no files.
+"""

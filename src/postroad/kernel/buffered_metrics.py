@@ -1,8 +1,11 @@
-"""Prometheus' counters, gauges and histograms, for all that count here.
+"""Prometheus counters, gauges and histograms that buffer additions in memory.
 
-Where processes share their numbers through files, the library writes to the file for each addition, and asks the system for the
-process's id before that: a tenth of all processor time under load. Here an addition is one in memory, which goes to the file a
-moment later. The library chooses the class of its values once, and lets others choose it.
+Where processes share their values through files, the library writes to the file for each addition, and reads the process id
+before that: a tenth of all processor time under load. Here an addition changes a number in memory, and a thread adds it to the
+file up to half a second later (`start_flusher`).
+
+Importing this module replaces the library's value class, which must happen before the first metric is created. It has no other
+side effect, and none at all where values are not shared.
 """
 
 import atexit
@@ -12,66 +15,72 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, values
 
-__all__ = ["Counter", "Gauge", "Histogram", "flush"]
+__all__ = ["Counter", "Gauge", "Histogram", "flush", "start_flusher"]
 
-_EVERY_SECONDS = 0.5
+_FLUSH_SECONDS = 0.5
 
 _lock = threading.Lock()
 _changed: "list[_BufferedValue]" = []
 _shared_value: Any = values.ValueClass
+_is_shared: bool = _shared_value._multiprocess
 
 
 class _BufferedValue:
-    """A number of which a part is in the file already."""
+    """A shared value, and the additions that are not in its file yet."""
 
-    __slots__ = ("_more", "_shared")
+    __slots__ = ("_buffered", "_shared")
     _multiprocess = True
 
-    def __init__(self, *what: Any, **more: Any) -> None:
-        self._shared, self._more = _shared_value(*what, **more), 0.0
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._shared, self._buffered = _shared_value(*arguments, **options), 0.0
 
     def inc(self, amount: float) -> None:
         with _lock:
-            if not self._more:
+            if not self._buffered:
                 _changed.append(self)
-            self._more += amount
+            self._buffered += amount
 
     def set(self, value: float, timestamp: float | None = None) -> None:
         with _lock:
-            self._more = 0.0
+            self._buffered = 0.0
             self._shared.set(value, timestamp)
 
     def get(self) -> float:
         with _lock:
-            return float(self._shared.get() + self._more)
+            return float(self._shared.get() + self._buffered)
 
     def flush(self) -> None:
-        if self._more:
-            self._shared.inc(self._more)
-            self._more = 0.0
+        if self._buffered:
+            self._shared.inc(self._buffered)
+            self._buffered = 0.0
 
     def set_exemplar(self, _exemplar: object) -> None:
-        """Shared values have none."""
+        """Shared values have no exemplars."""
 
     def get_exemplar(self) -> None:
         return None
 
 
 def flush() -> None:
-    """What was counted since the last time goes to the files."""
+    """Write the buffered additions to the files."""
     with _lock:
         for value in _changed:
             value.flush()
         _changed.clear()
 
 
+def start_flusher() -> None:
+    """Flush twice a second from a daemon thread, and at exit. Does nothing where values are not shared."""
+    if _is_shared:
+        threading.Thread(target=_flush_loop, name="postroad-metrics", daemon=True).start()
+        atexit.register(flush)
+
+
 def _flush_loop() -> None:
     while True:
-        time.sleep(_EVERY_SECONDS)
+        time.sleep(_FLUSH_SECONDS)
         flush()
 
 
-if _shared_value._multiprocess:
+if _is_shared:
     values.ValueClass = _BufferedValue
-    threading.Thread(target=_flush_loop, name="postroad-meters", daemon=True).start()
-    atexit.register(flush)

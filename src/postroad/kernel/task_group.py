@@ -1,14 +1,16 @@
-"""Tasks that live and end together."""
+"""A group of tasks that end together."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 
-class TaskCrew:
-    """As asyncio's TaskGroup, with two differences that a leader needs who must stop when told to. A cancellation is not lost
-    when a task fails at the same moment. And a task that does not end is asked again: nats-py now and then swallows a
-    cancellation."""
+class StoppableTaskGroup:
+    """Like asyncio's TaskGroup, with two differences for tasks that must stop on request.
+
+    A cancellation is not lost when a task fails at the same moment. And a task that does not end is cancelled again: nats-py
+    sometimes swallows a cancellation.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -17,17 +19,17 @@ class TaskCrew:
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
         return task
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None and not self._failure.done():
-            self._failure.set_exception(problem)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
 
     async def run(self) -> None:
-        """Until one of them fails, which is raised, or this is cancelled. Then none is left."""
+        """Run until a task fails, and raise its exception, or until cancelled. All tasks have ended when this returns."""
         try:
             await self._failure
         finally:
@@ -36,11 +38,12 @@ class TaskCrew:
                     task.cancel()
                 await asyncio.wait(self._tasks, timeout=0.5)
             if self._failure.done() and not self._failure.cancelled():
-                self._failure.exception()  # seen, even if it came last
+                self._failure.exception()  # mark as retrieved
 
 
-async def run_together(*work: Coroutine[Any, Any, None]) -> None:
-    crew = TaskCrew()
-    for one in work:
-        crew.start(one)
-    await crew.run()
+async def run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run until one of them fails, or until cancelled. All have ended when this returns."""
+    group = StoppableTaskGroup()
+    for coroutine in coroutines:
+        group.start(coroutine)
+    await group.run()

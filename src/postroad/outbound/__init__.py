@@ -1,1 +1,1 @@
-"""Calls to addresses that users choose: one HTTP client, and the guard that keeps it away from what is not public."""
+"""HTTP requests to URLs that users choose: the client, and the checks that keep it away from non-public addresses."""

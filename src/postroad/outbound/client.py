@@ -1,4 +1,4 @@
-"""The client that calls out. It connects only to addresses that were looked at, and only to those."""
+"""The HTTP client for user-chosen URLs. It connects only to addresses that were checked."""
 
 import asyncio
 import ipaddress
@@ -25,20 +25,20 @@ BODY_BYTES_MAX = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _CONNECTIONS_MAX = 200
 _CONNECTIONS_PER_HOST_MAX = 20
-_ADDRESSES_MAX = 8  # of one name; each is tried in turn, and its owner chooses how many there are
-_IDLE_SECONDS = 4.0  # many servers hang up after five; a call on a connection that is just closing would fail for nothing
+_ADDRESSES_MAX = 8  # of one name; each is tried in turn, and the name's owner chooses their number
+_KEEPALIVE_SECONDS = 4.0  # many servers close after five; a request on a connection that is being closed would fail
 
 Lookup = Callable[[str], Awaitable[Sequence[Address]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. Header names are in lower case; `is_cut` when the body went on beyond what is read."""
+class HttpResult:
+    """Status, headers with lower-case names, and body; `is_truncated` if the body was longer than `BODY_BYTES_MAX`."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    is_cut: bool = False
+    is_truncated: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -46,7 +46,7 @@ class Answer:
 
 
 class Outbound:
-    """One per process. Redirects are answers, there are no cookies, and the environment's proxies are not asked."""
+    """The client, one per process. It follows no redirects, keeps no cookies and ignores proxies from the environment."""
 
     def __init__(
         self, allowed: Sequence[Network] = (), *, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None
@@ -55,21 +55,21 @@ class Outbound:
         self._session: aiohttp.ClientSession | None = None
 
     def check(self, url: str, *, allow_loopback: bool = False) -> None:
-        """Raises OutboundRefused if the URL alone forbids a call; where its name leads is seen when it is called."""
+        """Raises OutboundRefused if the URL is not allowed. The addresses of its host are checked on each request."""
         check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
 
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float, allow_loopback: bool = False
-    ) -> Answer:
-        """What the other side answered within `seconds`, whatever its status. Raises OutboundRefused, OutboundFailed."""
+    ) -> HttpResult:
+        """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`."""
         target = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
         check_headers(headers)
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS))
         try:
-            async with self._opened().post(
+            async with self._open_session().post(
                 target, data=body, headers={**headers, "Accept-Encoding": "identity"}, timeout=timeout, allow_redirects=False
-            ) as answer:
-                return await _read(answer)
+            ) as response:
+                return await _read(response)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
             raise OutboundFailed(_reason(exc)) from exc
 
@@ -78,15 +78,15 @@ class Outbound:
             await self._session.close()
             self._session = None
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                resolver=_Guard(self._lookup, self._allowed),
+                resolver=_CheckedResolver(self._lookup, self._allowed),
                 ssl=self._tls or True,
-                use_dns_cache=False,  # what is connected to is what was just looked at
+                use_dns_cache=False,  # connect to the addresses that were just checked
                 limit=_CONNECTIONS_MAX,
                 limit_per_host=_CONNECTIONS_PER_HOST_MAX,
-                keepalive_timeout=_IDLE_SECONDS,
+                keepalive_timeout=_KEEPALIVE_SECONDS,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,
@@ -99,15 +99,15 @@ class Outbound:
         return self._session
 
 
-class _Guard(AbstractResolver):
-    """Gives the connector a name's addresses, if all of them may be called. It asks no second time."""
+class _CheckedResolver(AbstractResolver):
+    """Resolves a name if all its addresses are allowed. One lookup serves check and connection."""
 
     def __init__(self, lookup: Lookup, allowed: Sequence[Network]) -> None:
         self._lookup, self._allowed = lookup, allowed
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        """Raises OutboundRefused; a name that has one foot inside is not let in by the other."""
-        if is_loopback_host(host):  # `check_url` let it through, and no name server has a say in it
+        """Raises OutboundRefused if any of the addresses is not allowed."""
+        if is_loopback_host(host):  # allowed by `check_url`; name servers have no influence on it
             found: Sequence[Address] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
         else:
             found = (await self._lookup(host))[:_ADDRESSES_MAX]
@@ -133,16 +133,16 @@ def _result(host: str, address: Address, port: int) -> ResolveResult:
     return ResolveResult(hostname=host, host=str(address), port=port, family=family, proto=0, flags=flags)
 
 
-async def _read(answer: aiohttp.ClientResponse) -> Answer:
-    """The answer with as much of its body as we take; leaving the rest unread closes the connection."""
+async def _read(response: aiohttp.ClientResponse) -> HttpResult:
+    """The response with up to `BODY_BYTES_MAX` of its body. Unread bytes close the connection."""
     body = bytearray()
     while len(body) <= BODY_BYTES_MAX:
-        chunk = await answer.content.read(BODY_BYTES_MAX + 1 - len(body))
+        chunk = await response.content.read(BODY_BYTES_MAX + 1 - len(body))
         if not chunk:
             break
         body += chunk
-    names = {name.lower(): value for name, value in answer.headers.items()}
-    return Answer(answer.status, names, bytes(body[:BODY_BYTES_MAX]), is_cut=len(body) > BODY_BYTES_MAX)
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return HttpResult(response.status, headers, bytes(body[:BODY_BYTES_MAX]), is_truncated=len(body) > BODY_BYTES_MAX)
 
 
 def _reason(exc: Exception) -> str:

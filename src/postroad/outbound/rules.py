@@ -1,7 +1,7 @@
-"""What may be called: URLs, addresses and headers. Pure: names are looked up elsewhere, and every answer comes back here.
+"""Which URLs, addresses and headers are allowed. Pure: the client resolves names and checks each address here.
 
-A server that calls where its users say can be made to call its own neighbours (SSRF). So a URL is checked by its parts, and then
-each address that its host has is checked before anything connects to it.
+A server that sends requests to URLs of its users can be made to attack its own network (SSRF). So the parts of a URL are checked,
+and then each address of its host before a connection is opened to it.
 """
 
 import ipaddress
@@ -16,11 +16,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 URL_CHARS_MAX = 2048
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_UNWANTED = re.compile(r"[\x00-\x20\x7f\\]")
+_FORBIDDEN_CHARACTER = re.compile(r"[\x00-\x20\x7f\\]")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
-_NOT_THEIRS = frozenset(  # they say how the request is sent, which is the client's own business
+_RESERVED_HEADERS = frozenset(  # they control how the client sends the request
     [
         "accept-encoding",
         "connection",
@@ -37,8 +37,8 @@ _NOT_THEIRS = frozenset(  # they say how the request is sent, which is the clien
     ]
 )
 
-# Not public, whatever the version of Python thinks of them: the first two serve clouds' machines with their metadata.
-_NEVER = tuple(
+# Not public, whatever `is_global` of the Python version says. The first two are metadata services of clouds.
+_NON_PUBLIC_V4 = tuple(
     ipaddress.ip_network(text)
     for text in (
         "168.63.129.16/32",
@@ -52,16 +52,16 @@ _NEVER = tuple(
     )
 )
 _PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
-_NEVER_V6 = tuple(
+_NON_PUBLIC_V6 = tuple(
     ipaddress.IPv6Network(text)
-    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # tunnels lead anywhere; the rest leads nowhere
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # tunnels, and documentation
 )
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 class OutboundRefused(Exception):
-    """This must not be called. `reason` is one of: url, scheme, host, port, credentials, fragment, length, header, address."""
+    """The request is not allowed. `reason`: url, scheme, host, port, credentials, fragment, length, header or address."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -69,9 +69,9 @@ class OutboundRefused(Exception):
 
 
 class OutboundFailed(Exception):
-    """The call came to nothing, and may work another time. `reason` is one of: dns, connect, tls, timeout, broken.
+    """The request failed and may be retried. `reason`: dns, connect, tls, timeout or broken.
 
-    It says no more than that: what a network answers inside is not for those who chose the URL.
+    No details, since they would disclose our network to the user who chose the URL.
     """
 
     def __init__(self, reason: str) -> None:
@@ -80,13 +80,14 @@ class OutboundFailed(Exception):
 
 
 def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: bool = False) -> URL:
-    """The URL, to be called as it is: who reads it again may read it differently. Raises OutboundRefused.
+    """Parse and check a URL. Raises OutboundRefused.
 
-    `https` always; `http` only on this machine. A host that is an address is checked here, since nobody looks it up.
+    Use the returned value as it is: another parser may read the text differently. `https` is allowed always, `http` only on this
+    machine. A host that is an address is checked here, since it is not resolved later.
     """
     if len(text) > URL_CHARS_MAX:
         raise OutboundRefused("length")
-    if _UNWANTED.search(text):
+    if _FORBIDDEN_CHARACTER.search(text):
         raise OutboundRefused("url")
     try:
         url = URL(text)
@@ -101,7 +102,7 @@ def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: boo
         raise OutboundRefused("fragment")
     if not port or not 1 <= port <= 65535:
         raise OutboundRefused("port")
-    address = _literal(host)
+    address = _parse_address(host)
     if url.scheme == "http" and not is_loopback_host(host):
         raise OutboundRefused("scheme")
     if address is None and is_loopback_host(host):
@@ -112,41 +113,41 @@ def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: boo
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether it says of itself that it is this machine. A name that only leads there does not count."""
+    """True for `localhost` and loopback addresses; not for a name that resolves to one."""
     try:
-        address = None if host == "localhost" else _literal(host)
+        address = None if host == "localhost" else _parse_address(host)
     except OutboundRefused:
         return False
-    return host == "localhost" or (address is not None and _is_among(address, _LOOPBACK))
+    return host == "localhost" or (address is not None and _is_in(address, _LOOPBACK))
 
 
 def is_callable(address: Address, allowed: Sequence[Network] = (), *, allow_loopback: bool = False) -> bool:
-    """Whether an address is public, or allowed by name. IPv4 in IPv6's clothes is taken for what it is."""
-    plain = _undressed(address)
-    if _is_among(plain, allowed) or _is_among(address, allowed):
+    """True if an address is public, or in an allowed network. IPv4 addresses embedded in IPv6 count as IPv4."""
+    plain = _embedded_v4(address)
+    if _is_in(plain, allowed) or _is_in(address, allowed):
         return True
-    if _is_among(plain, _LOOPBACK):
+    if _is_in(plain, _LOOPBACK):
         return allow_loopback
     if isinstance(plain, ipaddress.IPv4Address):
-        return plain.is_global and not _is_among(plain, _NEVER)
-    return plain in _PUBLIC_V6 and plain.is_global and not plain.is_multicast and not _is_among(plain, _NEVER_V6)
+        return plain.is_global and not _is_in(plain, _NON_PUBLIC_V4)
+    return plain in _PUBLIC_V6 and plain.is_global and not plain.is_multicast and not _is_in(plain, _NON_PUBLIC_V6)
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raises OutboundRefused if a header would break out of its line, or is not the caller's to set."""
+    """Raises OutboundRefused if a header is malformed or reserved to the client."""
     for name, value in headers.items():
-        is_ours = name.lower() in _NOT_THEIRS
-        if is_ours or not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        is_reserved = name.lower() in _RESERVED_HEADERS
+        if is_reserved or not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise OutboundRefused("header")
 
 
-def _literal(host: str) -> Address | None:
-    """The address that the host is; None if it is a name. Raises OutboundRefused if it is neither.
+def _parse_address(host: str) -> Address | None:
+    """The host's address, or None if it is a name. Raises OutboundRefused if it is neither.
 
-    What ends in a number is an address or nothing: `127.1` and `0x7f000001` are read as one by some and as a name by others.
+    A host that ends in a number must be an address: some resolvers treat `127.1` and `0x7f000001` as one, others as a name.
     """
     if ":" in host:
-        if "%" in host:  # a zone: only what is not public has one
+        if "%" in host:  # a zone, which only non-public addresses have
             raise OutboundRefused("host")
         try:
             return ipaddress.IPv6Address(host)
@@ -162,8 +163,8 @@ def _literal(host: str) -> Address | None:
         raise OutboundRefused("host") from exc
 
 
-def _undressed(address: Address) -> Address:
-    """An IPv4 address that came mapped into IPv6, or translated."""
+def _embedded_v4(address: Address) -> Address:
+    """The IPv4 address within a mapped or translated IPv6 address; other addresses unchanged."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
@@ -171,5 +172,5 @@ def _undressed(address: Address) -> Address:
     return address.ipv4_mapped or address
 
 
-def _is_among(address: Address, networks: Sequence[Network]) -> bool:
+def _is_in(address: Address, networks: Sequence[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)

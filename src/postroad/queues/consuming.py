@@ -112,17 +112,17 @@ class Consumer:
         spent: list[tuple[DeliveryRef, StoredMessage]] = []
         for one in delivered:
             stored = _readable(one, record)
-            if stored is not None and is_spent(record.settings, one.delivery.attempt - 1):
-                spent.append((one.delivery, stored))
+            if stored is not None and is_spent(record.settings, one.ref.attempt - 1):
+                spent.append((one.ref, stored))
                 continue
-            verdicts.append((one.delivery, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
+            verdicts.append((one.ref, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
             if stored is not None:
-                receipt = _receipt(one.delivery, stored, now, now + lease_ms)
-                messages.append(as_leased(stored, one.delivery.attempt, self._sealer.seal(record.owner, receipt.to_bytes())))
+                receipt = _receipt(one.ref, stored, now, now + lease_ms)
+                messages.append(as_leased(stored, one.ref.attempt, self._sealer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 happened.append(events.leased(record, receipt, stored.at))
-        await self._work_queue(record).settle_without_answer(verdicts)
+        await self._work_queue(record).send_acknowledgements(verdicts)
         self._outbox.record(context, *happened)
         metrics.leased.add(context.tenant, len(messages))
         for delivery, stored in spent:
@@ -141,7 +141,7 @@ class Consumer:
     ) -> None:
         """First the dead letter is durable, then the message goes: a crash between the two repeats it."""
         letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
-        await self._work_queue(record).settle([(delivery, ACK)])
+        await self._work_queue(record).acknowledge([(delivery, ACK)])
         metrics.dead.add(record.tenant)
         await self._outbox.commit(context, events.dead(record, stored, letter))
 
@@ -160,7 +160,7 @@ class Consumer:
         """
         record, opened = await self._opened(context.caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
-        await self._work_queue(record).settle([(_delivery(receipt), ACK) for receipt in good])
+        await self._work_queue(record).acknowledge([(_delivery(receipt), ACK) for receipt in good])
         now = self._clock()
         await self._outbox.commit(context, *(events.done(record, receipt, now) for receipt in good))
         metrics.acked.add(context.tenant, len(good))
@@ -198,7 +198,9 @@ class Consumer:
         if verdict.reason is not None:
             await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
         delays = [_delay_ms(record, one, verdict) for one in receipts]
-        await self._work_queue(record).settle([(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)])
+        await self._work_queue(record).acknowledge(
+            [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
+        )
         now = self._clock()
         metrics.nacked.add(context.tenant, len(receipts))
         is_retry = verdict.action is NackAction.RETRY
@@ -217,10 +219,10 @@ class Consumer:
         record, opened = await self._opened(context.caller, queue, receipt_ids)
         good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
         now = self._clock()
-        await self._work_queue(record).settle([(_delivery(receipt), nak(lease_ms)) for receipt in good])
+        await self._work_queue(record).acknowledge([(_delivery(receipt), nak(lease_ms)) for receipt in good])
         self._outbox.record(context, *(events.extended(record, receipt, now, now + lease_ms) for receipt in good))
         return [
-            Extended(self._sealer.seal(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
+            Extended(self._sealer.sign(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
             if isinstance(receipt, Receipt)
             else receipt
             for receipt in opened
@@ -234,7 +236,7 @@ class Consumer:
 
     def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
         try:
-            receipt = Receipt.from_bytes(self._sealer.open(record.owner, text))
+            receipt = Receipt.from_bytes(self._sealer.verify(record.owner, text))
         except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
         if self._clock() > receipt.deadline_ms:
@@ -279,7 +281,7 @@ def _readable(delivered: Delivery, record: QueueRecord) -> StoredMessage | None:
     try:
         return read_message(delivered.payload)
     except ValueError:
-        log.error("message_unreadable", stream=record.stream, sequence=delivered.delivery.stream_sequence)
+        log.error("message_unreadable", stream=record.stream, sequence=delivered.ref.stream_sequence)
         return None
 
 

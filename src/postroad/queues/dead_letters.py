@@ -170,7 +170,7 @@ class DeadLetters:
 
     async def count(self, record: QueueRecord) -> int:
         page = await stream_reader.read(self._connection, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
-        return len(page.entries) + page.left
+        return len(page.entries) + page.remaining
 
     async def top(self, record: QueueRecord) -> int:
         """The sequence that everything buried so far is at or below."""

@@ -86,12 +86,12 @@ class QueueStatsReader:
 
     async def _delayed(self, record: QueueRecord) -> int:
         page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.later.*", 1, 1)
-        return len(page.entries) + page.left
+        return len(page.entries) + page.remaining
 
     async def count(self, record: QueueRecord) -> int:
         """All messages that are not done: ready, leased and delayed."""
         ready = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
-        return len(ready.entries) + ready.left + await self._delayed(record)
+        return len(ready.entries) + ready.remaining + await self._delayed(record)
 
 
 async def _nothing(value: T) -> T:

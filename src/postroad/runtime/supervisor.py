@@ -1,4 +1,4 @@
-"""`postroad up` and `postroad serve`: one small process that keeps the others alive and stops them in order."""
+"""`postroad up` and `postroad serve`: a small process that starts, restarts and stops the others."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ log = structlog.get_logger("postroad")
 
 @dataclass(frozen=True, slots=True)
 class StartupInfo:
-    """What was started, for the banner: where it answers, and whether these are new keys."""
+    """For the banner: the URL, the engine, the data directory, and the credentials, which are new on the first start."""
 
     url: str
     engine: str
@@ -43,35 +43,35 @@ class StartupInfo:
     is_first_start: bool
 
 
-ENGINE_URL = "engine.url"  # where the child answers, for commands of this user that need the engine itself
+ENGINE_URL = "engine.url"  # file with the embedded server's URL, for commands that connect to the engine
 Announce = Callable[[StartupInfo], None]
 T = TypeVar("T")
 
 _PIPELINE_NICE = "5"
-_PIPELINE_STOP_SECONDS = 8.0  # a batch that is cut off is done again
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a socket that listens everywhere is reached from here
+_PIPELINE_STOP_SECONDS = 8.0  # an interrupted batch is repeated
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the address to reach a socket that listens on all
 
 
 async def up(settings: Settings, announce: Announce) -> None:
-    """The engine, unless POSTROAD_NATS_URL names one, and workers of all roles; until a signal comes."""
+    """Run the engine, unless POSTROAD_NATS_URL names one, and workers of all roles, until a signal arrives."""
     settings = with_platform_key(settings)
     if settings.nats_url is not None:
         await serve(settings, Role.ALL, announce)
         return
-    child = EmbeddedServer(_child_settings(settings))
-    command = child.prepare()
-    write_private(settings.data_dir / ENGINE_URL, child.url)
+    server = EmbeddedServer(_server_settings(settings))
+    command = server.prepare()
+    write_private(settings.data_dir / ENGINE_URL, server.url)
     try:
-        async with _kept(SupervisedProcess(command)):
+        async with _supervised(SupervisedProcess(command)):
             engine = f"nats-server (child), fsync {settings.sync}"
-            await _serve(replace(settings, nats_url=Secret(child.url)), Role.ALL, announce, engine)
+            await _serve(replace(settings, nats_url=Secret(server.url)), Role.ALL, announce, engine)
     finally:
-        child.release()
+        server.release()
 
 
 async def serve(settings: Settings, role: Role, announce: Announce) -> None:
-    """Workers of one role against the engine that POSTROAD_NATS_URL names; until a signal comes."""
-    connection_settings(settings, "check")  # says now what is missing, rather than in every worker
+    """Run workers of one role on the engine that POSTROAD_NATS_URL names, until a signal arrives."""
+    connection_settings(settings, "check")  # reports missing settings here, and not in every worker
     platform_keys(settings)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
@@ -84,20 +84,20 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
     try:
         async with contextlib.AsyncExitStack() as stack:
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
-            crew = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
-            metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(crew) > 1 else None
-            for number, member in enumerate(crew):
+            roles = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
+            metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(roles) > 1 else None
+            for number, worker_role in enumerate(roles):
                 # The background process does not serve the shared port: its work and the requests must not delay each other.
-                own = stack.enter_context(_listen("127.0.0.1", 0)) if member is Role.BACKGROUND else listener
-                command = _worker_command(settings, member, own, metrics_dir)
-                kept = SupervisedProcess(replace(command, name=f"worker-{number}"), stop_seconds=settings.stop_seconds + 1.7)
-                await stack.enter_async_context(_kept(kept))
+                own = stack.enter_context(_listen("127.0.0.1", 0)) if worker_role is Role.BACKGROUND else listener
+                command = replace(_worker_command(settings, worker_role, own, metrics_dir), name=f"worker-{number}")
+                worker = SupervisedProcess(command, stop_seconds=settings.stop_seconds + 1.7)
+                await stack.enter_async_context(_supervised(worker))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
             pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
             if pipeline is not None:
                 await stack.enter_async_context(
-                    _kept(SupervisedProcess(pipeline, back_off_max=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
+                    _supervised(SupervisedProcess(pipeline, backoff_max_seconds=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
                 )
             announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first))
             await stop.wait()
@@ -108,7 +108,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
 
 
 class _Stopped(Exception):
-    """A signal came before everything was up."""
+    """A signal arrived during the start."""
 
 
 async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T:
@@ -124,11 +124,11 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -
 
 
 @asynccontextmanager
-async def _kept(kept: SupervisedProcess) -> AsyncIterator[SupervisedProcess]:
-    """The process runs for as long as the block does; leaving it waits for the process to end."""
-    task = asyncio.create_task(kept.run())
+async def _supervised(process: SupervisedProcess) -> AsyncIterator[None]:
+    """Run the process during the block, and wait for its end afterwards."""
+    task = asyncio.create_task(process.run())
     try:
-        yield kept
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -143,7 +143,7 @@ def _stop_signal() -> asyncio.Event:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The workers share this socket: while one restarts, connections wait in its queue instead of being refused."""
+    """The socket that workers share: while they restart, connections wait in its queue instead of being refused."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -151,12 +151,12 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as exc:
         listener.close()
-        raise PostroadError(f"cannot listen on {host}:{port}: {exc.strerror}. POSTROAD_PORT chooses another port") from exc
+        raise PostroadError(f"cannot listen on {host}:{port}: {exc.strerror}. Set POSTROAD_PORT to use another port") from exc
     listener.listen(4096)
     return listener
 
 
-def _child_settings(settings: Settings) -> EmbeddedServerSettings:
+def _server_settings(settings: Settings) -> EmbeddedServerSettings:
     return EmbeddedServerSettings(
         data_dir=settings.data_dir.resolve(),
         port=settings.nats_port,
@@ -178,9 +178,8 @@ def _worker_command(settings: Settings, role: Role, listener: socket.socket, met
 
 
 def _pipeline_command(settings: Settings) -> Command | None:
-    """The data pipeline, behind everything else: it may have what the others leave. None if Spark cannot run here; nothing
-    depends on it."""
-    missing = next((what for what, is_there in _pipeline_needs() if not is_there), None)
+    """The data pipeline, at low priority. None if Spark cannot run here; nothing else depends on it."""
+    missing = next((requirement for requirement, is_met in _pipeline_requirements() if not is_met), None)
     if missing is not None:
         log.warning("pipeline_off", missing=missing)
         return None
@@ -191,7 +190,7 @@ def _pipeline_command(settings: Settings) -> Command | None:
     return Command("pipeline", argv, env)
 
 
-def _pipeline_needs() -> list[tuple[str, bool]]:
+def _pipeline_requirements() -> list[tuple[str, bool]]:
     return [
         ("postroad[pipeline]", importlib.util.find_spec("pyspark") is not None),
         ("java", shutil.which("java") is not None),
@@ -215,19 +214,19 @@ def _read_credentials(data_dir: Path) -> dict[str, str]:
     path = data_dir / "credentials.toml"
     if not path.exists():
         return {}
-    found = tomllib.loads(path.read_text())
-    return {name: found[name] for name in ("tenant_key", "admin_key") if name in found}
+    stored = tomllib.loads(path.read_text())
+    return {name: stored[name] for name in ("tenant_key", "admin_key") if name in stored}
 
 
 def _write_credentials(data_dir: Path) -> dict[str, str]:
-    made = {"tenant_key": new_key(TENANT_PREFIX), "admin_key": new_key(PLATFORM_PREFIX)}
-    text = "# The operator's copy; Postroad itself keeps only hashes. Made on the first start.\n"
-    write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in made.items()))
-    return made
+    credentials = {"tenant_key": new_key(TENANT_PREFIX), "admin_key": new_key(PLATFORM_PREFIX)}
+    text = "# The operator's copy; Postroad itself stores only hashes. Written on the first start.\n"
+    write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in credentials.items()))
+    return credentials
 
 
 def with_platform_key(settings: Settings) -> Settings:
-    """As given, else from `platform.key` in the data directory, which is made when it is missing."""
+    """Add the platform key, if it is not set, from `platform.key` in the data directory, which is created if missing."""
     if settings.platform_key is not None:
         return settings
     path = settings.data_dir / "platform.key"
@@ -237,11 +236,11 @@ def with_platform_key(settings: Settings) -> Settings:
 
 
 async def _wait_ready(host: str, port: int) -> None:
-    """Until a worker says that it is ready. Workers that die are started again for as long as it takes, so this waits."""
-    tries = 0
+    """Wait until a worker is ready. There is no timeout, since workers that end are restarted without limit."""
+    attempts = 0
     while not await _is_ready(host, port):
-        tries += 1
-        if tries % 200 == 0:
+        attempts += 1
+        if attempts % 200 == 0:
             log.warning("not_ready_yet")
         await asyncio.sleep(0.05)
 

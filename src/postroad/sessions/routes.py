@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.kernel.circuit_breaker import BreakerState
 from postroad.kernel.clock import Timestamp, rfc3339
 from postroad.kernel.errors import (
     ContentTypeMismatch,
@@ -27,7 +28,7 @@ from postroad.kernel.errors import (
 from postroad.kernel.identity import Scope
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
 from postroad.sessions.records import STREAM_PREFIX
-from postroad.sessions.rules import SESSION, BreakerState, is_pattern, session_id, source_name
+from postroad.sessions.rules import SESSION, is_pattern, session_id, source_name
 from postroad.sessions.service import Published, Sessions, SessionView
 from postroad.streams.offsets import offset_text
 from postroad.streams.protocol_headers import outcome_headers

@@ -9,6 +9,7 @@ import structlog
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
 from postroad.jetstream.connection import Connection
+from postroad.kernel.circuit_breaker import BreakerState, CircuitBreaker
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
@@ -38,9 +39,9 @@ from postroad.sessions.records import (
     patterns_subject,
 )
 from postroad.sessions.rules import (
+    CIRCUIT_BREAKER_FAILURE_THRESHOLD,
+    CIRCUIT_BREAKER_RECOVERY_MS,
     FANOUT_RPC_TIMEOUT_MS,
-    Breaker,
-    BreakerState,
     FanoutLimits,
     Mode,
     is_pattern,
@@ -113,7 +114,7 @@ class Sessions:
         self._outbox, self._clock, self._options = outbox, clock, options
         self.fans = FanoutPool(connection, committers, traffic)
         self._lives = SessionLifecycle(connection, committers, streams.store, outbox, clock)
-        self._breakers: dict[Name, Breaker] = {}
+        self._breakers: dict[Name, CircuitBreaker] = {}
 
     # Subscribing
 
@@ -252,7 +253,7 @@ class Sessions:
         count = len(await fan.roster())
         breaker = self._breakers.get(name)
         mode = mode_for(count, self._options.limits, is_open=False)
-        if mode is Mode.INLINE and breaker is not None and not breaker.admits(self._clock()):
+        if mode is Mode.INLINE and breaker is not None and not breaker.allows(self._clock()):
             mode = Mode.CIRCUIT_OPEN
         if mode is Mode.INLINE:
             reached = await self._inline(name, outcome.next_offset, count)
@@ -277,8 +278,8 @@ class Sessions:
 
     def _note(self, name: Name, reached: FanoutResult) -> None:
         """Only streams whose fan-out failed last have a breaker."""
-        breaker = self._breakers.get(name) or Breaker()
-        breaker.note(reached.successes, reached.count - reached.successes, self._clock())
+        breaker = self._breakers.get(name) or CircuitBreaker(CIRCUIT_BREAKER_FAILURE_THRESHOLD, CIRCUIT_BREAKER_RECOVERY_MS)
+        breaker.record(reached.successes, reached.count - reached.successes, self._clock())
         if breaker.has_failures:
             self._breakers[name] = breaker
         elif self._breakers.pop(name, None) is None:
@@ -316,7 +317,7 @@ class Sessions:
 
     async def _lacking(self, name: Name, after: int) -> int:
         page = await stream_reader.read(self._connection, name.store, name.data, after + 1, 1)
-        return len(page.entries) + page.left
+        return len(page.entries) + page.remaining
 
     async def fan(self, name: Name) -> FanoutView:
         """How the fan-out of a stream stands. Raises StreamNotFound, StreamGone."""

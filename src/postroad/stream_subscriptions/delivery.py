@@ -15,7 +15,7 @@ import structlog
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
-from postroad.outbound.client import Answer, Outbound
+from postroad.outbound.client import HttpResult, Outbound
 from postroad.outbound.rules import OutboundFailed, OutboundRefused
 from postroad.stream_subscriptions import metrics, rules, wake_state
 from postroad.stream_subscriptions.keys import SigningKeys
@@ -280,7 +280,7 @@ class Delivery:
         return True
 
 
-def _says_done(answer: Answer) -> bool:
+def _says_done(answer: HttpResult) -> bool:
     try:
         return _decode_done(answer.body).done
     except msgspec.DecodeError:

@@ -188,7 +188,7 @@ class Subscriptions:
     def token(self, record: SubscriptionRecord) -> str:
         """What proves that its bearer was given the wake that is under way."""
         wake_id = record.wake.id if record.wake else ""
-        return self._sealer.seal(b"wake", msgspec.json.encode([record.tenant, record.id, record.generation, wake_id]))
+        return self._sealer.sign(b"wake", msgspec.json.encode([record.tenant, record.id, record.generation, wake_id]))
 
     async def acknowledge(
         self,
@@ -248,7 +248,7 @@ class Subscriptions:
         right once."""
         try:
             tenant, named, of_generation, of_wake = msgspec.json.decode(
-                self._sealer.open(b"wake", token), type=tuple[str, str, int, str]
+                self._sealer.verify(b"wake", token), type=tuple[str, str, int, str]
             )
         except (SignatureInvalid, msgspec.DecodeError) as exc:
             raise Unauthenticated("the token is not one of ours") from exc

@@ -12,12 +12,12 @@ from enum import Enum
 
 import msgspec
 
+from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import LeaseHeld, NothingPending, WakeFenced
 from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
 from postroad.stream_subscriptions.rules import first_pending
 
-_RETRY_MS_MAX = 60_000
-_JITTER = 0.2
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0, jitter=(0.8, 1.2))
 
 
 class Step(Enum):
@@ -121,6 +121,5 @@ def extended(record: SubscriptionRecord, now_ms: int) -> SubscriptionRecord:
 
 
 def retry_ms(failures: int, chance: float) -> int:
-    """1 s, doubled each time up to 60 s, a fifth more or less. `chance` is from 0 to 1."""
-    wait = min(1000 << min(failures - 1, 16), _RETRY_MS_MAX)
-    return round(wait * (1 + _JITTER * (2 * chance - 1)))
+    """Milliseconds to the next attempt. `chance` from 0 to 1 chooses the place within the jitter."""
+    return round(1000 * _BACKOFF.delay(failures, chance))

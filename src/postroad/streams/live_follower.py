@@ -65,7 +65,7 @@ class Follower:
         self._woken_at = 0.0
         # What lies before its record is of another stream that had this name.
         begin = max(tail, record.born)
-        self._tail = Tail(store.connection, Source(name.store, name.data), begin, self._deliver, look_every=_LOOK_EVERY)
+        self._tail = Tail(store.connection, Source(name.store, name.data), begin, self._deliver, poll_seconds=_LOOK_EVERY)
 
     async def run(self) -> None:
         """Until cancelled. If it fails, its readers are sent away and come back to another one."""
@@ -114,7 +114,7 @@ class Follower:
             self.is_closed = True
             self._wake()
         else:
-            self._tail.look_soon()
+            self._tail.poll_soon()
 
     def beat(self) -> None:
         """Have readers show that they are there, if they have nothing else to say."""

@@ -1,0 +1,32 @@
+"""Access to private names of nats-py; no other module uses any (decision 0004). To be checked on every update of nats-py."""
+
+import asyncio
+
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+
+def write(client: Client, commands: bytes) -> None:
+    """Add encoded protocol commands to the write buffer, which `flush` sends.
+
+    The public `publish` encodes and flushes each message separately; for a batch of 128 that costs five times as much.
+    """
+    client._pending.append(commands)
+    client._pending_data_size += len(commands)
+
+
+def flush(client: Client) -> None:
+    """Wake the flusher task, which sends the whole write buffer. Without a connection that happens after the reconnect."""
+    queue = client._flush_queue
+    if queue is not None and queue.empty() and client.is_connected:
+        queue.put_nowait(asyncio.get_running_loop().create_future())
+
+
+def unsubscribe_command(subscription: Subscription) -> bytes:
+    """The command that ends a subscription at the server only: the public `unsubscribe` also drops messages in flight."""
+    return b"UNSUB %d\r\n" % subscription._id
+
+
+async def wait_handled(subscription: Subscription) -> None:
+    """Return once the handler has been called with every message that has arrived."""
+    await subscription._pending_queue.join()
