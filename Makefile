@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test conformance chaos check format schemathesis soak docs lock bench bench-pipeline clean
+.PHONY: help setup run test conformance chaos check format schemathesis soak generate docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
@@ -31,6 +31,7 @@ check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python scripts/generate_client.py --check
 	@$(BIN)/python scripts/write_docs.py --check
 
 format: setup ## Put the code into shape
@@ -41,6 +42,9 @@ schemathesis: setup ## Try the whole API with requests made from its description
 
 soak: setup ## Load of all kinds at a steady pace, for minutes; tells whether memory or descriptors grow (SECONDS=600)
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600)
+
+generate: setup ## Write the SDK's and the CLI's modules that follow from the route table
+	@$(BIN)/python scripts/generate_client.py
 
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py

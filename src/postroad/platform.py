@@ -117,6 +117,7 @@ class Capability:
     errors: ClassVar[tuple[type[PostroadError], ...]] = ()
     events: ClassVar[tuple[type[Event], ...]] = ()
     buckets: ClassVar[tuple[str, ...]] = ()
+    cli_groups: ClassVar[Mapping[str, str]] = {}  # help texts of generated command groups
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform

@@ -21,7 +21,8 @@ from postroad.cli.messages import (
 )
 from postroad.cli.output import AsJson, Yes, confirm, connected, print_json, show, show_one, to_json
 from postroad.cli.queues import DryRun, Name, tell_purged
-from postroad.cli.tasks import print_task, watch_task
+from postroad.cli.rendering import show_item
+from postroad.cli.tasks import watch_task
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -219,6 +220,6 @@ def redrive(
                 typer.echo(f"to see how far it is: postroad tasks show {task.id}", err=True)
             return
         task = watch_task(client, task)
-        print_task(task, as_json)
+        show_item(task, as_json)
     if task.state != "done":
         raise typer.Exit(1)

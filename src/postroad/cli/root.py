@@ -9,6 +9,7 @@ from postroad.cli.audit import audit
 from postroad.cli.credentials import secrets, tokens
 from postroad.cli.dead_letters import dlq
 from postroad.cli.demo import demo
+from postroad.cli.generated import GROUPS
 from postroad.cli.insights import insights
 from postroad.cli.invites import invites
 from postroad.cli.jobs import jobs
@@ -84,3 +85,6 @@ cli.add_typer(tenants, name="tenants", rich_help_panel=_GOVERN)
 cli.add_typer(invites, name="invites", rich_help_panel=_GOVERN)
 cli.command("audit", rich_help_panel=_GOVERN)(audit)
 cli.add_typer(profiles, name="profiles", rich_help_panel=_GOVERN)
+
+for _name, _group in GROUPS.items():
+    cli.add_typer(_group, name=_name, rich_help_panel=_USE)

@@ -16,6 +16,11 @@ def duration(text: str) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def seconds(text: str | None) -> int | None:
+    """Seconds of a span, None if it was not given."""
+    return None if text is None else duration(text)
+
+
 def from_now(text: str) -> datetime:
     return _moment(text, 1)
 

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from postroad.client.audit import AsyncAudit, Audit
+from postroad.client.generated import AsyncGeneratedNamespaces, GeneratedNamespaces
 from postroad.client.health import AsyncHealth, Health
 from postroad.client.insights import AsyncInsights, AsyncPipeline, Insights, Pipeline
 from postroad.client.invites import AsyncInvites, Invites
@@ -40,7 +41,7 @@ def client_settings(
     return ClientSettings(address, key, named or None, deadline)
 
 
-class Postroad:
+class Postroad(GeneratedNamespaces):
     """Postroad over HTTP, from synchronous code.
 
         with Postroad(key=…) as postroad:
@@ -61,6 +62,7 @@ class Postroad:
         anonymous: bool = False,
     ) -> None:
         self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
+        super().__init__(self._transport)
         self.queues = Queues(self._transport)
         self.streams = Streams(self._transport)
         self.stream_subscriptions = StreamSubscriptions(self._transport)
@@ -99,7 +101,7 @@ class Postroad:
         self.close()
 
 
-class AsyncPostroad:
+class AsyncPostroad(AsyncGeneratedNamespaces):
     """As `Postroad`, from asynchronous code: every method returns an awaitable, every list an asynchronous iterator."""
 
     def __init__(
@@ -112,6 +114,7 @@ class AsyncPostroad:
         anonymous: bool = False,
     ) -> None:
         self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
+        super().__init__(self._transport)
         self.queues = AsyncQueues(self._transport)
         self.streams = AsyncStreams(self._transport)
         self.stream_subscriptions = AsyncStreamSubscriptions(self._transport)

@@ -15,6 +15,24 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """The CLI command that is generated for a route.
+
+    `columns` are the attributes of a table's columns (`stats.ready`); without them every field is shown. `confirm` is asked
+    before the call, with path parameters in braces. `secret` is the attribute that is printed alone, once. `done` is printed
+    after a call without a response. `anonymous`: the call is made without a key.
+    """
+
+    name: str
+    columns: tuple[str, ...] = ()
+    confirm: str = ""
+    secret: str = ""
+    done: str = ""
+    anonymous: bool = False
+    options: tuple[tuple[str, str], ...] = ()  # field and option name, where it is not the field's own
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
 
@@ -46,6 +64,9 @@ class Route:
     takes_bytes: bool = False
     takes_rest: bool = False
     or_scope: Scope | None = None
+    sdk: str = ""  # generated SDK method, such as `tasks.list`
+    cli: Command | None = None  # generated CLI command
+    repeatable: bool | None = None  # safe to send again when no response came; None: all methods but POST
     guarded: tuple[str, ...] = ()  # parameters that a key's restrictions are checked against; set when the process is built
     body_decoder: Any = field(init=False, default=None)
 

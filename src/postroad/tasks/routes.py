@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from postroad.api.tasks import Task, TaskNotFound, TaskPage, TaskQuery
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.tasks.rules import task_of
@@ -29,8 +29,23 @@ class TaskRoutes:
                 query=TaskQuery,
                 response=TaskPage,
                 description="Newest first. Tasks are kept for a week after they ended.",
+                sdk="tasks.list",
+                cli=Command(
+                    "tasks list", ("id", "kind", "target", "state", "progress.moved", "progress.total", "error", "created_at")
+                ),
             ),
-            Route("GET", one, self.get_task, Scope.READ, "Show a task and its progress", "Tasks", response=Task, errors=errors),
+            Route(
+                "GET",
+                one,
+                self.get_task,
+                Scope.READ,
+                "Show a task and its progress",
+                "Tasks",
+                response=Task,
+                errors=errors,
+                sdk="tasks.get",
+                cli=Command("tasks show"),
+            ),
             Route(
                 "DELETE",
                 one,
@@ -42,6 +57,8 @@ class TaskRoutes:
                 status=202,
                 errors=errors,
                 description="The task stops soon; completed work is not undone. A task that has ended does not change.",
+                sdk="tasks.cancel",
+                cli=Command("tasks cancel"),
             ),
         ]
 

@@ -1,0 +1,79 @@
+"""What generated commands print, and how they read their options."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import typer
+
+from postroad.cli.output import from_json, show, show_once, show_one
+
+
+def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str]) -> None:
+    """A table with these attributes as columns; every field of the first item if there are none."""
+    import msgspec
+
+    if not columns and items and isinstance(items[0], msgspec.Struct):
+        columns = items[0].__struct_fields__
+    show(list(items), as_json, [_title(one) for one in columns], lambda item: [_cell(attrgetter(one)(item)) for one in columns])
+
+
+def show_item(item: Any, as_json: bool) -> None:
+    """A line for each field that has a value; nested objects are flattened."""
+    show_one(item, as_json, **dict(_flat(item)))
+
+
+def show_secret(made: Any, as_json: bool, attribute: str) -> None:
+    """Print a secret alone on standard output, and what it belongs to on standard error."""
+    record = next((value for name, value in _fields(made) if name != attribute and not isinstance(value, str)), None)
+    known = "" if record is None else f" {getattr(record, 'id', '')} {getattr(record, 'name', '') or ''}".rstrip()
+    show_once(made, as_json, getattr(made, attribute), f"created{known}")
+
+
+def numbers(text: str | None) -> list[int] | None:
+    """Numbers that are separated by commas."""
+    try:
+        return None if text is None else [int(one) for one in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 1000,5000") from None
+
+
+def json_value(text: str | None, name: str) -> Any:
+    try:
+        return None if text is None else from_json(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"{name} is not JSON: {exc}") from exc
+
+
+def _flat(item: Any, prefix: str = "") -> list[tuple[str, object]]:
+    import msgspec
+
+    found: list[tuple[str, object]] = []
+    for name, value in _fields(item):
+        if isinstance(value, msgspec.Struct):
+            found += _flat(value, f"{prefix}{name}_")
+        else:
+            found.append((f"{prefix}{name}", _cell(value)))
+    return found
+
+
+def _fields(item: Any) -> list[tuple[str, Any]]:
+    return [(name, getattr(item, name)) for name in item.__struct_fields__]
+
+
+def _title(column: str) -> str:
+    return column.rpartition(".")[2].removesuffix("_at").replace("_", " ")
+
+
+def _cell(value: Any) -> str:
+    import msgspec
+
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return " ".join(value)
+    return msgspec.json.encode(value).decode()

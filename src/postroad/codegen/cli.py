@@ -1,0 +1,234 @@
+"""Generates the CLI's ordinary commands: one function per route that names a command, on top of the SDK."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, parameters_of
+from postroad.http.routing import Command, Route
+
+_WIDTH = 110
+
+
+def groups(routes: Iterable[Route]) -> dict[str, list[Route]]:
+    """Routes by the command group that their command belongs to; `` for commands of the root."""
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        if route.cli is not None:
+            if not route.sdk:
+                raise TypeError(f"a command needs an SDK method: {route.method} {route.path}")
+            found.setdefault(route.cli.name.rpartition(" ")[0], []).append(route)
+    return found
+
+
+def variable(group: str) -> str:
+    return group.replace(" ", "_").replace("-", "_") or "root"
+
+
+def group_module(group: str, routes: Sequence[Route], handwritten: str | None, help_text: str) -> str:
+    """`handwritten` is the module that defines the group, if it has commands of its own."""
+    imports = Imports()
+    imports.add("typing", "Annotated")
+    imports.add("postroad.cli.output", "AsJson", "connected")
+    functions = [_function(group, route, imports) for route in routes]
+    name = variable(group)
+    if handwritten is not None:
+        imports.add(handwritten, name)
+        declaration = []
+    else:
+        declaration = [f"{name} = typer.Typer(help={help_text!r}, no_args_is_help=True)".replace("'", '"'), "", ""]
+    standard, ours = (
+        [line for line in imports.lines() if not line.startswith("from postroad")],
+        [line for line in imports.lines() if line.startswith("from postroad")],
+    )
+    return "\n".join(
+        [
+            f'"""Commands of `postroad {group}`. Generated from the route table by `make generate`; do not edit."""',
+            "",
+            *(line for line in standard if line),
+            "",
+            "import typer",
+            "",
+            *ours,
+            "",
+            "",
+            *declaration,
+            "\n\n\n".join(functions),
+            "",
+        ]
+    )
+
+
+def _function(group: str, route: Route, imports: Imports) -> str:
+    command = _command(route)
+    word = command.name.rpartition(" ")[2]
+    parameters = parameters_of(route)
+    arguments = [_argument(one, command, imports) for one in parameters if one.required]
+    arguments += [_option(one, command, imports) for one in parameters if not one.required]
+    if is_paged(route):
+        arguments.append('limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100')
+    if command.confirm:
+        imports.add("postroad.cli.output", "Yes", "confirm")
+        arguments.append("yes: Yes = False")
+    if route.response is not None:
+        arguments.append("as_json: AsJson = False")
+    else:
+        imports.add("postroad.cli.output", "AsJson")
+    name = f"{word}_{variable(group)}".replace("-", "_")
+    lines = [
+        f'@{variable(group)}.command("{word}")',
+        f"def {name}({', '.join(arguments)}) -> None:",
+        f'    """{_docstring(route)}"""',
+        f"    with connected({'anonymous=True' if command.anonymous else ''}) as client:",
+        *(f"        {line}" for line in _statements(route, command, parameters, imports)),
+    ]
+    return "\n".join(lines)
+
+
+def _command(route: Route) -> Command:
+    if route.cli is None:
+        raise TypeError("the route has no command")
+    return route.cli
+
+
+def _docstring(route: Route) -> str:
+    lines = textwrap.wrap(" ".join(filter(None, [f"{route.summary}.", route.description])), _WIDTH, break_long_words=False)
+    return lines[0] if len(lines) == 1 else "\n    ".join(lines) + "\n    "
+
+
+def _statements(route: Route, command: Command, parameters: Sequence[Parameter], imports: Imports) -> list[str]:
+    lines = []
+    if command.confirm:
+        lines.append(f"confirm(f{command.confirm!r}, yes)".replace("'", '"'))
+    call = f"client.{route.sdk}({_call_arguments(route, parameters, imports)})"
+    if is_paged(route):
+        imports.add("itertools", "islice")
+        imports.add("postroad.cli.rendering", "show_list")
+        return [*lines, f"show_list(list(islice({call}, limit)), as_json, {_columns(command.columns)})"]
+    if command.secret:
+        imports.add("postroad.cli.rendering", "show_secret")
+        return [*lines, f'show_secret({call}, as_json, "{command.secret}")']
+    if route.response is not None:
+        imports.add("postroad.cli.rendering", "show_item")
+        return [*lines, f"show_item({call}, as_json)"]
+    return [*lines, call, f"typer.echo(f{command.done or 'done'!r})".replace("'", '"')]
+
+
+def _columns(columns: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{one}"' for one in columns) + ("," if len(columns) == 1 else "") + ")"
+
+
+def _call_arguments(route: Route, parameters: Sequence[Parameter], imports: Imports) -> str:
+    positional = [_converted(one, imports) for one in parameters if one.required and one.part != "query"]
+    keywords = [f"{one.name}={_converted(one, imports)}" for one in parameters if not one.required or one.part == "query"]
+    if is_paged(route):
+        keywords.append("page_size=min(limit, 1000)")
+    return ", ".join([*positional, *keywords])
+
+
+def _argument(one: Parameter, command: Command, imports: Imports) -> str:
+    return f"{one.name}: Annotated[{_cli_type(one, imports)}, typer.Argument({_help(one)})]"
+
+
+def _option(one: Parameter, command: Command, imports: Imports) -> str:
+    flag = _flag(one, command)
+    kind = _cli_type(one, imports)
+    if one.type is bool and one.default is False:
+        return f'{one.name}: Annotated[bool, typer.Option("--{flag}", {_help(one)})] = False'
+    if one.type is bool:
+        return f'{one.name}: Annotated[bool | None, typer.Option("--{flag}/--no-{flag}", {_help(one)})] = None'
+    return f'{one.name}: Annotated[{kind} | None, typer.Option("--{flag}", {_help(one)})] = None'
+
+
+def _flag(one: Parameter, command: Command) -> str:
+    if one.name in dict(command.options):
+        return dict(command.options)[one.name]
+    name = one.name.removesuffix("_seconds") if _is_duration(one) else one.name
+    if _is_list(one) and get_args(one.type)[0] is not int:
+        name = name.removesuffix("s")
+    return name.replace("_", "-").strip("-")
+
+
+def _help(one: Parameter) -> str:
+    text = one.description.replace('"', "'")
+    if _is_duration(one):
+        text = f"{text} Such as `90s`, `12h`, `7d`.".strip()
+    elif contains(one.type, datetime):
+        text = f"{text} A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.".strip()
+    return f'help="{text}"'
+
+
+def _is_duration(one: Parameter) -> bool:
+    return one.type is int and one.name.endswith("_seconds")
+
+
+def _is_list(one: Parameter) -> bool:
+    return get_origin(one.type) in (list, tuple)
+
+
+def _cli_type(one: Parameter, imports: Imports) -> str:
+    """The type that typer parses: texts for what is converted afterwards."""
+    kind: Any = one.type
+    if _is_list(one):
+        item = get_args(kind)[0]
+        return "str" if item is int else f"list[{_cli_name(item, imports)}]"
+    if _is_duration(one):
+        return "str"
+    return _cli_name(kind, imports)
+
+
+def _cli_name(kind: Any, imports: Imports) -> str:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        imports.add("typing", "Literal")
+        return _literal([member.value for member in kind])
+    if get_origin(kind) is Literal:
+        imports.add("typing", "Literal")
+        values = get_args(kind)
+        return "int" if all(isinstance(value, int) for value in values) else _literal(values)
+    return kind.__name__ if kind in (str, int, float, bool) else "str"
+
+
+def _literal(values: Sequence[object]) -> str:
+    return "Literal[" + ", ".join(f'"{value}"' for value in values) + "]"
+
+
+def _converted(one: Parameter, imports: Imports) -> str:
+    kind: Any = one.type
+    if _is_list(one) and get_args(kind)[0] is int:
+        imports.add("postroad.cli.rendering", "numbers")
+        return f"numbers({one.name})"
+    if _is_duration(one):
+        imports.add("postroad.cli.times", "seconds")
+        return f"seconds({one.name})"
+    if contains(kind, datetime):
+        direction = "ago" if one.part == "query" else "from_now"
+        imports.add("postroad.cli.times", direction)
+        return f"{direction}({one.name}) if {one.name} else None"
+    if _cli_type(one, imports) == "str" and kind is not str:
+        imports.add("postroad.cli.rendering", "json_value")
+        return f'json_value({one.name}, "{one.name}")'
+    return one.name
+
+
+def index_module(modules: Mapping[str, str], new: Sequence[str]) -> str:
+    """`modules`: group to generated module; `new`: groups that only the generated module defines."""
+    imports = [f"from postroad.cli.generated import {name}" for name in sorted(modules.values())]
+    names = "\n".join(f'    "{group}": {modules[group]}.{variable(group)},' for group in new)
+    return "\n".join(
+        [
+            '"""Generated commands. Generated from the route table by `make generate`; do not edit."""',
+            "",
+            "import typer",
+            "",
+            *imports,
+            "",
+            f"MODULES = ({', '.join(sorted(modules.values()))},)",
+            "",
+            "GROUPS: dict[str, typer.Typer] = {",
+            names,
+            "}",
+            "",
+        ]
+    )

@@ -1,0 +1,228 @@
+"""Generates the SDK's namespaces: one typed method per route that names one."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from postroad.codegen.parameters import (
+    OWN_TENANT,
+    Imports,
+    Parameter,
+    contains,
+    is_generatable,
+    is_paged,
+    item_of,
+    page_size_of,
+    parameters_of,
+    rendered,
+)
+from postroad.http.routing import Route
+from postroad.kernel.errors import Overloaded, PostroadError, Unavailable
+
+_WIDTH = 130
+
+
+def namespaces(routes: Iterable[Route]) -> dict[str, list[Route]]:
+    """Routes by the SDK namespace that they name."""
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        if route.sdk:
+            if not is_generatable(route):
+                raise TypeError(f"no SDK method can be generated for {route.method} {route.path}")
+            found.setdefault(route.sdk.rpartition(".")[0], []).append(route)
+    return found
+
+
+def class_name(namespace: str) -> str:
+    return "".join(word.capitalize() for word in namespace.replace(".", "_").split("_"))
+
+
+def module_name(namespace: str) -> str:
+    return namespace.replace(".", "_")
+
+
+def namespace_module(namespace: str, routes: Sequence[Route]) -> str:
+    imports = Imports()
+    methods = [_method(route, imports) for route in routes]
+    name = class_name(namespace)
+    imports.add("postroad.client.calls", "AsyncNamespace", "SyncNamespace")
+    body = "\n\n".join(textwrap.indent(method, "    ") for method in methods)
+    return "\n".join(
+        [
+            f'"""Calls of `client.{namespace}`. Generated from the route table by `make generate`; do not edit."""',
+            "",
+            *imports.lines(),
+            "",
+            "",
+            f"class {name}Calls:",
+            body,
+            "",
+            "",
+            f"class {name}({name}Calls, SyncNamespace):",
+            "    pass",
+            "",
+            "",
+            f"class Async{name}({name}Calls, AsyncNamespace):",
+            "    pass",
+            "",
+        ]
+    )
+
+
+def _method(route: Route, imports: Imports) -> str:
+    name, parameters = route.sdk.rpartition(".")[2], parameters_of(route)
+    kind = "pages" if is_paged(route) else "operation"
+    imports.add("postroad.client.calls", kind, "Call")
+    lines = [
+        f"@{kind}",
+        _signature(route, name, parameters, imports),
+        f'    """{_docstring(route)}"""',
+        *_body(route, parameters, imports),
+    ]
+    return "\n".join(lines)
+
+
+def _signature(route: Route, name: str, parameters: Sequence[Parameter], imports: Imports) -> str:
+    positional = [_argument(one, route, imports) for one in parameters if one.required and one.part != "query"]
+    keywords = [_argument(one, route, imports) for one in parameters if not one.required or one.part == "query"]
+    if is_paged(route):
+        keywords.append(f"page_size: int = {page_size_of(route)}")
+    arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]
+    return f"def {name}({', '.join(arguments)}) -> {_returns(route, imports)}:"
+
+
+def _argument(one: Parameter, route: Route, imports: Imports) -> str:
+    if one.part == "path":
+        resource = _resource(one, route)
+        return f"{one.name}: {imports.name_of(resource)} | str" if resource else f"{one.name}: str"
+    kind = rendered(one.type, imports, as_argument=True)
+    if one.required:
+        return f"{one.name}: {kind}"
+    if one.nullable:
+        imports.add("msgspec", "UNSET", "UnsetType")
+        return f"{one.name}: {kind} | None | UnsetType = UNSET"
+    return f"{one.name}: {kind} | None = None"
+
+
+def _resource(one: Parameter, route: Route) -> type | None:
+    """The struct that a path parameter names, if the route returns it: then it may be given in place of its id or name."""
+    kind = item_of(route.response) if is_paged(route) else route.response
+    is_it = (
+        isinstance(kind, type)
+        and kind.__name__.lower() == one.name
+        and {"id", "name"} & {field.name for field in msgspec.structs.fields(kind)}
+    )
+    return kind if is_it else None
+
+
+def _returns(route: Route, imports: Imports) -> str:
+    if is_paged(route):
+        imports.add("postroad.client.calls", "Pages")
+        return f"Pages[{rendered(item_of(route.response), imports)}]"
+    return f"Call[{'None' if route.response is None else rendered(route.response, imports)}]"
+
+
+def _docstring(route: Route) -> str:
+    raises = [error.__name__ for error in route.errors if not issubclass(error, Unavailable) or error is Overloaded]
+    raises = [name for name in raises if name not in (Overloaded.__name__, PostroadError.__name__)]
+    sentences = [f"{route.summary}.", route.description, f"Raises {', '.join(raises)}." if raises else ""]
+    text = " ".join(sentence for sentence in sentences if sentence)
+    lines = textwrap.wrap(text, _WIDTH - 16, break_long_words=False)
+    return lines[0] if len(lines) == 1 else "\n    ".join(lines) + "\n    "
+
+
+def _body(route: Route, parameters: Sequence[Parameter], imports: Imports) -> list[str]:
+    arguments = [f"method={route.method!r}".replace("'", '"'), f"path={_path(route, imports)}"]
+    query = [one for one in parameters if one.part == "query"]
+    if query or is_paged(route):
+        pairs = [f'"{one.wire}": {_value(one, imports)}' for one in query]
+        if is_paged(route):
+            pairs.append('"limit": page_size')
+        arguments.append(f"query={{{', '.join(pairs)}}}")
+    lines = []
+    if route.body is not None:
+        lines = [f"    body = {_body_fields([one for one in parameters if one.part == 'body'], imports)}"]
+        arguments.append("body=body")
+    if route.response is not None:
+        arguments.append(f"response={rendered(route.response, imports)}")
+    if not (route.method != "POST" if route.repeatable is None else route.repeatable):
+        arguments.append("is_repeatable=False")
+    call = f"Call({', '.join(arguments)})"
+    return [*lines, f"    return Pages(call={call})" if is_paged(route) else f"    return {call}"]
+
+
+def _body_fields(fields: Sequence[Parameter], imports: Imports) -> str:
+    """Fields that are None are left out; of those that can be null, the ones that are UNSET."""
+    imports.add("postroad.client.encoding", "body_of")
+    plain = ", ".join(f'"{one.wire}": {_value(one, imports)}' for one in fields if not one.nullable)
+    nullable = ", ".join(f'"{one.wire}": {_value(one, imports)}' for one in fields if one.nullable)
+    return f"body_of({{{plain}}}, {{{nullable}}})" if nullable else f"body_of({{{plain}}})"
+
+
+def _value(one: Parameter, imports: Imports) -> str:
+    if contains(one.type, datetime):
+        imports.add("postroad.client.encoding", "moment")
+        return f"moment({one.name})"
+    return one.name
+
+
+def _path(route: Route, imports: Imports) -> str:
+    if not route.parameters:
+        return f'"{route.path}"'
+    text = route.path
+    for name in route.parameters:
+        if name == OWN_TENANT:
+            imports.add("postroad.client.calls", "OWN_TENANT")
+            text = text.replace(f"{{{name}}}", "{OWN_TENANT}")
+        else:
+            imports.add("postroad.client.encoding", "segment")
+            text = text.replace(f"{{{name}}}", f"{{segment({name})}}")
+    return f'f"{text}"'
+
+
+def index_module(new: Sequence[str]) -> str:
+    """Classes with the namespaces that have no hand-written calls."""
+    imports = Imports()
+    imports.add("postroad.client.transport", "AsyncTransport", "SyncTransport")
+    for one in new:
+        imports.add(f"postroad.client.generated.{module_name(one)}", class_name(one), f"Async{class_name(one)}")
+    sync = [f"        self.{one} = {class_name(one)}(transport)" for one in new] or ["        pass"]
+    asynchronous = [f"        self.{one} = Async{class_name(one)}(transport)" for one in new] or ["        pass"]
+    return "\n".join(
+        [
+            '"""Namespaces without hand-written calls. Generated by `make generate`; do not edit."""',
+            "",
+            *(line for line in imports.lines() if line),
+            "",
+            "",
+            "class GeneratedNamespaces:",
+            "    def __init__(self, transport: SyncTransport) -> None:",
+            *sync,
+            "",
+            "",
+            "class AsyncGeneratedNamespaces:",
+            "    def __init__(self, transport: AsyncTransport) -> None:",
+            *asynchronous,
+            "",
+        ]
+    )
+
+
+def errors_module(errors: Iterable[type[PostroadError]]) -> str:
+    """The SDK's exceptions: every error class of the table, and their base classes."""
+    imports = Imports()
+    found = {base for error in errors for base in error.__mro__ if issubclass(base, PostroadError)}
+    names = sorted(imports.name_of(one) for one in found)
+    listed = "\n".join(f'    "{name}",' for name in names)
+    return "\n".join(
+        [
+            '"""Exceptions of the SDK: one class per error code. Generated by `make generate`; do not edit."""',
+            "",
+            *(line for line in imports.lines() if line),
+            "",
+            f"__all__ = [\n{listed}\n]",
+            "",
+        ]
+    )
