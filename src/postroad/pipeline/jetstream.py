@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.pipeline.source.client import Client
-from postroad.pipeline.source.errors import JetStreamError
-from postroad.pipeline.source.jetstream import Api
-from postroad.pipeline.source.options import write_options
-from postroad.pipeline.source.publish import Message, Publisher
-from postroad.pipeline.source.wire import header_block
-from postroad.pipeline.source.writer import header_lines
 from postroad.settings import Settings
+from spark_jetstream.api import Api
+from spark_jetstream.client import Client
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.options import write_options
+from spark_jetstream.protocol import header_block
+from spark_jetstream.publisher import Message, Publisher
+from spark_jetstream.writer import header_lines
 
 _MESSAGES_PER_PARTITION = 1_000
 

