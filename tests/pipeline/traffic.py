@@ -23,7 +23,7 @@ from postroad.telemetry.events import StorageSampled, TrafficSampled
 from postroad.telemetry.frames import frame_subject, pack
 from spark_jetstream.client import Client
 from spark_jetstream.options import write_options
-from spark_jetstream.protocol import header_block
+from spark_jetstream.protocol import encode_headers
 from spark_jetstream.publisher import Message, Publisher
 from tests.servers import Server
 
@@ -61,7 +61,7 @@ class Frame:
     @property
     def message(self) -> Message:
         headers = f"Postroad-Frame: 1\r\nPostroad-Events: {len(self.lines)}\r\n".encode()
-        return Message(frame_subject(self.stream, self.tenant).encode(), header_block(headers), pack(self.lines))
+        return Message(frame_subject(self.stream, self.tenant).encode(), encode_headers(headers), pack(self.lines))
 
 
 def send(settings: Settings, frames: Iterable[Frame]) -> None:

@@ -45,7 +45,7 @@ def own_server() -> Iterator[str]:
             process.wait()
 
 
-async def make_stream(url: str) -> None:
+async def create_stream(url: str) -> None:
     """A fresh stream for `example.>`; direct gets let Spark read without making a consumer."""
     client = await nats.connect(url, max_reconnect_attempts=20, reconnect_time_wait=0.2)
     stream = client.jetstream()
@@ -94,7 +94,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         url = sys.argv[1] if len(sys.argv) > 1 else stack.enter_context(own_server())
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        asyncio.run(make_stream(url))
+        asyncio.run(create_stream(url))
         spark = local_spark()
         run(spark, url, home)
         spark.stop()

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream import protocol
-from spark_jetstream.api import Api
+from spark_jetstream.api import JetStreamApi
 from spark_jetstream.client import Client
-from spark_jetstream.options import Connection, ReadOptions, read_options
+from spark_jetstream.options import ConnectionOptions, ReadOptions, read_options
 from spark_jetstream.publisher import Message, Publisher
 
 _DOMAIN = ", domain: hub"
@@ -81,7 +81,7 @@ class NatsServer:
             self._process.wait()
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionOptions:
         return self.reading("any").connection
 
     def reading(self, stream: str, *, is_streaming: bool = False, **more: str | int) -> ReadOptions:
@@ -91,7 +91,7 @@ class NatsServer:
     def call(self, call: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         if self._client is None:
             self._client = Client(self.connection)
-        return self._client.with_retries(lambda client: Api(client, self.connection.api_prefix).ask(call, body, call))
+        return self._client.with_retries(lambda client: JetStreamApi(client, self.connection.api_prefix).call(call, body, call))
 
     def create(self, stream: str, **more: object) -> str:
         """Create a stream and return its creation time."""
@@ -105,7 +105,7 @@ class NatsServer:
 
     def put(self, subject: str, data: bytes = b"", **headers: str) -> None:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        self.publish([Message(subject.encode(), protocol.header_block(lines.encode()), data)])
+        self.publish([Message(subject.encode(), protocol.encode_headers(lines.encode()), data)])
 
     def publish(self, messages: Iterable[Message]) -> None:
         with Client(self.connection) as client:

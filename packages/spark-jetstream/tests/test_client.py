@@ -1,4 +1,4 @@
-"""Connecting: as whom, over TLS, to whichever server is there; and what is told when that fails."""
+"""Connecting: authentication, TLS, failover between servers, and the errors when it fails."""
 
 import base64
 import json
@@ -16,62 +16,62 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from nats_server import NatsServer, StartServer, free_port
-from spark_jetstream.api import Api
+from spark_jetstream.api import JetStreamApi
 from spark_jetstream.client import Client
 from spark_jetstream.credentials import read_credentials
-from spark_jetstream.errors import ConnectionLost, OptionError, Refused, Unreachable
-from spark_jetstream.options import Connection, read_options
+from spark_jetstream.errors import ConnectionLost, OptionError, Rejected, Unreachable
+from spark_jetstream.options import ConnectionOptions, read_options
 
 
-def connection(**options: str) -> Connection:
+def connection(**options: str) -> ConnectionOptions:
     return read_options({"stream": "S", "timeoutSeconds": "5", **options}, is_streaming=False).connection
 
 
-def greet(link: Connection) -> None:
-    """Connect and ask something that only who is let in is told."""
-    with Client(link) as client:
+def connect(options: ConnectionOptions) -> None:
+    """Connect and send a request that needs authorization."""
+    with Client(options) as client:
         client.open()
-        with pytest.raises(Refused, match="stream not found"):
-            Api(client, link.api_prefix).stream_info("missing")
+        with pytest.raises(Rejected, match="stream not found"):
+            JetStreamApi(client, options.api_prefix).stream_info("missing")
 
 
-@pytest.mark.parametrize("way", ["in the url", "beside it"])
-def test_user_and_password(start_nats: StartServer, way: str) -> None:
+@pytest.mark.parametrize("place", ["in the url", "in options"])
+def test_user_and_password_are_accepted(start_nats: StartServer, place: str) -> None:
     server = start_nats('authorization { user: "me", password: "s3cret p" }')
     at = f"127.0.0.1:{server.port}"
 
-    greet(
+    connect(
         connection(url=f"nats://me:s3cret%20p@{at}")
-        if way == "in the url"
+        if place == "in the url"
         else connection(url=at, user="me", password="s3cret p")
     )
 
 
-def test_a_wrong_password_is_refused_at_once_and_not_repeated(start_nats: StartServer) -> None:
+def test_a_wrong_password_is_rejected_without_retries(start_nats: StartServer) -> None:
     server = start_nats('authorization { user: "me", password: "s3cret" }')
     began = time.monotonic()
 
     with (
-        pytest.raises(Refused, match="does not let us in: Authorization Violation") as told,
+        pytest.raises(Rejected, match="rejected the credentials: Authorization Violation") as error,
         Client(connection(url=server.url, user="me", password="wr0ng")) as client,
     ):
         client.open()
 
-    assert "wr0ng" not in str(told.value)
+    assert "wr0ng" not in str(error.value)
     assert time.monotonic() - began < 3
 
 
-def test_token(start_nats: StartServer) -> None:
+def test_a_token_is_accepted(start_nats: StartServer) -> None:
     server = start_nats('authorization { token: "t0ken" }')
 
-    greet(connection(url=server.url, token="t0ken"))
-    greet(connection(url=f"nats://t0ken@127.0.0.1:{server.port}"))
-    with pytest.raises(Refused):
-        greet(connection(url=server.url))
+    connect(connection(url=server.url, token="t0ken"))
+    connect(connection(url=f"nats://t0ken@127.0.0.1:{server.port}"))
+    with pytest.raises(Rejected):
+        connect(connection(url=server.url))
 
 
 def _claims(issuer: nkeys.KeyPair, subject: nkeys.KeyPair, nats: dict[str, object]) -> str:
-    """A JWT as NATS wants it."""
+    """A NATS JWT."""
     body = {
         "jti": "x",
         "iat": 1,
@@ -92,7 +92,7 @@ def _pair(prefix: int, number: int) -> nkeys.KeyPair:
     return pair
 
 
-def test_a_credentials_file_of_an_operator(start_nats: StartServer, tmp_path: Path) -> None:
+def test_a_credentials_file_is_accepted(start_nats: StartServer, tmp_path: Path) -> None:
     operator, account, system, user = (
         _pair(nkeys.PREFIX_BYTE_OPERATOR, 1), _pair(nkeys.PREFIX_BYTE_ACCOUNT, 2), _pair(nkeys.PREFIX_BYTE_ACCOUNT, 3),
         _pair(nkeys.PREFIX_BYTE_USER, 4),
@@ -113,23 +113,23 @@ def test_a_credentials_file_of_an_operator(start_nats: StartServer, tmp_path: Pa
         f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
     )
 
-    greet(connection(url=server.url, credentials=str(file)))
-    with pytest.raises(Refused):
-        greet(connection(url=server.url))
+    connect(connection(url=server.url, credentials=str(file)))
+    with pytest.raises(Rejected):
+        connect(connection(url=server.url))
     assert user.seed.decode() not in repr(read_credentials(str(file)))
 
 
-def test_a_credentials_file_that_is_none_is_told_by_its_name(tmp_path: Path) -> None:
+def test_an_invalid_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"'credentials' names .*/missing, which cannot be read"):
         read_credentials(str(tmp_path / "missing"))
     (tmp_path / "empty").write_text("s3cret nonsense")
-    with pytest.raises(OptionError, match="holds no user JWT") as told:
+    with pytest.raises(OptionError, match="contains no user JWT") as error:
         read_credentials(str(tmp_path / "empty"))
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(error.value)
 
 
 def _certificate(home: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
     now = datetime.now(UTC)
@@ -149,73 +149,73 @@ def _certificate(home: Path) -> tuple[Path, Path]:
     return cert_file, key_file
 
 
-def test_tls_with_a_ca_and_a_certificate_of_ours(start_nats: StartServer, tmp_path: Path) -> None:
+def test_tls_with_a_ca_and_a_client_certificate(start_nats: StartServer, tmp_path: Path) -> None:
     cert, key = _certificate(tmp_path)
     server = start_nats(f'tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{cert}", verify: true }}')
-    ours = {"tlsCa": str(cert), "tlsCert": str(cert), "tlsKey": str(key)}
+    files = {"tlsCa": str(cert), "tlsCert": str(cert), "tlsKey": str(key)}
 
-    greet(connection(url=f"tls://127.0.0.1:{server.port}", **ours))
-    greet(connection(url=f"nats://127.0.0.1:{server.port}", **ours))
-    with pytest.raises(Refused, match="is not trusted"):
-        greet(connection(url=f"tls://127.0.0.1:{server.port}"))
-    with pytest.raises(Refused, match="'tlsCa'"):
-        greet(connection(url=f"tls://127.0.0.1:{server.port}", tlsCa=str(tmp_path / "missing.pem")))
-
-
-def test_without_tls_nothing_is_sent_to_a_server_that_should_have_it(nats: NatsServer) -> None:
-    with pytest.raises(Refused, match="offers no TLS"):
-        greet(connection(url=f"tls://127.0.0.1:{nats.port}"))
+    connect(connection(url=f"tls://127.0.0.1:{server.port}", **files))
+    connect(connection(url=f"nats://127.0.0.1:{server.port}", **files))
+    with pytest.raises(Rejected, match="is not trusted"):
+        connect(connection(url=f"tls://127.0.0.1:{server.port}"))
+    with pytest.raises(Rejected, match="'tlsCa'"):
+        connect(connection(url=f"tls://127.0.0.1:{server.port}", tlsCa=str(tmp_path / "missing.pem")))
 
 
-def test_another_server_is_taken_when_one_is_not_there(nats: NatsServer) -> None:
-    for _ in range(4):  # which is tried first is chance
-        greet(connection(url=f"nats://127.0.0.1:{free_port()},{nats.url}"))
+def test_a_server_without_tls_is_not_used_if_tls_is_required(nats: NatsServer) -> None:
+    with pytest.raises(Rejected, match="does not offer TLS"):
+        connect(connection(url=f"tls://127.0.0.1:{nats.port}"))
 
 
-def test_no_server_at_all_is_told_with_the_addresses_and_without_secrets() -> None:
+def test_another_server_is_used_if_one_is_unreachable(nats: NatsServer) -> None:
+    for _ in range(4):  # the first server is chosen at random
+        connect(connection(url=f"nats://127.0.0.1:{free_port()},{nats.url}"))
+
+
+def test_an_unreachable_server_is_named_without_secrets() -> None:
     port = free_port()
-    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}") as told:
-        greet(connection(url=f"nats://me:s3cret@127.0.0.1:{port}"))
-    assert "s3cret" not in str(told.value)
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}") as error:
+        connect(connection(url=f"nats://me:s3cret@127.0.0.1:{port}"))
+    assert "s3cret" not in str(error.value)
 
 
-def test_who_is_no_nats_server_is_told_so() -> None:
+def test_a_server_that_sends_nothing_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         near = socket.create_connection(other.getsockname())
         near.close()
-        link = connection(url=f"127.0.0.1:{other.getsockname()[1]}", timeoutSeconds="0.2")
-        with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
-            greet(link)
+        options = connection(url=f"127.0.0.1:{other.getsockname()[1]}", timeoutSeconds="0.2")
+        with pytest.raises(Unreachable, match=r"no reply within 0\.2 s"):
+            connect(options)
 
 
-def test_a_domain_is_asked_by_its_own_prefix(start_nats: StartServer) -> None:
+def test_a_domain_is_reached_by_its_api_prefix(start_nats: StartServer) -> None:
     server = start_nats("#domain", domain="hub")
 
-    greet(server.connection)
+    connect(server.connection)
     wrong = connection(url=server.url, apiPrefix="$JS.elsewhere.API")
-    with Client(wrong) as client, pytest.raises(Refused, match="'domain' or 'apiPrefix'"):
+    with Client(wrong) as client, pytest.raises(Rejected, match="'domain' or 'apiPrefix'"):
         client.open()
-        Api(client, wrong.api_prefix).stream_info("missing")
+        JetStreamApi(client, wrong.api_prefix).stream_info("missing")
 
 
-def test_answers_come_to_the_inbox_that_we_are_allowed(start_nats: StartServer) -> None:
+def test_the_inbox_prefix_can_match_the_users_permissions(start_nats: StartServer) -> None:
     server = start_nats(
         'authorization { users: [{ user: "me", password: "p", permissions: { publish: "$JS.API.>", subscribe: "mine.>" } }] }'
     )
 
-    greet(connection(url=server.url, user="me", password="p", inboxPrefix="mine"))
-    with pytest.raises(Refused, match="Permissions Violation"):
-        greet(connection(url=server.url, user="me", password="p"))
+    connect(connection(url=server.url, user="me", password="p", inboxPrefix="mine"))
+    with pytest.raises(Rejected, match="Permissions Violation"):
+        connect(connection(url=server.url, user="me", password="p"))
 
 
-def test_what_may_be_asked_again_is_asked_again(nats: NatsServer) -> None:
-    asked: list[int] = []
+def test_an_operation_is_retried_after_a_lost_connection(nats: NatsServer) -> None:
+    attempts: list[int] = []
 
-    def ask(client: Client) -> str:
-        asked.append(1)
-        if len(asked) < 3:
-            raise ConnectionLost("the test says so")
-        return "answer"
+    def operation(client: Client) -> str:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConnectionLost("simulated")
+        return "result"
 
     with Client(nats.connection) as client:
-        assert client.with_retries(ask) == "answer"
+        assert client.with_retries(operation) == "result"

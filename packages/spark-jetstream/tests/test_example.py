@@ -1,4 +1,4 @@
-"""The example does what its README says."""
+"""The example prints the output that its README shows."""
 
 import asyncio
 import importlib.util
@@ -19,10 +19,10 @@ def test_the_example_runs(spark: SparkSession, nats: NatsServer, tmp_path: Path,
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
 
-    asyncio.run(example.make_stream(nats.url))
+    asyncio.run(example.create_stream(nats.url))
     example.run(spark, nats.url, tmp_path)
 
-    told = capsys.readouterr().out
-    assert "read 1000 messages as a batch" in told
-    assert "|order-" not in told
-    assert "followed them into Parquet in batches of 400, 400, 200: 1000 rows, 1498500 in all" in told
+    output = capsys.readouterr().out
+    assert "read 1000 messages as a batch" in output
+    assert "|order-" not in output
+    assert "followed them into Parquet in batches of 400, 400, 200: 1000 rows, 1498500 in all" in output

@@ -1,4 +1,4 @@
-"""Options are checked before anything is connected, and every complaint names the option."""
+"""Options: parsing, validation, and error messages that name the option and contain no secrets."""
 
 from datetime import UTC, datetime
 
@@ -7,25 +7,25 @@ import pytest
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import Server, read_options, write_options
 
-LEAST = {"url": "nats://one:4222", "stream": "JOBS"}
+REQUIRED = {"url": "nats://one:4222", "stream": "JOBS"}
 
 
 def reading(**more: str) -> object:
-    return read_options({**LEAST, **more}, is_streaming=False)
+    return read_options({**REQUIRED, **more}, is_streaming=False)
 
 
-def test_what_is_needed_is_enough() -> None:
-    chosen = read_options(LEAST, is_streaming=True)
+def test_the_required_options_are_sufficient() -> None:
+    options = read_options(REQUIRED, is_streaming=True)
 
-    assert chosen.connection.servers == (Server("one", 4222),)
-    assert (chosen.stream, chosen.subjects, chosen.starting_position) == ("JOBS", (), "earliest")
-    assert chosen.fail_on_data_loss
-    assert chosen.connection.api_prefix == "$JS.API"
-    assert chosen.max_messages_per_trigger is None
+    assert options.connection.servers == (Server("one", 4222),)
+    assert (options.stream, options.subjects, options.starting_position) == ("JOBS", (), "earliest")
+    assert options.fail_on_data_loss
+    assert options.connection.api_prefix == "$JS.API"
+    assert options.max_messages_per_trigger is None
 
 
-def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
-    chosen = read_options(
+def test_option_names_are_case_insensitive() -> None:
+    options = read_options(
         {
             "URL": "tls://one:1,two",
             "Stream": "JOBS",
@@ -45,48 +45,53 @@ def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
         is_streaming=True,
     )
 
-    link = chosen.connection
-    assert [(one.host, one.port, one.is_tls) for one in link.servers] == [("one", 1, True), ("two", 4222, False)]
-    assert (link.tls_ca, link.tls_cert, link.tls_key, link.timeout_seconds) == ("ca.pem", "cert.pem", "key.pem", 2.5)
-    assert (link.api_prefix, link.inbox_prefix) == ("$JS.hub.API", "_INBOX_me")
-    assert chosen.subjects == ("jobs.a.>", "jobs.b")
-    assert (chosen.starting_sequence, chosen.max_messages_per_trigger, chosen.messages_per_partition) == (7, 10, 5)
-    assert (chosen.fail_on_data_loss, chosen.read_by) == (False, "consumer")
+    connection = options.connection
+    assert [(one.host, one.port, one.is_tls) for one in connection.servers] == [("one", 1, True), ("two", 4222, False)]
+    assert (connection.tls_ca, connection.tls_cert, connection.tls_key, connection.timeout_seconds) == (
+        "ca.pem",
+        "cert.pem",
+        "key.pem",
+        2.5,
+    )
+    assert (connection.api_prefix, connection.inbox_prefix) == ("$JS.hub.API", "_INBOX_me")
+    assert options.subjects == ("jobs.a.>", "jobs.b")
+    assert (options.starting_sequence, options.max_messages_per_trigger, options.messages_per_partition) == (7, 10, 5)
+    assert (options.fail_on_data_loss, options.read_by) == (False, "consumer")
 
 
-def test_a_batch_has_an_end() -> None:
-    chosen = read_options(
-        {**LEAST, "startingTime": "2026-11-16T12:00:00+01:00", "endingTime": "2026-11-17T00:00:00Z", "partitions": "3"},
+def test_a_batch_read_can_start_and_end_at_times() -> None:
+    options = read_options(
+        {**REQUIRED, "startingTime": "2026-11-16T12:00:00+01:00", "endingTime": "2026-11-17T00:00:00Z", "partitions": "3"},
         is_streaming=False,
     )
 
-    assert chosen.starting_time == datetime(2026, 11, 16, 11, tzinfo=UTC)
-    assert chosen.ending_time == datetime(2026, 11, 17, tzinfo=UTC)
-    assert chosen.partitions == 3
+    assert options.starting_time == datetime(2026, 11, 16, 11, tzinfo=UTC)
+    assert options.ending_time == datetime(2026, 11, 17, tzinfo=UTC)
+    assert options.partitions == 3
 
 
-def test_who_we_are_may_stand_in_the_url_or_beside_it() -> None:
+def test_authentication_is_part_of_the_url_or_separate() -> None:
     def server(**options: str) -> Server:
-        return read_options({**LEAST, **options}, is_streaming=False).connection.servers[0]
+        return read_options({**REQUIRED, **options}, is_streaming=False).connection.servers[0]
 
     in_url = server(url="nats://me:p%40ss@one")
     assert (in_url.user, in_url.password, in_url.token) == ("me", "p@ss", None)
     assert server(url="nats://t0ken@one").token == "t0ken"
-    beside = server(user="me", password=" with spaces ")
-    assert (beside.user, beside.password) == ("me", " with spaces ")
+    separate = server(user="me", password=" with spaces ")
+    assert (separate.user, separate.password) == ("me", " with spaces ")
     assert server(token="t0ken").token == "t0ken"
 
 
-def test_secrets_are_in_no_repr_and_in_no_complaint() -> None:
-    chosen = read_options({**LEAST, "url": "nats://me:hidden@one"}, is_streaming=False)
-    assert "hidden" not in repr(chosen)
-    assert "hidden" not in repr(read_options({**LEAST, "token": "hidden"}, is_streaming=False))
+def test_secrets_are_in_no_repr_and_in_no_error() -> None:
+    options = read_options({**REQUIRED, "url": "nats://me:hidden@one"}, is_streaming=False)
+    assert "hidden" not in repr(options)
+    assert "hidden" not in repr(read_options({**REQUIRED, "token": "hidden"}, is_streaming=False))
     for url in ("nats://me:hidden@one:port", "http://me:hidden@one", "nats://me:hidden@one/path", "nats://me:hidden@[one"):
-        with pytest.raises(OptionError) as told:
+        with pytest.raises(OptionError) as error:
             reading(url=url)
-        assert "hidden" not in str(told.value)
-        assert told.value.__cause__ is None
-        assert told.value.__suppress_context__ or told.value.__context__ is None
+        assert "hidden" not in str(error.value)
+        assert error.value.__cause__ is None
+        assert error.value.__suppress_context__ or error.value.__context__ is None
 
 
 @pytest.mark.parametrize(
@@ -126,15 +131,15 @@ def test_secrets_are_in_no_repr_and_in_no_complaint() -> None:
         ("streem", "JOBS"),
     ],
 )
-def test_a_complaint_names_the_option(option: str, value: str) -> None:
+def test_an_invalid_value_is_an_error_that_names_the_option(option: str, value: str) -> None:
     with pytest.raises(OptionError, match=rf"'{option}'"):
         reading(**{option: value})
 
 
 @pytest.mark.parametrize("missing", ["url", "stream"])
-def test_what_is_needed_is_asked_for(missing: str) -> None:
-    with pytest.raises(OptionError, match=f"'{missing}' is needed"):
-        read_options({name: value for name, value in LEAST.items() if name != missing}, is_streaming=False)
+def test_a_missing_required_option_is_named(missing: str) -> None:
+    with pytest.raises(OptionError, match=f"'{missing}' is required"):
+        read_options({name: value for name, value in REQUIRED.items() if name != missing}, is_streaming=False)
 
 
 @pytest.mark.parametrize(
@@ -148,29 +153,29 @@ def test_what_is_needed_is_asked_for(missing: str) -> None:
         {"domain": "a", "apiPrefix": "b"},
     ],
 )
-def test_options_that_exclude_each_other_are_both_named(both: dict[str, str]) -> None:
-    with pytest.raises(OptionError) as told:
+def test_mutually_exclusive_options_are_all_named(both: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as error:
         reading(**both)
-    assert all(f"'{name}'" in str(told.value) for name in both)
+    assert all(f"'{name}'" in str(error.value) for name in both)
 
 
 @pytest.mark.parametrize("option", ["endingSequence", "endingTime"])
-def test_a_stream_has_no_end(option: str) -> None:
+def test_a_streaming_read_has_no_end(option: str) -> None:
     value = "5" if option == "endingSequence" else "2026-11-16T12:00:00Z"
     with pytest.raises(OptionError, match=option):
-        read_options({**LEAST, option: value}, is_streaming=True)
+        read_options({**REQUIRED, option: value}, is_streaming=True)
 
 
-def test_a_direct_get_has_one_filter() -> None:
+def test_a_direct_get_supports_one_filter() -> None:
     with pytest.raises(OptionError, match="'readBy'"):
         reading(subject="a,b", readBy="direct")
 
 
 def test_a_writer_has_its_own_options() -> None:
-    chosen = write_options(
+    options = write_options(
         {"url": "nats://one", "messageIdPrefix": "day-1", "expectedStream": "JOBS", "maxPending": "5", "checkpointLocation": "/x"}
     )
-    assert (chosen.message_id_prefix, chosen.expected_stream, chosen.max_pending) == ("day-1", "JOBS", 5)
+    assert (options.message_id_prefix, options.expected_stream, options.max_pending) == ("day-1", "JOBS", 5)
 
     for wrong in ({"stream": "JOBS"}, {"messageIdPrefix": "a\r\nb"}, {"expectedStream": "a.b"}, {"maxPending": "0"}):
         with pytest.raises(OptionError, match=f"'{next(iter(wrong))}'"):

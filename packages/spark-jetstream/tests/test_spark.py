@@ -1,4 +1,4 @@
-"""The data source in a real Spark: batch and streaming, both ways, exactly once."""
+"""The data source in a local Spark: batch and streaming, reading and writing, exactly once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def read(spark: SparkSession, nats: NatsServer, stream: str, **options: str | in
     return spark.read.format("jetstream").options(**{**nats.options, "stream": stream, **options}).load()
 
 
-def follow(spark: SparkSession, nats: NatsServer, stream: str, **options: str | int) -> DataFrame:
+def read_stream(spark: SparkSession, nats: NatsServer, stream: str, **options: str | int) -> DataFrame:
     return spark.readStream.format("jetstream").options(**{**nats.options, "stream": stream, **options}).load()
 
 
@@ -30,7 +30,7 @@ def finish(query: StreamingQuery) -> list[Any]:
     return list(query.recentProgress)
 
 
-def test_a_batch_is_read_as_it_was_stored(spark: SparkSession, nats: NatsServer, name: str) -> None:
+def test_a_batch_contains_the_messages_as_stored(spark: SparkSession, nats: NatsServer, name: str) -> None:
     nats.create(name)
     nats.fill(name, 20)
     nats.put(f"{name}.b", b"\x00\xff", Nats_Msg_Id="77")
@@ -43,16 +43,16 @@ def test_a_batch_is_read_as_it_was_stored(spark: SparkSession, nats: NatsServer,
     rows = frame.orderBy("sequence").collect()
     assert frame.rdd.getNumPartitions() == 3
     assert [row.sequence for row in rows] == list(range(1, 22))
-    assert [bytes(row.data) for row in rows] == [b"%d" % place for place in range(1, 21)] + [b"\x00\xff"]
+    assert [bytes(row.data) for row in rows] == [b"%d" % number for number in range(1, 21)] + [b"\x00\xff"]
     assert {row.stream for row in rows} == {name}
     assert (rows[-1].subject, rows[-1].headers) == (f"{name}.b", {"Nats-Msg-Id": "77"})
     assert rows[0].headers == {}
     assert rows[0].timestamp.isoformat(timespec="milliseconds") in nats.state(name)["first_ts"]
 
 
-def test_filters_go_to_the_server_where_spark_pushes_them(spark: SparkSession, nats: NatsServer, name: str) -> None:
+def test_filters_are_pushed_to_the_server_if_spark_allows_it(spark: SparkSession, nats: NatsServer, name: str) -> None:
     nats.create(name)
-    nats.publish(Message(f"{name}.{place % 3}".encode(), b"", b"x") for place in range(1, 31))
+    nats.publish(Message(f"{name}.{number % 3}".encode(), b"", b"x") for number in range(1, 31))
     query = f"subject = '{name}.1' and sequence > 3 and sequence <= 20 and sequence in (4, 10, 22) and data is not null"
 
     for enabled in ("true", "false"):
@@ -66,17 +66,17 @@ def test_filters_go_to_the_server_where_spark_pushes_them(spark: SparkSession, n
             spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_what_is_wrong_with_an_option_is_told_through_spark(spark: SparkSession, nats: NatsServer, name: str) -> None:
-    with pytest.raises(PySparkException, match="'startingSequence' is a whole number"):
+def test_an_invalid_option_fails_the_query_with_its_name(spark: SparkSession, nats: NatsServer, name: str) -> None:
+    with pytest.raises(PySparkException, match="'startingSequence' must be an integer"):
         read(spark, nats, name, startingSequence="one", user="me", password="s3cret").collect()
 
 
-def test_available_now_takes_limited_batches_to_the_end_and_goes_on_from_its_checkpoint(
+def test_available_now_reads_limited_batches_and_resumes_from_its_checkpoint(
     spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path
 ) -> None:
     nats.create(name)
     nats.fill(name, 100)
-    frame = follow(spark, nats, name, maxMessagesPerTrigger=40, messagesPerPartition=25)
+    frame = read_stream(spark, nats, name, maxMessagesPerTrigger=40, messagesPerPartition=25)
 
     def run() -> list[int]:
         query = (
@@ -92,53 +92,53 @@ def test_available_now_takes_limited_batches_to_the_end_and_goes_on_from_its_che
     assert sorted(row.sequence for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(1, 108))
 
 
-def test_three_streams_in_one_query(spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path) -> None:
+def test_one_query_can_read_three_streams(spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path) -> None:
     streams = [f"{name}{letter}" for letter in "abc"]
     for count, stream in enumerate(streams, 1):
         nats.create(stream)
         nats.fill(stream, count * 10)
     found: list[tuple[int, str, int]] = []
 
-    def keep(batch: DataFrame, number: int) -> None:
+    def collect(batch: DataFrame, number: int) -> None:
         found.extend((number, row.stream, row.sequence) for row in batch.collect())
 
-    frames = [follow(spark, nats, stream, failOnDataLoss="false", startingPosition="earliest") for stream in streams]
+    frames = [read_stream(spark, nats, stream, failOnDataLoss="false", startingPosition="earliest") for stream in streams]
     union = frames[0].unionAll(frames[1]).unionAll(frames[2])
-    writer = union.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    writer = union.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     finish(writer.start())
     nats.fill(streams[0], 1)
     finish(writer.start())
 
     assert sorted(found) == sorted(
-        [(0, stream, place) for count, stream in enumerate(streams, 1) for place in range(1, count * 10 + 1)]
+        [(0, stream, number) for count, stream in enumerate(streams, 1) for number in range(1, count * 10 + 1)]
         + [(1, streams[0], 11)]
     )
 
 
-def test_a_removed_range_stops_a_query_with_both_sequences(
+def test_removed_messages_stop_a_query_with_both_sequences(
     spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path
 ) -> None:
     nats.create(name)
     nats.fill(name, 10)
     nats.purge(name, 6)
-    frame = follow(spark, nats, name, startingSequence=2)
+    frame = read_stream(spark, nats, name, startingSequence=2)
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
 
-    with pytest.raises(PySparkException, match=f"'{name}' begins at sequence 6 now, and 2 was to be read"):
+    with pytest.raises(PySparkException, match=f"'{name}' now begins at sequence 6, but sequence 2 is to be read"):
         query.awaitTermination(100)
 
 
-def test_a_line_cut_in_the_middle_of_a_partition(
+def test_a_partition_is_read_completely_across_lost_connections(
     spark: SparkSession, nats: NatsServer, name: str, start_proxy: StartProxy
 ) -> None:
     nats.create(name)
-    nats.publish(Message(f"{name}.a".encode(), b"", b"%0200d" % place) for place in range(2000))
+    nats.publish(Message(f"{name}.a".encode(), b"", b"%0200d" % number) for number in range(2000))
     proxy = start_proxy(nats, bytes_each=60_000, cuts=3)
 
     frame = read(spark, nats, name, url=f"nats://127.0.0.1:{proxy.port}", partitions=2)
 
     assert sorted(row.sequence for row in frame.select("sequence").collect()) == list(range(1, 2001))
-    assert proxy.cuts_left <= 0  # two lines may be cut at once
+    assert proxy.cuts_left <= 0  # two connections may be cut at the same time
 
 
 def test_rows_are_written_with_headers_and_ids(spark: SparkSession, nats: NatsServer, name: str) -> None:
@@ -149,14 +149,14 @@ def test_rows_are_written_with_headers_and_ids(spark: SparkSession, nats: NatsSe
     ).coalesce(1)
 
     write(frame, nats, expectedStream=name)
-    write(frame.limit(1), nats)  # the id is known already
+    write(frame.limit(1), nats)  # the same message id again
 
     found = [(row.subject, bytes(row.data), row.headers) for row in read(spark, nats, name).orderBy("sequence").collect()]
     expected = {"Nats-Expected-Stream": name}
     assert found == [(f"{name}.a", b"\x00\xff", {"A": "b", "Nats-Msg-Id": "id-1", **expected}), (f"{name}.b", b"2", expected)]
 
 
-def test_ids_are_made_of_a_prefix_where_one_is_given(spark: SparkSession, nats: NatsServer, name: str) -> None:
+def test_a_prefix_gives_rows_deterministic_ids(spark: SparkSession, nats: NatsServer, name: str) -> None:
     nats.create(name)
     frame = spark.range(10, numPartitions=2).selectExpr(f"'{name}.a' as subject", "cast(id as string) as data")
 
@@ -169,32 +169,32 @@ def test_ids_are_made_of_a_prefix_where_one_is_given(spark: SparkSession, nats: 
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "error"),
     [
-        (("'NAME.a' as subject", "1 as data"), "'data' is binary or string"),
-        (("'a.*' as subject", "'x' as data"), "is no subject"),
+        (("'NAME.a' as subject", "1 as data"), "'data' must be binary or string"),
+        (("'a.*' as subject", "'x' as data"), "is not a valid subject"),
         (("'NAME.a' as subject", "'x' as data", "map('A', 'b\\r\\nC: d') as headers"), "line break"),
-        (("'NAMEnowhere' as subject", "'x' as data"), "no stream takes messages"),
+        (("'NAMEnowhere' as subject", "'x' as data"), "no stream accepts messages"),
     ],
 )
-def test_rows_that_cannot_be_written_fail_the_job(
-    spark: SparkSession, nats: NatsServer, name: str, columns: tuple[str, ...], told: str
+def test_invalid_rows_fail_the_job(
+    spark: SparkSession, nats: NatsServer, name: str, columns: tuple[str, ...], error: str
 ) -> None:
     nats.create(name)
-    with pytest.raises(PySparkException, match=told):
+    with pytest.raises(PySparkException, match=error):
         write(spark.range(1).selectExpr(*(column.replace("NAME", name) for column in columns)), nats)
     assert nats.state(name)["messages"] == 0
 
 
 @pytest.fixture
 def copying(spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path) -> Iterator[Any]:
-    """A query that copies a stream to another, run as often as wanted."""
+    """A query that copies a stream to another, and can be run repeatedly."""
     source, target = f"{name}in", f"{name}out"
     nats.create(source)
     nats.create(target)
 
     def run() -> None:
-        frame = follow(spark, nats, source, messagesPerPartition=4).selectExpr(f"'{target}.a' as subject", "data")
+        frame = read_stream(spark, nats, source, messagesPerPartition=4).selectExpr(f"'{target}.a' as subject", "data")
         finish(
             frame.writeStream.format("jetstream").options(**nats.options)
             .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
@@ -203,7 +203,7 @@ def copying(spark: SparkSession, nats: NatsServer, name: str, tmp_path: Path) ->
     yield source, target, run, tmp_path / "checkpoint"
 
 
-def test_a_micro_batch_that_is_done_again_is_no_second_message(spark: SparkSession, nats: NatsServer, copying: Any) -> None:
+def test_a_repeated_micro_batch_stores_no_message_twice(spark: SparkSession, nats: NatsServer, copying: Any) -> None:
     source, target, run, checkpoint = copying
     nats.fill(source, 10)
     run()
@@ -211,9 +211,9 @@ def test_a_micro_batch_that_is_done_again_is_no_second_message(spark: SparkSessi
     run()
     assert nats.state(target)["messages"] == 20
 
-    # As after a crash between writing and committing: Spark does the last batch again.
-    for done in checkpoint.glob("commits/*1*"):
-        done.unlink()
+    # As after a crash between write and commit: Spark repeats the last batch.
+    for commit in checkpoint.glob("commits/*1*"):
+        commit.unlink()
     run()
 
     assert nats.state(target)["messages"] == 20

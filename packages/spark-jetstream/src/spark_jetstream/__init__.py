@@ -1,4 +1,4 @@
-"""The Spark data source `jetstream`: streams of a NATS server as tables, batch and streaming, both ways. Knows no Postroad."""
+"""Spark data source `jetstream`: streams of a NATS server as tables, batch and streaming, reading and writing."""
 
 from spark_jetstream.datasource import JetStreamDataSource
 

@@ -1,4 +1,4 @@
-"""A NATS credentials file: who we are (a JWT) and the seed that proves it."""
+"""NATS credentials file: a user JWT and the nkey seed that signs the server's nonce."""
 
 import base64
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_jetstream.errors import OptionError
 
-_PART = re.compile(r"-{3,}\s*BEGIN ([A-Z ]+?)\s*-{3,}\s*(\S+)\s*-{3,}\s*END \1\s*-{3,}")
+_SECTION = re.compile(r"-{3,}\s*BEGIN ([A-Z ]+?)\s*-{3,}\s*(\S+)\s*-{3,}\s*END \1\s*-{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Credentials:
     seed: str = field(repr=False)
 
     def sign(self, nonce: str) -> str:
-        """The answer to the server's challenge. The key is used here and kept nowhere."""
+        """Sign the server's nonce. The key pair is wiped afterwards."""
         import nkeys
 
         pair = nkeys.from_seed(self.seed.encode())
@@ -27,13 +27,13 @@ class Credentials:
 
 
 def read_credentials(path: str) -> Credentials:
-    """Read a `.creds` file. Raises OptionError, which tells nothing of what is in it."""
+    """Read a `.creds` file. Raises OptionError, whose message contains nothing of the file."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as exc:
-        raise OptionError(f"the option 'credentials' names {path}, which cannot be read: {type(exc).__name__}") from None
-    parts = dict(_PART.findall(text))
-    jwt, seed = parts.get("NATS USER JWT"), parts.get("USER NKEY SEED")
+        raise OptionError(f"option 'credentials' names {path}, which cannot be read: {type(exc).__name__}") from None
+    sections = dict(_SECTION.findall(text))
+    jwt, seed = sections.get("NATS USER JWT"), sections.get("USER NKEY SEED")
     if jwt is None or seed is None:
-        raise OptionError(f"the option 'credentials' names {path}, which holds no user JWT with an nkey seed")
+        raise OptionError(f"option 'credentials' names {path}, which contains no user JWT with an nkey seed")
     return Credentials(jwt, seed)

@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: its name, its columns, who reads and who writes."""
+"""Data source registered with Spark: its name, schema, readers and writers."""
 
 from collections.abc import MutableMapping
 
@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from spark_jetstream.options import read_options, write_options
 from spark_jetstream.reader import JetStreamReader, JetStreamStreamReader
 from spark_jetstream.record_batches import SCHEMA
-from spark_jetstream.writer import JetStreamStreamWriter, JetStreamWriter, check_columns
+from spark_jetstream.writer import JetStreamStreamWriter, JetStreamWriter, check_schema
 
 
 class JetStreamDataSource(DataSource):
@@ -18,7 +18,7 @@ class JetStreamDataSource(DataSource):
         super().__init__(options)
 
     def __repr__(self) -> str:
-        return "JetStreamDataSource()"  # the options may hold secrets
+        return "JetStreamDataSource()"  # the options may contain secrets
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +34,11 @@ class JetStreamDataSource(DataSource):
         return JetStreamStreamReader(read_options(self.options, is_streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return JetStreamWriter(write_options(self.options), check_columns(schema, overwrite))
+        options = write_options(self.options)
+        check_schema(schema, overwrite)
+        return JetStreamWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return JetStreamStreamWriter(write_options(self.options), check_columns(schema, overwrite))
+        options = write_options(self.options)
+        check_schema(schema, overwrite)
+        return JetStreamStreamWriter(options)

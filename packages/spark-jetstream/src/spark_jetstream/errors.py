@@ -1,29 +1,29 @@
-"""What can go wrong between Spark and a NATS server. No message ever holds a secret."""
+"""Errors of the data source. Their messages contain no secrets."""
 
 
 class JetStreamError(Exception):
-    """Base of all errors of this data source."""
+    """Base class of all errors of this data source."""
 
 
 class OptionError(JetStreamError, ValueError):
-    """An option is missing, unknown or not as it should be; the message names it."""
+    """An option is missing, unknown or invalid; the message names it."""
 
 
 class Unreachable(JetStreamError):
-    """No server of `url` could be reached, or the connection was lost too often without progress."""
+    """No server of `url` accepts a connection, or repeated reconnects made no progress."""
 
 
 class ConnectionLost(JetStreamError):
-    """The connection broke or the server fell silent. What was asked may be asked again on another connection."""
+    """The connection broke or a reply did not arrive in time. The operation can be retried on a new connection."""
 
 
-class Refused(JetStreamError):
-    """The server answered, and the answer is no: asking again would not help."""
+class Rejected(JetStreamError):
+    """The connection or the request was rejected; a retry would fail the same way."""
 
 
 class DataLoss(JetStreamError):
-    """Messages that should have been read are no longer there."""
+    """Messages that were to be read no longer exist."""
 
 
 class InvalidRow(JetStreamError, ValueError):
-    """A row that cannot become a message."""
+    """A row that cannot be published as a message."""

@@ -1,4 +1,4 @@
-"""Which sequences are read, and by how many at once. No network here: everything is decided from what a stream says of itself."""
+"""Read planning: offsets, sequence ranges, partitions, pushed filters and detection of data loss. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _PARTITIONS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a query has come: the first sequence it has not read. `created` tells a stream from another of the same name."""
+    """Progress of a streaming query: the next sequence to read. `created` distinguishes a recreated stream of the same name."""
 
     stream: str
     created: str
@@ -25,17 +25,17 @@ class Offset:
         return {"v": 1, "stream": self.stream, "created": self.created, "next": self.next}
 
 
-def offset_of(stream: str, value: dict[str, Any]) -> Offset:
-    """An offset from a checkpoint. Raises JetStreamError when it is not one of this stream."""
+def parse_offset(stream: str, value: dict[str, Any]) -> Offset:
+    """Parse an offset of a checkpoint. Raises JetStreamError if its version or its stream is a different one."""
     if value.get("v") != 1:
-        raise JetStreamError(f"the checkpoint holds an offset that this version cannot read: {value}")
+        raise JetStreamError(f"the checkpoint contains an offset that this version cannot read: {value}")
     if value["stream"] != stream:
-        raise JetStreamError(f"the checkpoint belongs to the stream {value['stream']!r}, and {stream!r} is to be read")
+        raise JetStreamError(f"the checkpoint belongs to stream {value['stream']!r}, but the query reads {stream!r}")
     return Offset(stream, value["created"], value["next"])
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SequenceRange:
     """Sequences from `first` to `last`, both included."""
 
     first: int
@@ -44,63 +44,71 @@ class Span:
     def __len__(self) -> int:
         return max(self.last - self.first + 1, 0)
 
+    def split(self, count: int) -> "list[SequenceRange]":
+        """Split into at most `count` ranges of nearly equal length, in order, none empty."""
+        count = min(max(count, 1), len(self))
+        edges = [self.first + len(self) * index // count for index in range(count + 1)] if count else []
+        return [SequenceRange(first, after - 1) for first, after in pairwise(edges)]
 
-def split(span: Span, parts: int) -> list[Span]:
-    """Spans of nearly the same length, in order, none empty."""
-    count = min(max(parts, 1), len(span))
-    edges = [span.first + len(span) * place // count for place in range(count + 1)] if count else []
-    return [Span(first, after - 1) for first, after in pairwise(edges)]
 
+def partition_count(sequences: SequenceRange, options: ReadOptions, messages: int | None = None) -> int:
+    """Number of partitions: `partitions` if set, else by `messagesPerPartition`.
 
-def parts_for(span: Span, options: ReadOptions, messages: int | None = None) -> int:
-    """How many partitions: as many as asked for, or by their size. With the number of messages in the stream, what was deleted
-    does not count; without it the answer is the same whenever it is asked, as a batch that is done again needs it.
+    With the stream's message count, deleted messages do not count. Without it the result depends on the range alone, as a
+    repeated micro-batch requires.
     """
     if options.partitions is not None:
         return options.partitions
-    there = len(span) if messages is None else min(len(span), max(messages, 1))
-    return min(-(-there // options.messages_per_partition), _PARTITIONS_MAX)
+    count = len(sequences) if messages is None else min(len(sequences), max(messages, 1))
+    return min(-(-count // options.messages_per_partition), _PARTITIONS_MAX)
 
 
-def retention_loss(wanted: int, info: StreamInfo) -> str | None:
-    """What is missing if a reader wants to go on at `wanted`, in words; None if nothing is."""
-    if wanted < info.first:
-        return f"the stream {info.name!r} begins at sequence {info.first} now, and {wanted} was to be read next: it was removed"
-    if wanted > info.last + 1:
-        return f"the stream {info.name!r} ends at sequence {info.last}, and {wanted} was to be read next: its end is gone"
+def retention_loss(next_sequence: int, info: StreamInfo) -> str | None:
+    """Description of the data loss if a reader cannot continue at `next_sequence`; None without loss."""
+    if next_sequence < info.first:
+        return (
+            f"stream {info.name!r} now begins at sequence {info.first}, but sequence {next_sequence} is to be read next: "
+            "it was removed"
+        )
+    if next_sequence > info.last + 1:
+        return (
+            f"stream {info.name!r} ends at sequence {info.last}, but sequence {next_sequence} is to be read next: "
+            "the end of the stream was removed"
+        )
     return None
 
 
 def recreation_loss(created: str, info: StreamInfo) -> str | None:
+    """Description of the data loss if the stream is not the one created at `created`; None without loss."""
     if created == info.created:
         return None
     return (
-        f"the stream {info.name!r} was made anew at {info.created} and begins at sequence {info.first}; "
-        f"what was to be read is of the one made at {created}"
+        f"stream {info.name!r} was recreated at {info.created} and begins at sequence {info.first}; "
+        f"the messages to read belong to the stream created at {created}"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the filters of a query leave to be read. `subjects` empty: all of them; `is_nothing`: no message can fit."""
+class PushedFilters:
+    """Restrictions that the server applies. Without `subjects` all subjects match; if `is_empty`, no message can match."""
 
     subjects: tuple[str, ...] = ()
     first: int = 1
     last: int = 2**63 - 1
-    is_nothing: bool = False
+    is_empty: bool = False
 
-    def at_least(self, sequence: int) -> "Wanted":
+    def at_least(self, sequence: int) -> "PushedFilters":
         return replace(self, first=max(self.first, sequence))
 
-    def at_most(self, sequence: int) -> "Wanted":
+    def at_most(self, sequence: int) -> "PushedFilters":
         return replace(self, last=min(self.last, sequence))
 
-    def only(self, subjects: Iterable[str]) -> "Wanted":
-        """Only these exact subjects, of those that were wanted before."""
-        left = tuple(one for one in dict.fromkeys(subjects) if not self.subjects or any(matches(p, one) for p in self.subjects))
-        return replace(self, subjects=left, is_nothing=self.is_nothing or not left)
+    def one_of(self, subjects: Iterable[str]) -> "PushedFilters":
+        """Restrict to these literal subjects."""
+        left = tuple(one for one in dict.fromkeys(subjects) if not self.subjects or any(matches(f, one) for f in self.subjects))
+        return replace(self, subjects=left, is_empty=self.is_empty or not left)
 
 
-def are_subjects(values: Iterable[object]) -> bool:
-    """Whether these can be asked of the server as they are: a literal `*` would mean something else there."""
+def are_literal_subjects(values: Iterable[object]) -> bool:
+    """True if the server would match exactly these values: in a subject filter, `*` and `>` are wildcards."""
     return all(isinstance(value, str) and is_subject(value) for value in values)

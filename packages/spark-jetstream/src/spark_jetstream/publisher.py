@@ -1,4 +1,4 @@
-"""Publishing many messages at once: sent in a row, each one's acknowledgement awaited, sent again when the connection breaks."""
+"""Pipelined publishing: messages are sent without waiting, acknowledged asynchronously, and resent after a lost connection."""
 
 import json
 import logging
@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 
 from spark_jetstream import protocol
 from spark_jetstream.client import Client
-from spark_jetstream.errors import ConnectionLost, InvalidRow, Refused, Unreachable
+from spark_jetstream.errors import ConnectionLost, InvalidRow, Rejected, Unreachable
+from spark_jetstream.retry import ATTEMPTS_MAX, backoff_seconds
 
 log = logging.getLogger("spark_jetstream")
 
 _SEND_BYTES = 256 * 1024
-_PENDING_BYTES = 8 * 1024 * 1024
-_ATTEMPTS = 5
+_PENDING_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Message(NamedTuple):
+    """A message to publish; `headers` is empty or comes from `protocol.encode_headers`."""
+
     subject: bytes
     headers: bytes
     data: bytes
@@ -28,139 +30,145 @@ class Message(NamedTuple):
 
 
 class Publisher:
-    """Publishes in order. A message that had to be repeated comes later than those after it."""
+    """Publishes in order, except that a resent message is stored after those that followed it."""
 
-    def __init__(self, client: Client, pending_max: int) -> None:
+    def __init__(self, client: Client, max_pending: int) -> None:
         self._client = client
-        self._pending_max = pending_max
+        self._max_pending = max_pending
         self._pending: dict[int, Message] = {}
         self._pending_bytes = 0
-        self._repeat: list[int] = []
+        self._to_resend: list[int] = []
         self._failures = 0
         self._inbox = b""
         self.stored = 0
         self.duplicates = 0
 
     def publish(self, messages: Iterable[Message]) -> None:
-        """Return when every message is stored. Raises Refused with the server's words, InvalidRow, or Unreachable."""
+        """Return when every message is acknowledged.
+
+        Raises Rejected with the server's error, InvalidRow for a message that is too large, or Unreachable.
+        """
         unsent: list[int] = []
         unsent_bytes = 0
         self._connect()
         for number, message in enumerate(messages):
             if message.size > self._client.max_payload:
                 raise InvalidRow(
-                    f"a message for {message.subject.decode()!r} has {message.size} bytes with its headers, "
-                    f"and the server takes {self._client.max_payload}"
+                    f"a message for {message.subject.decode()!r} has {message.size} bytes including headers, "
+                    f"but the server accepts at most {self._client.max_payload}"
                 )
             self._pending[number] = message
             self._pending_bytes += message.size
             unsent.append(number)
             unsent_bytes += message.size
-            is_full = len(self._pending) >= self._pending_max or self._pending_bytes >= _PENDING_BYTES
+            is_full = len(self._pending) >= self._max_pending or self._pending_bytes >= _PENDING_BYTES_MAX
             if is_full or unsent_bytes >= _SEND_BYTES:
                 self._send(unsent)
                 unsent, unsent_bytes = [], 0
                 if is_full:
-                    self._await(self._pending_max // 2, _PENDING_BYTES // 2)
+                    self._await_acks(self._max_pending // 2, _PENDING_BYTES_MAX // 2)
         self._send(unsent)
-        self._await(0, 0)
+        self._await_acks(0, 0)
 
     def _connect(self) -> None:
         if not self._client.is_open:
             self._client.open()
         self._inbox = self._client.inbox
-        self._ack = protocol.ack_pattern(self._inbox)
+        self._ack_pattern = protocol.ack_pattern(self._inbox)
 
     def _send(self, numbers: Iterable[int]) -> None:
         try:
-            self._client.send(b"".join(self._encoded(number) for number in numbers))
+            self._client.send(b"".join(self._encode(number) for number in numbers))
         except ConnectionLost as exc:
-            self._again(exc)
+            self._reconnect(exc)
 
-    def _await(self, messages: int, size: int) -> None:
-        """Take acknowledgements until no more than this is outstanding."""
-        while self._pending and (len(self._pending) > messages or self._pending_bytes > size):
+    def _await_acks(self, max_messages: int, max_bytes: int) -> None:
+        """Process acknowledgements until at most this much is pending."""
+        while self._exceeds(max_messages, max_bytes):
             try:
-                self._take_acks()
-                frame = self._client.poll() if len(self._pending) > messages or self._pending_bytes > size else None
+                self._process_acks()
+                frame = self._client.poll() if self._exceeds(max_messages, max_bytes) else None
                 if frame is not None:
-                    self._take(frame)
-                if self._repeat and len(self._repeat) == len(self._pending):
-                    self._pause()
+                    self._process_reply(frame)
+                if self._to_resend and len(self._to_resend) == len(self._pending):
+                    self._resend()
             except ConnectionLost as exc:
-                self._again(exc)
+                self._reconnect(exc)
 
-    def _take_acks(self) -> None:
-        """The quick way for what is normal: everything was stored."""
+    def _exceeds(self, max_messages: int, max_bytes: int) -> bool:
+        return len(self._pending) > max_messages or self._pending_bytes > max_bytes
+
+    def _process_acks(self) -> None:
+        """Process a run of successful acknowledgements, the common case, by one regular expression."""
         client, numbers = self._client, list[int]()
-        client.position, duplicates = protocol.take_acks(client.buffer, client.position, self._ack, numbers)
+        client.position, duplicates = protocol.parse_acks(client.buffer, client.position, self._ack_pattern, numbers)
         self.duplicates += duplicates
         for number in numbers:
-            self._stored(number)
+            self._mark_stored(number)
 
-    def _stored(self, number: int) -> None:
+    def _mark_stored(self, number: int) -> None:
         message = self._pending.pop(number, None)
         if message is not None:
             self._pending_bytes -= message.size
             self.stored += 1
             self._failures = 0
 
-    def _take(self, frame: protocol.Frame) -> None:
-        """An answer that is not as usual."""
+    def _process_reply(self, frame: protocol.Frame) -> None:
+        """Process any other reply: an error, no responders, or an acknowledgement in an unusual form."""
         root, _, last = frame.subject.rpartition(b".")
         if root != self._inbox or int(last) not in self._pending:
             return
         number = int(last)
         subject = self._pending[number].subject.decode()
         if frame.status == 503:
-            reason = f"no stream takes messages for {subject!r}"
+            reason = f"no stream accepts messages for {subject!r}"
         else:
-            answer = _answer(frame)
-            error = answer.get("error")
-            if error is None and "stream" in answer:
-                self.duplicates += bool(answer.get("duplicate"))
-                self._stored(number)
+            reply = _json_object(frame)
+            error = reply.get("error")
+            if error is None and "stream" in reply:
+                self.duplicates += bool(reply.get("duplicate"))
+                self._mark_stored(number)
                 return
-            error = error or {"description": "this is no answer of JetStream"}
-            reason = f"a message for {subject!r} was refused: {error.get('description')} ({error.get('err_code')})"
-            if error.get("code") != 429:  # too many at once
-                raise Refused(reason)
-        if self._failures >= _ATTEMPTS:
-            raise Refused(reason)
-        self._repeat.append(number)
+            error = error or {"description": "the reply is not from JetStream"}
+            reason = f"a message for {subject!r} was rejected: {error.get('description')} ({error.get('err_code')})"
+            if error.get("code") != 429:  # too many requests
+                raise Rejected(reason)
+        if self._failures >= ATTEMPTS_MAX:
+            raise Rejected(reason)
+        self._to_resend.append(number)
 
-    def _pause(self) -> None:
-        """All that is left was turned away for a reason that may pass: a leader is elected, a queue is full."""
+    def _resend(self) -> None:
+        """Wait, then resend messages that failed for a temporary reason, such as a leader election or too many requests."""
         self._failures += 1
-        time.sleep(min(0.05 * 2**self._failures, 1.0))
-        numbers, self._repeat = sorted(self._repeat), []
+        time.sleep(backoff_seconds(self._failures))
+        numbers, self._to_resend = sorted(self._to_resend), []
         self._send(numbers)
 
-    def _again(self, exc: ConnectionLost) -> None:
-        """Another connection, and everything that was not acknowledged once more: ids keep the server from storing it twice."""
+    def _reconnect(self, exc: ConnectionLost) -> None:
+        """Connect again and resend all pending messages. Message ids let the server discard those it has already stored."""
         while True:
             self._failures += 1
-            if self._failures > _ATTEMPTS:
-                raise Unreachable(f"publishing failed {_ATTEMPTS} times: {exc}") from exc
-            log.warning("publishing: %s; sending %d messages again", exc, len(self._pending))
+            if self._failures > ATTEMPTS_MAX:
+                raise Unreachable(f"publishing failed {ATTEMPTS_MAX} times: {exc}") from exc
+            log.warning("publishing: %s; resending %d messages", exc, len(self._pending))
             self._client.close()
-            time.sleep(min(0.05 * 2**self._failures, 1.0))
+            time.sleep(backoff_seconds(self._failures))
             try:
                 self._connect()
-                self._repeat = []
-                self._client.send(b"".join(self._encoded(number) for number in sorted(self._pending)))
+                self._to_resend = []
+                self._client.send(b"".join(self._encode(number) for number in sorted(self._pending)))
                 return
             except ConnectionLost as lost:
                 exc = lost
 
-    def _encoded(self, number: int) -> bytes:
+    def _encode(self, number: int) -> bytes:
         message = self._pending[number]
-        return protocol.publish(message.subject, b"%b.%d" % (self._inbox, number), message.headers, message.data)
+        return protocol.encode_publish(message.subject, b"%b.%d" % (self._inbox, number), message.headers, message.data)
 
 
-def _answer(frame: protocol.Frame) -> dict[str, Any]:
+def _json_object(frame: protocol.Frame) -> dict[str, Any]:
     try:
-        answer = json.loads(frame.data)
+        value = json.loads(frame.data)
     except ValueError:
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,6 +1,5 @@
-"""Spark's readers: which sequences belong to a batch, told by the driver; reading them, done by the executors."""
+"""Spark readers: the driver plans sequence ranges, the executors read them."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,53 +20,48 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from spark_jetstream.api import Api, StreamInfo
+from spark_jetstream.api import JetStreamApi, StreamInfo
 from spark_jetstream.client import Client
-from spark_jetstream.errors import DataLoss, OptionError
+from spark_jetstream.errors import OptionError
+from spark_jetstream.fetchers import select_fetch_mode
 from spark_jetstream.options import ReadOptions
 from spark_jetstream.plan import (
     Offset,
-    Span,
-    Wanted,
-    are_subjects,
-    offset_of,
-    parts_for,
+    PushedFilters,
+    SequenceRange,
+    are_literal_subjects,
+    parse_offset,
+    partition_count,
     recreation_loss,
     retention_loss,
-    split,
 )
-from spark_jetstream.range_reader import chosen_way, read_span
+from spark_jetstream.range_reader import read_range, report_loss
 from spark_jetstream.record_batches import record_batch
 
-log = logging.getLogger("spark_jetstream")
 _T = TypeVar("_T")
 
 
-class SpanPartition(InputPartition):
-    """A span for one task, with the stream that it was planned for."""
+class RangePartition(InputPartition):
+    """A sequence range for one task, and the creation time of the stream it was planned for."""
 
-    def __init__(self, span: Span, created: str) -> None:
-        self.span = span
+    def __init__(self, sequences: SequenceRange, created: str) -> None:
+        self.sequences = sequences
         self.created = created
 
 
-def ask(options: ReadOptions, question: Callable[[Api], _T]) -> _T:
-    """Ask JetStream something on a connection of its own: the driver asks seldom, and a reader must stay picklable."""
+def _call_api(options: ReadOptions, operation: Callable[[JetStreamApi], _T]) -> _T:
+    """Run an operation on a new connection: the driver needs few of them, and a reader must stay picklable."""
     with Client(options.connection) as client:
-        return client.with_retries(lambda open_client: question(Api(open_client, options.connection.api_prefix)))
+        return client.with_retries(lambda opened: operation(JetStreamApi(opened, options.connection.api_prefix)))
 
 
-def complain(options: ReadOptions, loss: str | None) -> None:
-    """Raise DataLoss, or log it where that is wanted."""
-    if loss is None:
-        return
-    if options.fail_on_data_loss:
-        raise DataLoss(f"{loss} (failOnDataLoss=false reads what is there)")
-    log.warning("%s; going on with what is there", loss)
+def _report(options: ReadOptions, loss: str | None) -> None:
+    if loss is not None:
+        report_loss(options, loss)
 
 
-def first_sequence(options: ReadOptions, info: StreamInfo, api: Api) -> int:
-    """Where the options say that reading begins."""
+def _starting_sequence(options: ReadOptions, info: StreamInfo, api: JetStreamApi) -> int:
+    """Resolve `startingSequence`, `startingTime` or `startingPosition`."""
     if options.starting_sequence is not None:
         return options.starting_sequence
     if options.starting_time is not None:
@@ -76,17 +70,17 @@ def first_sequence(options: ReadOptions, info: StreamInfo, api: Api) -> int:
     return info.first if options.starting_position == "earliest" else info.last + 1
 
 
-def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, SpanPartition):  # Spark makes an empty one of its own where there are none
-        for columns in read_span(options, partition.span, partition.created):
+def _read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, RangePartition):  # Spark adds an empty partition of its own if there are none
+        for columns in read_range(options, partition.sequences, partition.created):
             yield record_batch(options.stream, columns)
 
 
 class _PushFilters:
-    """Our `pushFilters`, which passes for the one that does nothing.
+    """A `pushFilters` that Spark takes for the inherited one.
 
-    Spark refuses to plan a reader that has its own where `spark.sql.python.filterPushdown.enabled` is false, the default. Ours is
-    content to be given no filters then.
+    With `spark.sql.python.filterPushdown.enabled` false, the default, Spark refuses readers that override `pushFilters`, which
+    it detects by `__func__`. It then passes no filters, and Spark filters by itself.
     """
 
     def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
@@ -98,140 +92,141 @@ class _PushFilters:
 
 
 class JetStreamReader(DataSourceReader):
-    """A stream, or a span of it, as it is when the query is planned."""
+    """Batch reader: a stream, or a range of it, as it is when the query is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._wanted = Wanted(options.subjects)
+        self._filters = PushedFilters(options.subjects)
 
     @property
     def pushFilters(self) -> "_PushFilters":  # noqa: N802
-        """Take what the server can do, give back the rest."""
-        return _PushFilters(self._push)
+        """Accept the filters that the server can apply, return the others."""
+        return _PushFilters(self._push_all)
 
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        left = [one for one in filters if not self._take(one)]
-        # Set here and not when the partitions are planned: by then Spark has pickled the reader for the executors.
-        self._options = replace(self._options, subjects=self._wanted.subjects)
-        return left
+    def _push_all(self, filters: list[Filter]) -> Iterable[Filter]:
+        rest = [one for one in filters if not self._push(one)]
+        # Not in `partitions`: by then Spark has pickled the reader for the executors.
+        self._options = replace(self._options, subjects=self._filters.subjects)
+        return rest
 
-    def _take(self, one: Filter) -> bool:
-        wanted, column = self._wanted, ".".join(getattr(one, "attribute", ()))
+    def _push(self, one: Filter) -> bool:
+        """Add a filter to those of the server. Returns false if Spark still has to apply it."""
+        filters, column = self._filters, ".".join(getattr(one, "attribute", ()))
         match one:
             case IsNotNull():
                 return True  # no column is ever null
-            case EqualTo(value=value) if column == "subject" and are_subjects([value]):
-                self._wanted = wanted.only([value])
-            case In(value=values) if column == "subject" and are_subjects(values):
-                self._wanted = wanted.only(values)
+            case EqualTo(value=value) if column == "subject" and are_literal_subjects([value]):
+                self._filters = filters.one_of([value])
+            case In(value=values) if column == "subject" and are_literal_subjects(values):
+                self._filters = filters.one_of(values)
             case EqualTo(value=value) if column == "sequence":
-                self._wanted = wanted.at_least(value).at_most(value)
+                self._filters = filters.at_least(value).at_most(value)
             case GreaterThan(value=value) if column == "sequence":
-                self._wanted = wanted.at_least(value + 1)
+                self._filters = filters.at_least(value + 1)
             case GreaterThanOrEqual(value=value) if column == "sequence":
-                self._wanted = wanted.at_least(value)
+                self._filters = filters.at_least(value)
             case LessThan(value=value) if column == "sequence":
-                self._wanted = wanted.at_most(value - 1)
+                self._filters = filters.at_most(value - 1)
             case LessThanOrEqual(value=value) if column == "sequence":
-                self._wanted = wanted.at_most(value)
+                self._filters = filters.at_most(value)
             case In(value=values) if column == "sequence" and values:
-                self._wanted = wanted.at_least(min(values)).at_most(max(values))
-                return False  # Spark picks out of the span
+                self._filters = filters.at_least(min(values)).at_most(max(values))
+                return False  # the server applies the range only
             case _:
                 return False
         return True
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._wanted.is_nothing:
+        if self._filters.is_empty:
             return []
-        options = self._options
-        info, span = ask(options, self._span)
-        return [SpanPartition(part, info.created) for part in split(span, parts_for(span, options, info.messages))]
+        info, sequences = _call_api(self._options, self._plan)
+        count = partition_count(sequences, self._options, info.messages)
+        return [RangePartition(part, info.created) for part in sequences.split(count)]
 
-    def _span(self, api: Api) -> tuple[StreamInfo, Span]:
-        options, wanted = self._options, self._wanted
+    def _plan(self, api: JetStreamApi) -> tuple[StreamInfo, SequenceRange]:
+        options, filters = self._options, self._filters
         info = api.stream_info(options.stream)
-        first = first_sequence(options, info, api)
+        first = _starting_sequence(options, info, api)
         if first < info.first:
-            complain(options, retention_loss(first, info))
+            _report(options, retention_loss(first, info))
         last = info.last
         if options.ending_sequence is not None:
             last = min(last, options.ending_sequence)
         if options.ending_time is not None:
             after = api.sequence_at(options.stream, options.ending_time)
             last = last if after is None else after - 1
-        span = Span(max(first, info.first, wanted.first), min(last, wanted.last))
-        chosen_way(info, options, span)
-        return info, span
+        sequences = SequenceRange(max(first, info.first, filters.first), min(last, filters.last))
+        select_fetch_mode(info, options, sequences)  # fails here rather than in every task
+        return info, sequences
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition)
+        return _read_partition(self._options, partition)
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream as it grows. An offset is the next sequence to be read; Spark's checkpoint keeps it."""
+    """Streaming reader. An offset is the next sequence to read; Spark stores it in the checkpoint."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._target: StreamInfo | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return ask(self._options, self._beginning).to_json()
+        return _call_api(self._options, self._initial_offset).to_json()
 
-    def _beginning(self, api: Api) -> Offset:
+    def _initial_offset(self, api: JetStreamApi) -> Offset:
         info = api.stream_info(self._options.stream)
-        chosen_way(info, self._options, Span(1, 0))
-        first = first_sequence(self._options, info, api)
+        select_fetch_mode(info, self._options, SequenceRange(1, 0))  # fails here rather than in every task
+        first = _starting_sequence(self._options, info, api)
         if first > info.last + 1:
-            raise OptionError(f"the option 'startingSequence' is {first}, and the stream {info.name!r} ends at {info.last}")
+            raise OptionError(f"option 'startingSequence' is {first}, but stream {info.name!r} ends at {info.last}")
         return Offset(info.name, info.created, first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self._options.max_messages_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        limit = self._options.max_messages_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is what the query will have read when it ends."""
-        self._target = self._info()
+        """Fix the end of the query at the current end of the stream."""
+        self._target = self._stream_info()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where this batch ends. The limit counts sequences, so that a batch is never larger, with gaps perhaps smaller."""
-        info = self._target or self._info()
-        begin = offset_of(self._options.stream, start)
-        complain(self._options, recreation_loss(begin.created, info) or retention_loss(begin.next, info))
+        """Return the end of the next micro-batch. The limit counts sequences, so gaps make a batch smaller, never larger."""
+        info = self._target or self._stream_info()
+        begin = parse_offset(self._options.stream, start)
+        _report(self._options, recreation_loss(begin.created, info) or retention_loss(begin.next, info))
         first = max(begin.next, info.first) if begin.created == info.created else info.first
         last = info.last
         if isinstance(limit, ReadMaxRows) and last - first + 1 > limit.max_rows:
-            last = self._skipped(first) + limit.max_rows - 1
+            last = self._first_match(first) + limit.max_rows - 1
         return Offset(info.name, info.created, min(last, info.last) + 1).to_json()
 
-    def _skipped(self, first: int) -> int:
-        """The first message that will be read: what was deleted or filtered out before it need not fill a batch of its own."""
+    def _first_match(self, first: int) -> int:
+        """Skip deleted and filtered messages at the start, which would otherwise fill micro-batches without rows."""
         options = self._options
-        found = ask(options, lambda api: api.next_sequence(options.stream, first, options.subjects))
+        found = _call_api(options, lambda api: api.next_sequence(options.stream, first, options.subjects))
         return first if found is None else found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        info = self._info()
+        info = self._stream_info()
         return Offset(info.name, info.created, info.last + 1).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
-        begin, finish = offset_of(options.stream, start), offset_of(options.stream, end)
+        begin, finish = parse_offset(options.stream, start), parse_offset(options.stream, end)
         first = begin.next if begin.created == finish.created else 1
         if finish.next <= first:
             return []
-        info = self._info()
+        info = self._stream_info()
         if info.created != finish.created:
-            complain(options, recreation_loss(finish.created, info))
-            return []  # what this batch had to read is gone; the next begins with the new stream
+            _report(options, recreation_loss(finish.created, info))
+            return []  # the messages of this micro-batch are gone; the next one begins with the new stream
         if begin.created == finish.created:
-            complain(options, retention_loss(first, info) or retention_loss(finish.next, info))
-        span = Span(max(first, info.first), min(finish.next - 1, info.last))
-        return [SpanPartition(part, finish.created) for part in split(span, parts_for(span, options))]
+            _report(options, retention_loss(first, info) or retention_loss(finish.next, info))
+        sequences = SequenceRange(max(first, info.first), min(finish.next - 1, info.last))
+        return [RangePartition(part, finish.created) for part in sequences.split(partition_count(sequences, options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition)
+        return _read_partition(self._options, partition)
 
-    def _info(self) -> StreamInfo:
-        return ask(self._options, lambda api: api.stream_info(self._options.stream))
+    def _stream_info(self) -> StreamInfo:
+        return _call_api(self._options, lambda api: api.stream_info(self._options.stream))

@@ -1,34 +1,32 @@
-"""Messages as Arrow record batches, a column at a time."""
+"""Conversion of messages to Arrow record batches, column by column."""
 
 from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from spark_jetstream.protocol import Columns, header_pairs
+from spark_jetstream.protocol import MessageColumns, parse_headers
 
 SCHEMA = "stream string, subject string, sequence long, timestamp timestamp, headers map<string,string>, data binary"
-_MAP = pa.map_(pa.string(), pa.string())
 ARROW_SCHEMA = pa.schema(
     [
         ("stream", pa.string()),
         ("subject", pa.string()),
         ("sequence", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", _MAP),
+        ("headers", pa.map_(pa.string(), pa.string())),
         ("data", pa.binary()),
     ]
 )
 
 
-def record_batch(stream: str, columns: Columns) -> pa.RecordBatch:
-    """The messages as Spark wants them. Bytes that are no UTF-8 in a subject or header are replaced, never dropped."""
-    count = len(columns)
+def record_batch(stream: str, columns: MessageColumns) -> pa.RecordBatch:
+    """Convert messages. Invalid UTF-8 in subjects and headers is replaced, never dropped."""
     arrays = [
-        pa.repeat(pa.scalar(stream), count),
+        pa.repeat(pa.scalar(stream), len(columns)),
         _strings(columns.subjects),
-        _numbers(columns.sequences),
-        _times(columns.times),
+        _integers(columns.sequences),
+        _timestamps(columns.times),
         _header_maps(columns.headers),
         pa.array(columns.data, pa.binary()),
     ]
@@ -42,31 +40,31 @@ def _strings(values: Sequence[bytes]) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
-def _numbers(values: Sequence[bytes]) -> pa.Array:
+def _integers(values: Sequence[bytes]) -> pa.Array:
     return pa.array(values, pa.string()).cast(pa.int64())
 
 
-def _times(values: Sequence[bytes]) -> pa.Array:
-    """Nanoseconds since 1970 as a consumer writes them, or RFC 3339 as a direct get does; to the microsecond, cut off."""
+def _timestamps(values: Sequence[bytes]) -> pa.Array:
+    """Convert nanoseconds since 1970 (consumers) or RFC 3339 (direct gets), truncated to microseconds."""
     if values and values[0].isdigit():
-        return pc.divide(_numbers(values), 1000).cast(pa.timestamp("us", tz="UTC"))
+        return pc.divide(_integers(values), 1000).cast(pa.timestamp("us", tz="UTC"))
     parsed = pa.array(values, pa.string()).cast(pa.timestamp("ns", tz="UTC"))
     return parsed.cast(pa.timestamp("us", tz="UTC"), safe=False)
 
 
-def _header_maps(blocks: Sequence[bytes | None]) -> pa.Array:
-    """A map per message; a name that stands there twice has its values joined by commas, for a map has each key once."""
-    if not any(blocks):
-        nothing = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array([0] * (len(blocks) + 1), pa.int32()), nothing, nothing)
+def _header_maps(sections: Sequence[bytes | None]) -> pa.Array:
+    """Convert header sections to maps. The values of a repeated name are joined by commas, since map keys are unique."""
+    if not any(sections):
+        empty = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array([0] * (len(sections) + 1), pa.int32()), empty, empty)
     offsets = [0]
     names: list[bytes] = []
     values: list[bytes] = []
-    for block in blocks:
-        if block is not None:
-            pairs = header_pairs(block)
+    for section in sections:
+        if section is not None:
+            pairs = parse_headers(section)
             if len(pairs) > 1:
-                pairs = _joined(pairs)
+                pairs = _join_repeated(pairs)
             for name, value in pairs:
                 names.append(name)
                 values.append(value)
@@ -74,8 +72,8 @@ def _header_maps(blocks: Sequence[bytes | None]) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), _strings(names), _strings(values))
 
 
-def _joined(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    found: dict[bytes, bytes] = {}
+def _join_repeated(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    joined: dict[bytes, bytes] = {}
     for name, value in pairs:
-        found[name] = found[name] + b"," + value if name in found else value
-    return list(found.items())
+        joined[name] = joined[name] + b"," + value if name in joined else value
+    return list(joined.items())
