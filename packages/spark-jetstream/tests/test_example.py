@@ -25,4 +25,4 @@ def test_the_example_runs(spark: SparkSession, nats: NatsServer, tmp_path: Path,
     output = capsys.readouterr().out
     assert "read 1000 messages as a batch" in output
     assert "|order-" not in output
-    assert "followed them into Parquet in batches of 400, 400, 200: 1000 rows, 1498500 in all" in output
+    assert "streamed them into Parquet in batches of 400, 400, 200: 1000 rows, total amount 1498500" in output
