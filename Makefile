@@ -57,4 +57,4 @@ bench: setup ## Measure Postroad beside its peers (installs them); writes benchm
 	@$(BIN)/python -m benchmarks.compare
 
 clean: ## Remove .venv and caches (never var/)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build tests/conformance/node_modules
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules
