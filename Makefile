@@ -17,8 +17,8 @@ test: setup ## Run every test
 	@sh scripts/setup-java
 	@sh scripts/setup-node
 	@sh scripts/setup-strace
-	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone" tests
-	@$(BIN)/python -m pytest -m alone tests
+	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone"
+	@$(BIN)/python -m pytest -m alone
 
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
 	@sh scripts/setup-node
@@ -51,7 +51,7 @@ docs: setup ## Write the reference pages that come from the code
 
 lock: setup ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --extra pipeline --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-header --upgrade -o requirements.lock
+		--no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream --no-header --upgrade -o requirements.lock
 
 bench-pipeline: setup ## Measure the data source, the ingest and the reports beside DuckDB and Polars
 	@sh scripts/setup-java
@@ -61,4 +61,4 @@ bench: setup ## Measure Postroad beside its peers (installs them); writes benchm
 	@$(BIN)/python -m benchmarks.compare
 
 clean: ## Remove .venv and caches (never var/)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build tests/conformance/node_modules
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build packages/*/build tests/conformance/node_modules

@@ -21,12 +21,12 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import table
-from postroad.pipeline.source import JetStreamDataSource
-from postroad.pipeline.source.client import Client
-from postroad.pipeline.source.jetstream import Api
-from postroad.pipeline.source.options import read_options
-from postroad.pipeline.source.publish import Message, Publisher
 from postroad.runtime.embedded_server import find_server, free_port
+from spark_jetstream import JetStreamDataSource
+from spark_jetstream.api import JetStreamApi
+from spark_jetstream.client import Client
+from spark_jetstream.options import read_options
+from spark_jetstream.publisher import Message, Publisher
 
 _BODY = b"x" * 200
 _ROUNDS = 5
@@ -59,7 +59,7 @@ def publish(url: str, messages: int) -> None:
     with Client(options.connection) as client:
         client.open()
         config = {"name": "S", "subjects": ["s.>"], "allow_direct": True}
-        Api(client, "$JS.API").ask("STREAM.CREATE.S", config, "the stream")
+        JetStreamApi(client, "$JS.API").call("STREAM.CREATE.S", config, "the stream")
         Publisher(client, 2_000).publish(Message(b"s.%d" % (place % 100), b"", _BODY) for place in range(messages))
 
 

@@ -21,9 +21,9 @@ from postroad.pipeline.lake import Lake
 from postroad.pipeline.maintenance import Upkeep, tables
 from postroad.pipeline.rollups import KEY, ROLLUPS, measures, merge
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
-from postroad.pipeline.source import JetStreamDataSource
-from postroad.pipeline.source.publish import Message
 from postroad.settings import Settings
+from spark_jetstream import JetStreamDataSource
+from spark_jetstream.publisher import Message
 from tests.pipeline.frames import events_frame
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 

@@ -15,16 +15,16 @@ from postroad.container import prepare_engine, running_platform
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
 from postroad.pipeline.jetstream import Engine, engine_options
-from postroad.pipeline.source.client import Client
-from postroad.pipeline.source.options import write_options
-from postroad.pipeline.source.publish import Message, Publisher
-from postroad.pipeline.source.wire import header_block
 from postroad.queues.events import JobDead, JobDone, JobLeased, JobQueued, QueueSampled
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.sessions.events import SessionEnded, SessionSubscribed, SessionTouched
 from postroad.settings import Secret, Settings
 from postroad.telemetry.events import StorageSampled, TrafficSampled
 from postroad.telemetry.frames import frame_subject, pack
+from spark_jetstream.client import Client
+from spark_jetstream.options import write_options
+from spark_jetstream.protocol import encode_headers
+from spark_jetstream.publisher import Message, Publisher
 from tests.servers import Server
 
 NOON = 1_793_534_400_000  # 2026-11-01T12:00:00Z
@@ -61,7 +61,7 @@ class Frame:
     @property
     def message(self) -> Message:
         headers = f"Postroad-Frame: 1\r\nPostroad-Events: {len(self.lines)}\r\n".encode()
-        return Message(frame_subject(self.stream, self.tenant).encode(), header_block(headers), pack(self.lines))
+        return Message(frame_subject(self.stream, self.tenant).encode(), encode_headers(headers), pack(self.lines))
 
 
 def send(settings: Settings, frames: Iterable[Frame]) -> None:

@@ -168,7 +168,7 @@ def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
 
 def _need_spark() -> None:
     try:
-        import pyspark  # noqa: F401
+        import spark_jetstream  # noqa: F401  (it imports pyspark)
     except ModuleNotFoundError:
         typer.echo("postroad: the pipeline needs Spark: pip install 'postroad[pipeline]'", err=True)
         raise typer.Exit(1) from None

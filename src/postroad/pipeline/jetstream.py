@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.pipeline.source.client import Client
-from postroad.pipeline.source.errors import JetStreamError
-from postroad.pipeline.source.jetstream import Api
-from postroad.pipeline.source.options import write_options
-from postroad.pipeline.source.publish import Message, Publisher
-from postroad.pipeline.source.wire import header_block
-from postroad.pipeline.source.writer import header_lines
 from postroad.settings import Settings
+from spark_jetstream.api import JetStreamApi
+from spark_jetstream.client import Client
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.options import write_options
+from spark_jetstream.protocol import encode_headers
+from spark_jetstream.publisher import Message, Publisher
+from spark_jetstream.writer import header_lines
 
 _MESSAGES_PER_PARTITION = 1_000
 
@@ -64,7 +64,7 @@ class Engine:
     def tell(self, subject: str, body: Mapping[str, Any], message_id: str) -> None:
         options = write_options(self.options)
         with Client(options.connection) as client:
-            headers = header_block(header_lines(None, message_id, None))
+            headers = encode_headers(header_lines(None, message_id, None))
             message = Message(subject.encode(), headers, msgspec.json.encode(body))
             Publisher(client, 1).publish([message])
 
@@ -73,7 +73,7 @@ class Engine:
         connection = write_options(self.options).connection
 
         def ask(client: Client) -> dict[str, int]:
-            api = Api(client, connection.api_prefix)
+            api = JetStreamApi(client, connection.api_prefix)
             return {stream: api.stream_info(stream).last for stream in streams}
 
         with Client(connection) as client:

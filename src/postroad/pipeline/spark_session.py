@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from postroad.pipeline.source import JetStreamDataSource
+from spark_jetstream import JetStreamDataSource
 
 _SETTINGS = {
     "spark.ui.enabled": "false",

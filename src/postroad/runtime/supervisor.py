@@ -192,7 +192,7 @@ def _pipeline_command(settings: Settings) -> Command | None:
 
 def _pipeline_requirements() -> list[tuple[str, bool]]:
     return [
-        ("postroad[pipeline]", importlib.util.find_spec("pyspark") is not None),
+        ("postroad[pipeline]", all(importlib.util.find_spec(name) is not None for name in ("pyspark", "spark_jetstream"))),
         ("java", shutil.which("java") is not None),
     ]
 

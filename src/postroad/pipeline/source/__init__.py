@@ -1,5 +1,0 @@
-"""The Spark data source `jetstream`: streams of a NATS server as tables, batch and streaming, both ways. Knows no Postroad."""
-
-from postroad.pipeline.source.datasource import JetStreamDataSource
-
-__all__ = ["JetStreamDataSource"]
