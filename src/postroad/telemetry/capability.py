@@ -30,7 +30,7 @@ class TelemetryCapability(Capability):
             tenants=platform.identities.tenant_ids,
             seconds=platform.settings.section(TelemetrySettings).sample_seconds,
         )
-        self._storage = StorageSampler(platform.connection, platform.outbox, platform.identities.tenant_ids)
+        self.storage = StorageSampler(platform.connection, platform.outbox, platform.identities.tenant_ids)
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
@@ -42,11 +42,11 @@ class TelemetryCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self._sample_process),
-            BackgroundJob(self._storage.run, Role.CONTROL, leader_only=True),
+            BackgroundJob(self.storage.run, Role.CONTROL, leader_only=True),
         )
 
     def assembled(self, assembly: Assembly) -> None:
-        self._storage.count(prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
+        self.storage.count(prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
 
     async def _sample_process(self) -> None:
         platform = self.platform

@@ -1,0 +1,1 @@
+"""A throw-away capability: what a package must contain, and nothing more."""
