@@ -1,4 +1,4 @@
-"""Three nats-servers as one cluster on loopback, and Postroad's processes on it: each may be killed, paused and started again."""
+"""A cluster of three nats-servers on loopback, and Postroad processes on it; all can be killed, paused and restarted."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ _USER, _PASSWORD = "postroad", "only-on-loopback"
 
 
 class Node:
-    """One server of the cluster, with a port and a store of its own that outlive its process."""
+    """One server of the cluster, with a port and a store that survive its process."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
@@ -31,7 +31,7 @@ class Node:
         self.is_paused = False
 
     def configure(self, nodes: "list[Node]") -> None:
-        """As the child's own configuration, with routes to the others."""
+        """Like the configuration of the embedded server, with routes to the other nodes."""
         self.home.mkdir(parents=True)
         routes = ", ".join(f'"nats-route://127.0.0.1:{node.route_port}"' for node in nodes)
         text = (
@@ -51,15 +51,15 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
     def start(self, seconds: float = 20) -> None:
-        """Return once it can be reached; whether the cluster has a leader is another matter."""
+        """Return once it accepts connections; the cluster may not have a leader yet."""
         command = [str(find_server()), "-c", str(self.home / "nats.conf")]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent, env={}
         )
-        give_up_at = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not self._is_listening():
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.log[-500:]}"
-            assert time.monotonic() < give_up_at, f"{self.name} did not start: {self.log[-500:]}"
+            assert time.monotonic() < deadline, f"{self.name} did not start: {self.log[-500:]}"
             time.sleep(0.01)
 
     def _is_listening(self) -> bool:
@@ -67,9 +67,9 @@ class Node:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     async def healthy(self, seconds: float = 60) -> None:
-        """Return once it has caught up with the others in all that it has copies of."""
+        """Return once all its replicas are current."""
 
-        async def is_well() -> bool:
+        async def is_healthy() -> bool:
             try:
                 async with (
                     aiohttp.ClientSession() as session,
@@ -79,10 +79,10 @@ class Node:
             except aiohttp.ClientError:
                 return False
 
-        await eventually(is_well, seconds)
+        await eventually(is_healthy, seconds)
 
     def kill(self) -> None:
-        """As by kill -9: nothing is said to anyone."""
+        """Like kill -9."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -97,7 +97,7 @@ class Node:
         self.is_paused = False
 
     def stop(self, seconds: float = 10) -> None:
-        """Politely: it hands over what it leads first."""
+        """With SIGTERM: it transfers its leaderships first."""
         if self.process is None or self.process.poll() is not None:
             return
         if self.is_paused:
@@ -128,7 +128,7 @@ class _Info(msgspec.Struct):
 
 
 class Cluster:
-    """The servers. `gateway` puts a Postroad on them."""
+    """The servers, and the Postroad installations that `gateway` adds."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -150,7 +150,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """As POSTROAD_NATS_URL has it."""
+        """For POSTROAD_NATS_URL."""
         return ",".join(node.url for node in self.nodes)
 
     def node(self, name: str) -> Node:
@@ -165,7 +165,7 @@ class Cluster:
         return self.gateways[-1]
 
     async def settled(self, seconds: float = 30) -> None:
-        """Return once the cluster carries out what it is asked: it has a leader, and whoever runs is heard by it."""
+        """Return once the cluster has a leader and executes requests."""
         connection = await self.connection()
         try:
             await connection.call("INFO", timeout=seconds)
@@ -178,7 +178,7 @@ class Cluster:
         return opened
 
     async def leader(self, stream: str, seconds: float = 20) -> Node:
-        """The node that leads the stream just now."""
+        """The node that leads the stream at present."""
         connection = await self.connection()
         try:
 

@@ -11,7 +11,7 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.runtime.embedded_server import EmbeddedServerSettings
-from tests.servers import Cable, OpenConnection, Server
+from tests.servers import OpenConnection, Server, TcpProxy
 
 hypothesis.settings.register_profile("postroad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("postroad")
@@ -72,8 +72,8 @@ async def open_connection() -> AsyncIterator[OpenConnection]:
 
 
 @pytest.fixture
-async def cable(engine_url: str) -> AsyncIterator[Cable]:
-    """A line to the shared engine whose answers can be lost."""
-    laid = await Cable(engine_url).lay()
-    yield laid
-    laid.remove()
+async def proxy(engine_url: str) -> AsyncIterator[TcpProxy]:
+    """A proxy to the shared engine that can drop replies."""
+    started = await TcpProxy(engine_url).start()
+    yield started
+    started.stop()

@@ -1,4 +1,4 @@
-"""nats-server processes for tests: started as Postroad starts its own, ended by their handle and never by name."""
+"""nats-server processes for tests, started like the embedded server, and a TCP proxy that loses replies."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ OpenConnection = Callable[[str], Awaitable[Connection]]
 
 
 class Server:
-    """A server that a test may kill, and start again on the same port and data."""
+    """A server that a test can kill, and start again on the same port and data."""
 
     def __init__(self, settings: EmbeddedServerSettings) -> None:
         self.settings = replace(settings, port=settings.port or free_port())
@@ -29,7 +29,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, seconds: float = 10) -> "Server":
-        """Return once it can be reached."""
+        """Return once it accepts connections."""
         pid_file = self.settings.data_dir / "nats" / "nats.pid"
         pid_file.unlink(missing_ok=True)
         self.process = subprocess.Popen(
@@ -39,10 +39,10 @@ class Server:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        give_up_at = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not (pid_file.exists() and self._is_listening()):
             assert self.process.poll() is None, f"the server ended with {self.process.returncode}: {self.log[-500:]}"
-            assert time.monotonic() < give_up_at, f"the server did not start: {self.log[-500:]}"
+            assert time.monotonic() < deadline, f"the server did not start: {self.log[-500:]}"
             time.sleep(0.005)
         return self
 
@@ -51,7 +51,7 @@ class Server:
             return probe.connect_ex(("127.0.0.1", self.settings.port)) == 0
 
     def kill(self) -> None:
-        """As by kill -9: nothing is said to anyone."""
+        """Like kill -9."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -79,44 +79,44 @@ def _is_down(connection: Connection) -> bool:
     return not connection.is_up
 
 
-async def restart(server: Server, *links: Connection) -> None:
-    """Kill it and start it again; return when the links have noticed both."""
+async def restart(server: Server, *connections: Connection) -> None:
+    """Kill and start a server; return when the connections have noticed both."""
     server.kill()
-    for connection in links:
+    for connection in connections:
         await eventually(partial(_is_down, connection))
     server.start()
-    for connection in links:
+    for connection in connections:
         async with asyncio.timeout(10):
             await connection.wait_up()
 
 
-class Cable:
-    """A TCP line to a server that can go deaf (answers are lost on the way) and be cut; then the client dials again."""
+class TcpProxy:
+    """A TCP proxy to a server that can drop replies and cut connections, after which the client reconnects."""
 
     def __init__(self, server_url: str) -> None:
         self._server = urlsplit(server_url)
         self._listener: asyncio.Server | None = None
-        self._lines: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
-        self.is_deaf = False
-        self.swallowed = asyncio.Event()
+        self.drops_replies = False
+        self.dropped = asyncio.Event()
 
-    async def lay(self) -> "Cable":
-        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+    async def start(self) -> "TcpProxy":
+        self._listener = await asyncio.start_server(self._on_connect, "127.0.0.1", 0)
         port = self._listener.sockets[0].getsockname()[1]
         self.url = f"nats://{self._server.username}:{self._server.password}@127.0.0.1:{port}"
         return self
 
-    async def _connected(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection(self._server.hostname, self._server.port)
-        self._lines |= {to_client, to_server}
-        await asyncio.gather(self._carry(from_client, to_server), self._carry(from_server, to_client, are_answers=True))
+        self._writers |= {to_client, to_server}
+        await asyncio.gather(self._forward(from_client, to_server), self._forward(from_server, to_client, are_replies=True))
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_answers: bool = False) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_replies: bool = False) -> None:
         try:
             while chunk := await reader.read(65536):
-                if are_answers and self.is_deaf:
-                    self.swallowed.set()
+                if are_replies and self.drops_replies:
+                    self.dropped.set()
                 else:
                     writer.write(chunk)
         except OSError:
@@ -125,13 +125,13 @@ class Cable:
             writer.close()
 
     def cut(self) -> None:
-        """End every connection, and hear again from the next one on."""
-        for writer in self._lines:
+        """Abort all connections; new ones do not drop replies."""
+        for writer in self._writers:
             writer.transport.abort()
-        self._lines.clear()
-        self.is_deaf = False
+        self._writers.clear()
+        self.drops_replies = False
 
-    def remove(self) -> None:
+    def stop(self) -> None:
         self.cut()
         if self._listener is not None:
             self._listener.close()

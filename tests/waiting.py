@@ -1,4 +1,4 @@
-"""Waiting for what must happen, with a deadline: no test sleeps a fixed time and hopes."""
+"""Wait for a condition with a deadline, instead of a fixed time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,13 +12,13 @@ async def eventually(check: Callable[[], Awaitable[T]], seconds: float = 5) -> T
 @overload
 async def eventually(check: Callable[[], T], seconds: float = 5) -> T: ...
 async def eventually(check: Callable[[], object], seconds: float = 5) -> object:
-    """The first truthy answer of `check`, asked again and again; AssertionError with its last answer after `seconds`."""
+    """Call `check` until its result is true, and return it. AssertionError with the last result after `seconds`."""
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + seconds
+    deadline = loop.time() + seconds
     while True:
-        answer = check()
-        found = await answer if isinstance(answer, Awaitable) else answer
-        if found:
-            return found
-        assert loop.time() < give_up_at, f"not within {seconds} s; the last answer was {found!r}"
+        called = check()
+        result = await called if isinstance(called, Awaitable) else called
+        if result:
+            return result
+        assert loop.time() < deadline, f"not within {seconds} s; the last result was {result!r}"
         await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from postroad.kernel.identity import ALL_SCOPES
 from postroad.platform import Platform
 from tests.access.control import KEYS, WHOAMI, becomes, new_key_by, status_of
 from tests.gateway import Gateway, gateway_settings, running_gateway
-from tests.servers import Cable, Server
+from tests.servers import Server, TcpProxy
 from tests.waiting import eventually
 
 # Out of touch
@@ -61,17 +61,17 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
 
 
 async def test_what_was_revoked_while_it_was_out_of_touch_is_refused_when_it_is_back(
-    gateway: Gateway, engine_url: str, cable: Cable
+    gateway: Gateway, engine_url: str, proxy: TcpProxy
 ) -> None:
     """The line went deaf: the connection stands, but nothing comes through it."""
     tenant = await gateway.tenant()
     text, record = await new_key_by(tenant.client)
-    async with running_gateway(gateway_settings(cable.url, registry_max_age_refuse_seconds=1.0)) as far:
+    async with running_gateway(gateway_settings(proxy.url, registry_max_age_refuse_seconds=1.0)) as far:
         assert await status_of(far.with_key(text)) == 200
-        cable.is_deaf = True
+        proxy.drops_replies = True
         assert (await tenant.client.delete(f"{KEYS}/{record['id']}")).status == 204
         await becomes(503, far.with_key(text), seconds=3)
-        cable.cut()
+        proxy.cut()
         await becomes(401, far.with_key(text), seconds=5)
         assert await status_of(far.seen_by(tenant).client) == 200
 

@@ -1,4 +1,4 @@
-"""Secrets at rest, and what a rotation of the platform key leaves intact."""
+"""Secrets at rest, and the rotation of the platform key."""
 
 import base64
 import itertools
@@ -17,70 +17,70 @@ from postroad.settings import Secret
 OLD, NEW = "the platform key of last year, for tests", "the platform key of this year, for tests"
 
 
-def opens(vault: SecretCipher, owner: str, locked: str) -> bool:
+def can_decrypt(cipher: SecretCipher, owner: str, encrypted: str) -> bool:
     try:
-        vault.decrypt(owner, locked)
+        cipher.decrypt(owner, encrypted)
     except DecryptionFailed:
         return False
     return True
 
 
 @given(st.text(max_size=100), st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
-def test_what_was_locked_opens_for_its_owner(owner: str, secret: str) -> None:
+def test_an_encrypted_secret_is_decrypted_for_its_owner(owner: str, secret: str) -> None:
     owner = owner.encode("utf-8", "replace").decode()
     assert SecretCipher((OLD,)).decrypt(owner, SecretCipher((OLD,)).encrypt(owner, secret)) == secret
 
 
-def test_it_opens_for_nobody_else_and_not_with_another_key() -> None:
-    locked = SecretCipher((OLD,)).encrypt("jwt-secret acme 1", "s")
-    assert not opens(SecretCipher((OLD,)), "jwt-secret acme 2", locked)
-    assert not opens(SecretCipher((OLD,)), "jwt-secret other 1", locked)
-    assert not opens(SecretCipher((NEW,)), "jwt-secret acme 1", locked)
+def test_another_owner_or_key_cannot_decrypt() -> None:
+    encrypted = SecretCipher((OLD,)).encrypt("jwt-secret acme 1", "s")
+    assert not can_decrypt(SecretCipher((OLD,)), "jwt-secret acme 2", encrypted)
+    assert not can_decrypt(SecretCipher((OLD,)), "jwt-secret other 1", encrypted)
+    assert not can_decrypt(SecretCipher((NEW,)), "jwt-secret acme 1", encrypted)
 
 
-def test_the_same_secret_is_locked_differently_each_time() -> None:
-    vault = SecretCipher((OLD,))
-    assert vault.encrypt("o", "secret") != vault.encrypt("o", "secret")
+def test_a_secret_is_encrypted_differently_each_time() -> None:
+    cipher = SecretCipher((OLD,))
+    assert cipher.encrypt("o", "secret") != cipher.encrypt("o", "secret")
 
 
 @given(st.data())
-def test_any_byte_that_was_altered_keeps_it_locked(data: st.DataObject) -> None:
+def test_an_altered_byte_prevents_decryption(data: st.DataObject) -> None:
     raw = bytearray(base64.urlsafe_b64decode(SecretCipher((OLD,)).encrypt("o", "secret")))
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
-    assert not opens(SecretCipher((OLD,)), "o", base64.urlsafe_b64encode(bytes(raw)).decode())
+    assert not can_decrypt(SecretCipher((OLD,)), "o", base64.urlsafe_b64encode(bytes(raw)).decode())
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "\xe9", "A" * 100, "=" * 8])
-def test_other_texts_do_not_open(text: str) -> None:
-    assert not opens(SecretCipher((OLD,)), "o", text)
+def test_other_texts_cannot_be_decrypted(text: str) -> None:
+    assert not can_decrypt(SecretCipher((OLD,)), "o", text)
 
 
-def test_after_a_rotation_both_keys_open_and_the_new_one_locks() -> None:
+def test_after_a_rotation_both_keys_decrypt_and_the_new_one_encrypts() -> None:
     old, both, new = SecretCipher((OLD,)), SecretCipher((NEW, OLD)), SecretCipher((NEW,))
-    locked = old.encrypt("o", "s")
-    assert opens(both, "o", locked) and not both.uses_newest_key("o", locked) and old.uses_newest_key("o", locked)
+    encrypted = old.encrypt("o", "s")
+    assert can_decrypt(both, "o", encrypted) and not both.uses_newest_key("o", encrypted) and old.uses_newest_key("o", encrypted)
     again = both.encrypt("o", "s")
-    assert opens(new, "o", again) and both.uses_newest_key("o", again) and not opens(old, "o", again)
+    assert can_decrypt(new, "o", again) and both.uses_newest_key("o", again) and not can_decrypt(old, "o", again)
 
 
-def test_two_keys_whose_numbers_meet_are_told_apart() -> None:
-    """Else what the old one locked would never be locked anew, and be lost with it."""
+def test_two_keys_of_the_same_number_are_distinguished() -> None:
+    """Otherwise secrets of the old key would not be re-encrypted, and be lost with it."""
     old = SecretCipher((OLD,))
     twin = next(one for number in itertools.count() if SecretCipher((one := f"{number:032}",))._keys[0][0] == old._keys[0][0])
     both = SecretCipher((twin, OLD))
-    locked = old.encrypt("o", "s")
-    assert both.decrypt("o", locked) == "s"
-    assert not both.uses_newest_key("o", locked)
+    encrypted = old.encrypt("o", "s")
+    assert both.decrypt("o", encrypted) == "s"
+    assert not both.uses_newest_key("o", encrypted)
 
 
-def test_what_an_earlier_version_has_locked_opens() -> None:
-    locked = "YgABAgMEBQYHCAkKC0UKwwMF6i-n2bmA_bkU1AxUqJ_j2A=="
-    assert SecretCipher((OLD,)).decrypt("jwt-secret acme 1", locked) == "plain"
+def test_a_secret_encrypted_by_an_earlier_version_is_decrypted() -> None:
+    encrypted = "YgABAgMEBQYHCAkKC0UKwwMF6i-n2bmA_bkU1AxUqJ_j2A=="
+    assert SecretCipher((OLD,)).decrypt("jwt-secret acme 1", encrypted) == "plain"
 
 
-async def test_a_rotation_of_the_platform_key_breaks_nothing_that_is_out(own_server: Server) -> None:
-    """New first, old second; once the control role has locked the secrets anew, the old one can go."""
+async def test_credentials_stay_valid_while_the_platform_key_is_rotated(own_server: Server) -> None:
+    """New key first, old key second; the old one can be removed once the control role has re-encrypted the secrets."""
 
     async with running_gateway(gateway_settings(own_server.url, platform_key=Secret(OLD))) as gateway:
         tenant = await gateway.tenant()

@@ -8,94 +8,94 @@ from hypothesis import strategies as st
 from postroad.crypto.signing import SignatureInvalid, Signer, _number
 
 KEY, OTHER = "k" * 32, "o" * 32
-SEALER = Signer((KEY,), "receipt")
+SIGNER = Signer((KEY,), "receipt")
 
 
-def raw(sealed: str) -> bytes:
-    return base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
+def raw(token: str) -> bytes:
+    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
-def text(unsealed: bytes) -> str:
-    return base64.urlsafe_b64encode(unsealed).rstrip(b"=").decode()
+def text(decoded: bytes) -> str:
+    return base64.urlsafe_b64encode(decoded).rstrip(b"=").decode()
 
 
-def refuses(sealer: Signer, owner: bytes, sealed: str) -> bool:
+def rejects(signer: Signer, owner: bytes, token: str) -> bool:
     try:
-        sealer.verify(owner, sealed)
+        signer.verify(owner, token)
     except SignatureInvalid:
         return True
     return False
 
 
 @given(st.binary(), st.binary())
-def test_what_was_sealed_opens_for_its_owner(owner: bytes, body: bytes) -> None:
-    assert SEALER.verify(owner, SEALER.sign(owner, body)) == body
+def test_a_token_is_verified_for_its_owner(owner: bytes, body: bytes) -> None:
+    assert SIGNER.verify(owner, SIGNER.sign(owner, body)) == body
 
 
 @given(st.binary(), st.binary(max_size=200))
-def test_a_seal_can_stand_in_a_url(owner: bytes, body: bytes) -> None:
-    sealed = SEALER.sign(owner, body)
-    assert sealed.replace("-", "").replace("_", "").isalnum() and sealed.isascii()
+def test_a_token_is_url_safe(owner: bytes, body: bytes) -> None:
+    token = SIGNER.sign(owner, body)
+    assert token.replace("-", "").replace("_", "").isalnum() and token.isascii()
 
 
 @given(st.binary(), st.binary(), st.data())
-def test_any_byte_that_was_altered_breaks_the_seal(owner: bytes, body: bytes, data: st.DataObject) -> None:
-    sealed = bytearray(raw(SEALER.sign(owner, body)))
-    place = data.draw(st.integers(0, len(sealed) - 1))
-    sealed[place] ^= data.draw(st.integers(1, 255))
-    assert refuses(SEALER, owner, text(bytes(sealed)))
+def test_an_altered_byte_invalidates_a_token(owner: bytes, body: bytes, data: st.DataObject) -> None:
+    token = bytearray(raw(SIGNER.sign(owner, body)))
+    place = data.draw(st.integers(0, len(token) - 1))
+    token[place] ^= data.draw(st.integers(1, 255))
+    assert rejects(SIGNER, owner, text(bytes(token)))
 
 
 @given(st.binary(), st.binary(), st.binary(min_size=1))
-def test_what_was_added_or_cut_off_breaks_the_seal(owner: bytes, body: bytes, more: bytes) -> None:
-    sealed = raw(SEALER.sign(owner, body))
-    assert refuses(SEALER, owner, text(sealed + more))
-    assert refuses(SEALER, owner, text(sealed[:-1]))
-    assert refuses(SEALER, owner, text(sealed[: len(sealed) // 2]))
+def test_added_or_removed_bytes_invalidate_a_token(owner: bytes, body: bytes, more: bytes) -> None:
+    token = raw(SIGNER.sign(owner, body))
+    assert rejects(SIGNER, owner, text(token + more))
+    assert rejects(SIGNER, owner, text(token[:-1]))
+    assert rejects(SIGNER, owner, text(token[: len(token) // 2]))
 
 
 @given(st.binary(), st.binary(), st.binary())
-def test_a_seal_opens_for_no_other_owner(owner: bytes, other: bytes, body: bytes) -> None:
+def test_a_token_of_another_owner_is_rejected(owner: bytes, other: bytes, body: bytes) -> None:
     assume(owner != other)
-    assert refuses(SEALER, other, SEALER.sign(owner, body))
+    assert rejects(SIGNER, other, SIGNER.sign(owner, body))
 
 
 @given(st.binary(min_size=1), st.binary(min_size=1))
 def test_bytes_cannot_be_moved_between_the_owner_and_the_body(owner: bytes, body: bytes) -> None:
-    number_and_tag = raw(SEALER.sign(owner, body))[:17]
-    assert refuses(SEALER, owner[:-1], text(number_and_tag + owner[-1:] + body))
-    assert refuses(SEALER, owner + body[:1], text(number_and_tag + body[1:]))
+    number_and_tag = raw(SIGNER.sign(owner, body))[:17]
+    assert rejects(SIGNER, owner[:-1], text(number_and_tag + owner[-1:] + body))
+    assert rejects(SIGNER, owner + body[:1], text(number_and_tag + body[1:]))
 
 
 @given(st.binary(), st.binary())
-def test_a_seal_of_another_kind_is_refused(owner: bytes, body: bytes) -> None:
-    assert refuses(Signer((KEY,), "token"), owner, SEALER.sign(owner, body))
+def test_a_token_of_another_kind_is_rejected(owner: bytes, body: bytes) -> None:
+    assert rejects(Signer((KEY,), "token"), owner, SIGNER.sign(owner, body))
 
 
 @given(st.binary(), st.binary())
-def test_a_seal_by_another_installation_is_refused(owner: bytes, body: bytes) -> None:
-    assert refuses(Signer((OTHER,), "receipt"), owner, SEALER.sign(owner, body))
+def test_a_token_of_another_installation_is_rejected(owner: bytes, body: bytes) -> None:
+    assert rejects(Signer((OTHER,), "receipt"), owner, SIGNER.sign(owner, body))
 
 
 @given(st.text() | st.text("abcABC-_019+/=", max_size=40))
-def test_any_other_text_is_refused(sealed: str) -> None:
-    assert refuses(SEALER, b"owner", sealed)
+def test_any_other_text_is_rejected(token: str) -> None:
+    assert rejects(SIGNER, b"owner", token)
 
 
-def test_after_a_rotation_old_seals_open_and_new_ones_are_made_with_the_new_key() -> None:
+def test_after_a_rotation_old_tokens_are_valid_and_new_ones_use_the_new_key() -> None:
     old = Signer((KEY,), "receipt").sign(b"owner", b"body")
     rotated = Signer((OTHER, KEY), "receipt")
     assert rotated.verify(b"owner", old) == b"body"
     new = rotated.sign(b"owner", b"body")
     assert Signer((OTHER,), "receipt").verify(b"owner", new) == b"body"
-    assert refuses(Signer((KEY,), "receipt"), b"owner", new)
+    assert rejects(Signer((KEY,), "receipt"), b"owner", new)
 
 
-def test_once_a_key_is_taken_out_its_seals_no_longer_open() -> None:
-    assert refuses(Signer((OTHER,), "receipt"), b"owner", Signer((KEY,), "receipt").sign(b"owner", b"body"))
+def test_tokens_of_a_removed_key_are_rejected() -> None:
+    assert rejects(Signer((OTHER,), "receipt"), b"owner", Signer((KEY,), "receipt").sign(b"owner", b"body"))
 
 
-def test_two_keys_whose_numbers_meet_do_not_hide_each_other() -> None:
+def test_two_keys_of_the_same_number_both_verify() -> None:
     first = Signer((KEY,), "receipt")
     twin = next(
         candidate
@@ -109,22 +109,22 @@ def test_two_keys_whose_numbers_meet_do_not_hide_each_other() -> None:
         assert both.verify(b"owner", second.sign(b"owner", b"2")) == b"2"
 
 
-def test_the_number_does_not_give_the_key_away() -> None:
+def test_the_key_number_is_one_byte_of_a_hash() -> None:
     assert len(_number(KEY.encode())) == 1
     assert len({_number(bytes([value]) * 32) for value in range(256)}) > 100
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER])
-def test_neither_the_key_nor_the_tag_depends_on_chance(key: str) -> None:
+def test_signing_is_deterministic(key: str) -> None:
     assert Signer((key,), "receipt").sign(b"o", b"b") == Signer((key,), "receipt").sign(b"o", b"b")
 
 
-def test_a_seal_that_was_handed_out_by_an_earlier_version_opens() -> None:
-    """Receipts live for hours and outlast an upgrade: the format may not change without notice."""
-    assert SEALER.sign(b"owner", b"body") == "jqPlesN9h6k-IXRMSG63MbVib2R5"
+def test_the_token_format_is_stable_across_versions() -> None:
+    """Receipts are valid for hours, and across an upgrade."""
+    assert SIGNER.sign(b"owner", b"body") == "jqPlesN9h6k-IXRMSG63MbVib2R5"
 
 
 @pytest.mark.parametrize("number", range(300))
-def test_what_is_sealed_does_not_begin_with_a_dash(number: int) -> None:
-    """Whatever the platform key: on a command line a dash in front would make an option of it."""
+def test_a_token_does_not_begin_with_a_dash(number: int) -> None:
+    """For any platform key: a command line would parse it as an option."""
     assert Signer((f"{number:032d}",), "receipt").sign(b"owner", b"body")[0] != "-"

@@ -16,7 +16,7 @@ from tests.chaos.clients import Front, Publisher, Worker
 from tests.chaos.model import Answers
 from tests.chaos.sdk import SdkCampaign
 from tests.chaos.world import Clustered
-from tests.jetstream.streams import committer_of, draft, make_stream
+from tests.jetstream.streams import committer_of, make_stream, new_message
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
@@ -62,7 +62,7 @@ async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Cluster
         name = f"asked-{allow_rollup_hdrs}"
         await make_stream(connection, name, num_replicas=3, allow_rollup_hdrs=allow_rollup_hdrs)
         committer = committer_of(connection, name)
-        known, unknown = [draft(f"{name}.{number}") for number in range(2)], draft(f"{name}.new")
+        known, unknown = [new_message(f"{name}.{number}") for number in range(2)], new_message(f"{name}.new")
         first = await committer.append_together(known)
         again = await committer.append_together(known)
         assert [one.sequence for one in again] == [one.sequence for one in first] and all(one.is_duplicate for one in again)

@@ -1,4 +1,4 @@
-"""Requests and answers as they are on the wire, where HTTP leaves a choice."""
+"""Requests and responses on the wire."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ def app_that(answers: Callable[[Request], Awaitable[Response]], *, method: str =
     return small_app(route("/it", answers, method, takes_bytes=method == "POST"))
 
 
-async def test_a_body_that_comes_in_pieces_is_one_body() -> None:
+async def test_a_body_in_several_chunks_is_joined() -> None:
     async def echo(request: Request) -> Response:
         return Response(request.body)
 
@@ -34,7 +34,7 @@ async def test_a_body_that_comes_in_pieces_is_one_body() -> None:
         assert (await connection.answer()).body == b"0123456789" * 30
 
 
-async def test_who_asks_whether_to_go_on_is_told_so_before_the_body() -> None:
+async def test_expect_100_continue_is_answered_before_the_body() -> None:
     async with served(small_app(NOTES)) as url, raw_connection(url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 15\r\n\r\n")
         assert await connection.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -42,7 +42,7 @@ async def test_who_asks_whether_to_go_on_is_told_so_before_the_body() -> None:
         assert (await connection.answer()).ok() == {"length": 3}
 
 
-async def test_who_is_refused_by_the_head_alone_is_not_told_to_go_on() -> None:
+async def test_a_request_rejected_by_its_headers_gets_no_100_continue() -> None:
     async with served(small_app(NOTES)) as url, raw_connection(url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n")
         assert (await connection.answer()).status == 413
@@ -52,7 +52,7 @@ async def test_who_is_refused_by_the_head_alone_is_not_told_to_go_on() -> None:
     ("version", "header", "is_kept"),
     [(b"1.1", b"", True), (b"1.1", b"Connection: close\r\n", False), (b"1.0", b"", False)],
 )
-async def test_a_connection_is_kept_if_the_client_wants_that(version: bytes, header: bytes, is_kept: bool) -> None:
+async def test_a_connection_is_kept_alive_if_the_client_wants_it(version: bytes, header: bytes, is_kept: bool) -> None:
     async def small(_request: Request) -> Response:
         return Response(b"{}")
 
@@ -68,7 +68,7 @@ async def test_a_connection_is_kept_if_the_client_wants_that(version: bytes, hea
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> None:
+async def test_a_response_without_a_body_has_no_body_headers(status: int) -> None:
     async def nothing(_request: Request) -> Response:
         return Response(status=status)
 
@@ -80,7 +80,7 @@ async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> No
             assert not {"content-length", "transfer-encoding", "content-type"} & set(answer.headers)
 
 
-async def test_the_answer_to_head_has_the_length_and_not_the_body() -> None:
+async def test_the_response_to_head_has_the_length_but_no_body() -> None:
     async def text(_request: Request) -> Response:
         return Response(b"12345")
 
@@ -93,7 +93,7 @@ async def test_the_answer_to_head_has_the_length_and_not_the_body() -> None:
         assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200")  # and no body before it
 
 
-async def test_a_long_answer_comes_chunk_by_chunk_and_the_connection_goes_on() -> None:
+async def test_a_streamed_response_is_chunked_and_the_connection_stays_open() -> None:
     may_end = asyncio.Event()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -116,17 +116,17 @@ async def test_a_long_answer_comes_chunk_by_chunk_and_the_connection_goes_on() -
 
 
 @pytest.mark.parametrize("value", [b"a\r\nSet-Cookie: b", b"a\nb", b"a\rb", b"a\x00b"])
-async def test_what_is_no_header_is_not_sent(value: bytes) -> None:
+async def test_an_invalid_response_header_is_not_sent(value: bytes) -> None:
     async def split(_request: Request) -> Response:
-        return Response(b"{}", headers=[(b"x-told", value)])
+        return Response(b"{}", headers=[(b"x-custom", value)])
 
     async with served(app_that(split)) as url, raw_connection(url) as connection:
         await connection.send(GET)
         assert await connection.reader.read() == b""
 
 
-class Liar(App):
-    """Says another length than its answer has."""
+class WrongLengthApp(App):
+    """Declares another content length than its response has."""
 
     length = b"1"
 
@@ -136,15 +136,15 @@ class Liar(App):
 
 
 @pytest.mark.parametrize("length", [b"1", b"3"])
-async def test_an_answer_of_another_length_than_was_told_breaks_off(length: bytes) -> None:
-    app = Liar(Router([NOTES]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100))
+async def test_a_response_of_the_wrong_length_closes_the_connection(length: bytes) -> None:
+    app = WrongLengthApp(Router([NOTES]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100))
     app.length = length
     async with served(app) as url, raw_connection(url) as connection:
         await connection.send(GET)
         assert await connection.reader.read() == b""
 
 
-async def test_requests_in_a_row_are_answered_in_that_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async def by_length(request: Request) -> Response:
         if request.body == b"first":
             await asyncio.sleep(0.05)
@@ -158,40 +158,40 @@ async def test_requests_in_a_row_are_answered_in_that_order() -> None:
         assert [(await connection.answer()).body for _ in bodies] == bodies
 
 
-async def test_who_leaves_with_requests_in_a_row_is_missed_by_the_one_that_is_served() -> None:
-    waits, is_missed = asyncio.Event(), asyncio.Event()
+async def test_a_disconnect_cancels_the_running_one_of_pipelined_requests() -> None:
+    started, is_cancelled = asyncio.Event(), asyncio.Event()
 
     async def wait(request: Request) -> Response:
-        waits.set()
+        started.set()
         try:
             await request.cancel_on_disconnect(asyncio.sleep(30))
         finally:
-            is_missed.set()
+            is_cancelled.set()
         return Response(b"{}")
 
     async with served(app_that(wait)) as url:
         async with raw_connection(url) as connection:
             await connection.send(GET * 3)
-            await asyncio.wait_for(waits.wait(), 5)
-        await asyncio.wait_for(is_missed.wait(), 5)
+            await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(is_cancelled.wait(), 5)
 
 
-async def test_a_connection_that_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
+async def test_a_closed_connection_leaves_no_reference_cycles() -> None:
     async def small(_request: Request) -> Response:
         return Response(b"{}")
 
-    def kept() -> int:
+    def count_alive() -> int:
         return sum(type(one).__name__ in ("HttpConnection", "RequestCycle") for one in gc.get_objects())
 
     async with served(app_that(small)) as url:
         gc.collect()
-        before = kept()
+        before = count_alive()
         gc.disable()
         try:
             for _ in range(5):
                 async with raw_connection(url) as connection:
                     await connection.send(GET)
                     assert (await connection.answer()).status == 200
-            await eventually(lambda: kept() <= before)
+            await eventually(lambda: count_alive() <= before)
         finally:
             gc.enable()

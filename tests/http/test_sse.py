@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 class Source:
-    """Frames that a test puts in, as a route's stream of events."""
+    """A route that streams the frames of a test."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
@@ -57,7 +57,7 @@ def test_data_of_several_lines_is_one_event() -> None:
 
 
 @given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])))
-def test_any_data_comes_back_as_it_was(text: str) -> None:
+def test_any_data_can_be_decoded_again(text: str) -> None:
     lines = frame(text.encode()).decode()
     assert lines.endswith("\n\n")
     assert "\n".join(line.removeprefix("data: ") for line in lines[:-2].split("\n")) == text
@@ -67,7 +67,7 @@ def test_any_data_comes_back_as_it_was(text: str) -> None:
 # The stream
 
 
-async def test_a_reader_gets_each_event_as_it_happens() -> None:
+async def test_a_reader_gets_each_event_at_once() -> None:
     source = Source()
     async with client_of(app_of(source)) as client, client.events("/events") as reader:
         assert reader.answer.headers["Content-Type"] == "text/event-stream"
@@ -79,20 +79,20 @@ async def test_a_reader_gets_each_event_as_it_happens() -> None:
         assert await reader.next() == ServerSentEvent("message", None, "2\n3")
 
 
-async def test_the_first_line_says_how_soon_to_come_back() -> None:
+async def test_the_first_line_is_the_reconnection_time() -> None:
     async with client_of(app_of(Source())) as client, client.events("/events") as reader:
         async with asyncio.timeout(2):
             assert await reader.answer.content.readline() == b"retry: 1000\n"
 
 
-async def test_a_quiet_stream_beats() -> None:
+async def test_an_idle_stream_sends_heartbeats() -> None:
     source = Source()
     async with client_of(app_of(source)) as client, client.events("/events") as reader:
         with pytest.raises(TimeoutError):
             await reader.next(0.3)
         assert len(reader.comments) >= 2 and set(reader.comments) == {"beat"}
         source.frames.put_nowait(frame(b"1"))
-        assert await reader.next() == ServerSentEvent("message", None, "1"), "a beat does not lose what comes next"
+        assert await reader.next() == ServerSentEvent("message", None, "1"), "no event is lost after a heartbeat"
 
 
 async def test_a_stream_ends_when_its_source_does() -> None:
@@ -104,7 +104,7 @@ async def test_a_stream_ends_when_its_source_does() -> None:
         assert await reader.next() is None
 
 
-async def test_a_stream_ends_whole_when_the_process_is_asked_to_stop() -> None:
+async def test_a_stream_ends_properly_when_the_process_drains() -> None:
     source = Source()
     app = app_of(source)
     async with client_of(app) as client, client.events("/events") as reader:
@@ -115,7 +115,7 @@ async def test_a_stream_ends_whole_when_the_process_is_asked_to_stop() -> None:
         await eventually(lambda: source.is_closed)
 
 
-async def test_the_source_is_closed_when_the_reader_leaves() -> None:
+async def test_the_source_is_closed_when_the_reader_disconnects() -> None:
     source = Source()
     before = live_readers()
     async with client_of(app_of(source)) as client:
@@ -127,7 +127,7 @@ async def test_the_source_is_closed_when_the_reader_leaves() -> None:
         await eventually(lambda: live_readers() == before)
 
 
-async def test_a_source_that_fails_breaks_the_answer_off_and_is_logged() -> None:
+async def test_a_failing_source_aborts_the_response_and_is_logged() -> None:
     source = Source()
     with capture_logs() as logs:
         async with client_of(app_of(source)) as client, raw_connection(client.url) as connection:
@@ -137,7 +137,7 @@ async def test_a_source_that_fails_breaks_the_answer_off_and_is_logged() -> None
             async with asyncio.timeout(2):
                 received = await connection.reader.read()
     assert b"data: 1\n\n" in received
-    assert not received.endswith(b"0\r\n\r\n"), "the client must see that this was no proper end"
+    assert not received.endswith(b"0\r\n\r\n"), "the client must notice the incomplete response"
     [logged] = [one for one in logs if one["event"] == "answer_broken_off"]
     assert logged["request_id"] == "my-request" and "broken" in logged["error"]
 

@@ -1,4 +1,4 @@
-"""Streams and messages as the engine's tests need them."""
+"""Streams and messages for tests of the JetStream layer."""
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
@@ -26,19 +26,21 @@ def committer_of(
     return Committer(connection, stream, policy or CommitPolicy(), WriteBufferLimit(bytes_max))
 
 
-def draft(subject: str, payload: bytes = b"x", *, message_id: str | None = None, after: int | None = None) -> PendingMessage:
-    """`after`: only if that is the last sequence of the subject."""
+def new_message(
+    subject: str, payload: bytes = b"x", *, message_id: str | None = None, after: int | None = None
+) -> PendingMessage:
+    """With `after`, the message is stored only if that is the last sequence of its subject."""
     headers = [] if after is None else [("Nats-Expected-Last-Subject-Sequence", str(after))]
     return PendingMessage(subject, payload, message_id or new_id(), header_lines(headers), is_conditional=after is not None)
 
 
 async def entries_of(connection: Connection, stream: str, subject: str | None = None) -> list[Entry]:
-    """Everything that is stored."""
-    found: list[Entry] = []
-    following = 1
+    """All stored entries."""
+    entries: list[Entry] = []
+    next_sequence = 1
     while True:
-        page = await stream_reader.read(connection, stream, subject or f"{stream}.>", following, 1000)
-        found.extend(page.entries)
-        following = page.next_sequence
+        page = await stream_reader.read(connection, stream, subject or f"{stream}.>", next_sequence, 1000)
+        entries.extend(page.entries)
+        next_sequence = page.next_sequence
         if page.is_end:
-            return found
+            return entries

@@ -13,21 +13,21 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUn
         (500, 10047, EngineFull),  # no storage left
         (503, 10023, EngineFull),  # insufficient resources
         (400, 10054, TooLarge),
-        (503, 10008, EngineUnavailable),  # no JetStream just now
+        (503, 10008, EngineUnavailable),  # JetStream is not available
         (503, 1, EngineUnavailable),
-        (409, 10158, EngineUnavailable),  # an earlier try of the same message is on its way
+        (409, 10158, EngineUnavailable),  # an earlier attempt of the same message is in progress
         (400, 10025, EngineRefused),
         (404, 10059, EngineRefused),
     ],
 )
-def test_an_error_of_the_engine_has_one_meaning_here(code: int, err_code: int, meaning: type[PostroadError]) -> None:
+def test_each_engine_error_is_translated(code: int, err_code: int, meaning: type[PostroadError]) -> None:
     problem = translate(ApiError(code, err_code, "its words"))
     assert type(problem) is meaning
     assert problem.detail == f"its words ({err_code})"
     assert (problem.retry_after is not None) == (meaning in (EngineFull, EngineUnavailable))
 
 
-def test_answers_to_a_publish_are_read() -> None:
+def test_publish_responses_are_decoded() -> None:
     assert decode_pub_ack(b'{"stream":"s","seq":7}') == PubAck(seq=7)
     assert decode_pub_ack(b'{"stream":"s","seq":7,"duplicate":true}') == PubAck(seq=7, duplicate=True)
     assert decode_pub_ack(b'{"stream":"s","seq":9,"batch":"b","count":3}') == PubAck(seq=9, count=3)

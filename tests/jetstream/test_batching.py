@@ -49,7 +49,7 @@ def test_single_writes_are_removed_in_order_of_arrival() -> None:
     assert all(one is other for one, other in zip(removed, writes, strict=True)) and len(queue) == 0
 
 
-def test_a_write_of_several_messages_needs_a_batch_and_takes_the_others_along() -> None:
+def test_a_write_of_several_messages_makes_a_batch_due_that_others_share() -> None:
     writes = [write(), write(2), write()]
     queue = queue_of(writes)
     assert queue.is_batch_due
@@ -103,7 +103,7 @@ def test_a_precondition_within_one_write_does_not_split_it() -> None:
     assert queue_of([both]).next_batch() == ([both], [])
 
 
-def test_the_writes_with_a_precondition_are_told_from_the_others() -> None:
+def test_writes_with_a_precondition_are_separated_from_the_others() -> None:
     plain, conditional = write(), Write([message(), message(precondition_subject="s")])
     assert split_conditional([plain, conditional, plain]) == ([conditional], [plain, plain])
 
@@ -134,7 +134,7 @@ writes_of_any_kind = st.lists(
 
 
 @given(writes_of_any_kind, st.integers(1, 6), st.integers(1, 4000))
-def test_every_write_leaves_once_and_in_order_whatever_the_limits(writes: list[Write], messages_max: int, bytes_max: int) -> None:
+def test_every_write_is_removed_once_and_in_order_for_any_limits(writes: list[Write], messages_max: int, bytes_max: int) -> None:
     policy = CommitPolicy(batch_min_pending=1, batch_messages_max=messages_max, batch_bytes_max=bytes_max)
     queue = queue_of(writes, policy)
     sent: list[Write] = []

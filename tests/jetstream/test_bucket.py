@@ -21,7 +21,7 @@ async def bucket(connection: Connection, committers: Committers, name: str) -> B
 
 @asynccontextmanager
 async def _followed(bucket: Bucket, after: int = 0) -> AsyncIterator[tuple[list[Value], Follower]]:
-    """What a follower is told, from when it has seen all that was there."""
+    """The changes that a follower receives, once it has loaded the present values."""
     changes: list[Value] = []
     follower = bucket.follower(changes.append, after=after)
     assert follower.staleness_seconds == float("inf")
@@ -38,7 +38,7 @@ async def _followed(bucket: Bucket, after: int = 0) -> AsyncIterator[tuple[list[
 # Writing
 
 
-async def test_a_value_is_found_under_its_key_with_its_revision(bucket: Bucket) -> None:
+async def test_get_returns_the_value_and_its_revision(bucket: Bucket) -> None:
     assert await bucket.get("a.b") is None
     first = await bucket.put("a.b", b"one")
     assert await bucket.get("a.b") == Value("a.b", b"one", first)
@@ -62,7 +62,7 @@ async def test_a_key_is_created_once(bucket: Bucket) -> None:
     assert await bucket.get("a") == Value("a", b"first", revision)
 
 
-async def test_of_many_who_create_a_key_one_does(bucket: Bucket) -> None:
+async def test_of_concurrent_creates_one_succeeds(bucket: Bucket) -> None:
     for state in ("never there", "deleted"):
         if state == "deleted":
             await bucket.delete("a")
@@ -85,7 +85,7 @@ async def test_an_update_needs_the_latest_revision(bucket: Bucket) -> None:
     assert await bucket.update("a", b"three", second) > second, "another key's change does not matter"
 
 
-async def test_no_update_is_lost_when_many_count_at_once(bucket: Bucket) -> None:
+async def test_concurrent_compare_and_set_updates_lose_none(bucket: Bucket) -> None:
     await bucket.create("count", b"0")
 
     async def add_one() -> None:
@@ -104,7 +104,7 @@ async def test_no_update_is_lost_when_many_count_at_once(bucket: Bucket) -> None
     assert found is not None and found.value == b"25"
 
 
-async def test_a_deleted_key_is_gone_and_can_be_created_again(bucket: Bucket) -> None:
+async def test_a_deleted_key_can_be_created_again(bucket: Bucket) -> None:
     await bucket.create("a", b"one")
     await bucket.delete("a")
     assert await bucket.get("a") is None
@@ -112,13 +112,13 @@ async def test_a_deleted_key_is_gone_and_can_be_created_again(bucket: Bucket) ->
     assert await bucket.get("a") == Value("a", b"two", revision)
 
 
-async def test_deleting_what_is_not_there_is_fine(bucket: Bucket) -> None:
+async def test_deleting_a_missing_key_succeeds(bucket: Bucket) -> None:
     await bucket.delete("a")
     await bucket.delete("a")
     assert await bucket.get("a") is None
 
 
-async def test_a_delete_may_ask_for_a_revision(bucket: Bucket) -> None:
+async def test_a_delete_can_require_a_revision(bucket: Bucket) -> None:
     first = await bucket.create("a", b"one")
     second = await bucket.update("a", b"two", first)
     with pytest.raises(Conflict):
@@ -135,7 +135,9 @@ async def test_a_deleted_key_cannot_be_updated_by_its_old_revision(bucket: Bucke
         await bucket.update("a", b"two", revision)
 
 
-async def test_a_bucket_keeps_as_many_revisions_as_asked(connection: Connection, committers: Committers, name: str) -> None:
+async def test_a_bucket_keeps_its_configured_number_of_revisions(
+    connection: Connection, committers: Committers, name: str
+) -> None:
     for history, kept in ((1, 1), (3, 3)):
         bucket = Bucket(connection, f"{name}-{history}", committers)
         await bucket.ensure(history=history)
@@ -145,7 +147,7 @@ async def test_a_bucket_keeps_as_many_revisions_as_asked(connection: Connection,
         assert info is not None and info.state.messages == kept
 
 
-async def test_making_a_bucket_again_keeps_what_is_in_it(bucket: Bucket) -> None:
+async def test_ensuring_a_bucket_again_keeps_its_values(bucket: Bucket) -> None:
     await bucket.put("a", b"one")
     await bucket.ensure()
     found = await bucket.get("a")
@@ -155,7 +157,7 @@ async def test_making_a_bucket_again_keeps_what_is_in_it(bucket: Bucket) -> None
 # Expiry
 
 
-async def test_a_key_with_a_ttl_is_gone_in_time_and_whoever_follows_is_told(bucket: Bucket) -> None:
+async def test_a_key_with_a_ttl_expires_and_followers_are_notified(bucket: Bucket) -> None:
     async with _followed(bucket) as (changes, _):
         started = asyncio.get_running_loop().time()
         await bucket.create("short", b"1", ttl_seconds=1)
@@ -170,7 +172,7 @@ async def test_a_key_with_a_ttl_is_gone_in_time_and_whoever_follows_is_told(buck
         await eventually(lambda: changes[-1] == Value("short", b"2", revision))
 
 
-async def test_an_update_gives_a_key_a_new_time_to_live(bucket: Bucket) -> None:
+async def test_an_update_renews_the_ttl_of_a_key(bucket: Bucket) -> None:
     revision = await bucket.create("renewed", b"1", ttl_seconds=1)
     revision = await bucket.update("renewed", b"2", revision, ttl_seconds=1000)
     await bucket.create("witness", b"1", ttl_seconds=1)
@@ -182,10 +184,10 @@ async def _is_gone(bucket: Bucket, key: str) -> bool:
     return await bucket.get(key) is None
 
 
-# Following
+# Change notification
 
 
-async def test_a_follower_is_told_what_is_there_and_then_each_change(bucket: Bucket) -> None:
+async def test_a_follower_receives_the_present_values_and_then_each_change(bucket: Bucket) -> None:
     first = await bucket.put("a", b"old")
     second = await bucket.put("b", b"old")
     async with _followed(bucket) as (changes, follower):
@@ -197,7 +199,7 @@ async def test_a_follower_is_told_what_is_there_and_then_each_change(bucket: Buc
         assert follower.revision == fourth
 
 
-async def test_a_follower_may_begin_after_a_revision(bucket: Bucket) -> None:
+async def test_a_follower_can_start_after_a_revision(bucket: Bucket) -> None:
     await bucket.put("a", b"1")
     second = await bucket.put("b", b"2")
     third = await bucket.put("c", b"3")
@@ -207,15 +209,13 @@ async def test_a_follower_may_begin_after_a_revision(bucket: Bucket) -> None:
         assert changes == []
 
 
-async def test_a_follower_in_touch_says_so(bucket: Bucket) -> None:
+async def test_a_running_follower_is_not_stale(bucket: Bucket) -> None:
     async with _followed(bucket) as (_, follower):
         seen = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - follower.staleness_seconds > seen + 0.1)
 
 
-async def test_two_buckets_do_not_hear_each_other(
-    connection: Connection, committers: Committers, bucket: Bucket, name: str
-) -> None:
+async def test_two_buckets_are_independent(connection: Connection, committers: Committers, bucket: Bucket, name: str) -> None:
     other = Bucket(connection, name + "-other", committers)
     await other.ensure()
     async with _followed(bucket) as (changes, _):

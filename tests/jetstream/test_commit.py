@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from tests.jetstream.streams import committer_of, draft, entries_of, make_stream
-from tests.servers import Cable, OpenConnection, Server
+from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message
+from tests.servers import OpenConnection, Server, TcpProxy
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
@@ -18,32 +18,34 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUnavailable, Overloaded, PostroadError, TooLarge
 from postroad.kernel.ids import new_id
 
-# However few or many are waiting, the promises are the same.
-ALWAYS_ALONE = CommitPolicy(batch_min_pending=10_000)
+# The promises hold for any number of pending writes.
+ALWAYS_SINGLE = CommitPolicy(batch_min_pending=10_000)
 ALWAYS_BATCHED = CommitPolicy(batch_min_pending=1)
 SMALL_BATCHES = CommitPolicy(batch_min_pending=2, batch_messages_max=7, batch_bytes_max=5_000)
 policies = pytest.mark.parametrize(
-    "policy", [CommitPolicy(), ALWAYS_ALONE, ALWAYS_BATCHED, SMALL_BATCHES], ids=["usual", "alone", "batched", "small batches"]
+    "policy",
+    [CommitPolicy(), ALWAYS_SINGLE, ALWAYS_BATCHED, SMALL_BATCHES],
+    ids=["default", "single", "batched", "small batches"],
 )
 
 
-async def _outcomes(committer: Committer, drafts: Sequence[PendingMessage]) -> list[PublishAck | BaseException]:
+async def _outcomes(committer: Committer, messages: Sequence[PendingMessage]) -> list[PublishAck | BaseException]:
     async with asyncio.timeout(30):
-        return await asyncio.gather(*[committer.append(one) for one in drafts], return_exceptions=True)
+        return await asyncio.gather(*[committer.append(one) for one in messages], return_exceptions=True)
 
 
-async def _all_stored(committer: Committer, drafts: Sequence[PendingMessage]) -> list[PublishAck]:
+async def _all_stored(committer: Committer, messages: Sequence[PendingMessage]) -> list[PublishAck]:
     async with asyncio.timeout(30):
-        return await asyncio.gather(*[committer.append(one) for one in drafts])
+        return await asyncio.gather(*[committer.append(one) for one in messages])
 
 
 async def _assert_stored_once(
-    connection: Connection, stream: str, drafts: Sequence[PendingMessage], stored: Sequence[PublishAck]
+    connection: Connection, stream: str, messages: Sequence[PendingMessage], stored: Sequence[PublishAck]
 ) -> None:
-    """Each where its answer says, and nothing else."""
+    """Each message is stored at its acknowledged sequence, and no other."""
     entries = {entry.sequence: entry for entry in await entries_of(connection, stream)}
-    assert len(entries) == len(drafts) == len(stored)
-    for one, place in zip(drafts, stored, strict=True):
+    assert len(entries) == len(messages) == len(stored)
+    for one, place in zip(messages, stored, strict=True):
         entry = entries.pop(place.sequence)
         assert (entry.subject, entry.payload, entry.headers["Nats-Msg-Id"]) == (one.subject, one.payload, one.id)
     assert not entries
@@ -63,39 +65,39 @@ async def test_a_message_is_stored_with_its_headers(connection: Connection, comm
 
 
 @policies
-async def test_many_at_once_are_each_stored_once_where_their_answers_say(
+async def test_concurrent_messages_are_each_stored_once_at_their_acknowledged_sequence(
     connection: Connection, name: str, policy: CommitPolicy
 ) -> None:
     await make_stream(connection, name)
-    drafts = [draft(f"{name}.{number % 7}", b"payload %d" % number) for number in range(200)]
-    stored = await _all_stored(committer_of(connection, name, policy), drafts)
+    messages = [new_message(f"{name}.{number % 7}", b"payload %d" % number) for number in range(200)]
+    stored = await _all_stored(committer_of(connection, name, policy), messages)
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(connection, name, drafts, stored)
+    await _assert_stored_once(connection, name, messages, stored)
 
 
-async def test_two_committers_of_one_stream_do_not_mix_up_their_answers(
+async def test_two_committers_of_one_stream_receive_their_own_acks(
     connection: Connection, engine_url: str, open_connection: OpenConnection, name: str
 ) -> None:
     await make_stream(connection, name)
     committers = [committer_of(connection, name), committer_of(await open_connection(engine_url), name)]
-    drafts = [draft(f"{name}.a", b"payload %d" % number) for number in range(400)]
-    stored = await asyncio.gather(*[committers[number % 2].append(one) for number, one in enumerate(drafts)])
-    await _assert_stored_once(connection, name, drafts, stored)
+    messages = [new_message(f"{name}.a", b"payload %d" % number) for number in range(400)]
+    stored = await asyncio.gather(*[committers[number % 2].append(one) for number, one in enumerate(messages)])
+    await _assert_stored_once(connection, name, messages, stored)
 
 
-async def test_one_caller_after_another_are_stored_in_order(connection: Connection, committers: Committers, name: str) -> None:
+async def test_sequential_appends_are_stored_in_order(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
-    assert [(await committers.of(name).append(draft(f"{name}.a"))).sequence for _ in range(20)] == list(range(1, 21))
+    assert [(await committers.of(name).append(new_message(f"{name}.a"))).sequence for _ in range(20)] == list(range(1, 21))
 
 
-async def test_more_bytes_than_one_batch_takes_are_all_stored(connection: Connection, name: str) -> None:
+async def test_more_bytes_than_fit_into_one_batch_are_all_stored(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
-    drafts = [draft(f"{name}.a", bytes([number]) * 300_000) for number in range(40)]
-    stored = await _all_stored(committer_of(connection, name), drafts)
-    await _assert_stored_once(connection, name, drafts, stored)
+    messages = [new_message(f"{name}.a", bytes([number]) * 300_000) for number in range(40)]
+    stored = await _all_stored(committer_of(connection, name), messages)
+    await _assert_stored_once(connection, name, messages, stored)
 
 
-async def test_a_process_has_one_committer_for_a_stream(committers: Committers, name: str) -> None:
+async def test_a_process_has_one_committer_per_stream(committers: Committers, name: str) -> None:
     assert committers.of(name) is committers.of(name) is not committers.of(name + "-other")
     first = committers.of(name)
     committers.forget(name)
@@ -103,92 +105,102 @@ async def test_a_process_has_one_committer_for_a_stream(committers: Committers, 
     assert committers.of(name) is not first
 
 
-# Conditions
+# Preconditions
 
 
 @policies
-async def test_a_condition_that_fails_in_the_middle_fails_alone(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_a_failing_precondition_in_a_batch_fails_only_its_message(
+    connection: Connection, name: str, policy: CommitPolicy
+) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name, policy)
-    taken = await committer.append(draft(f"{name}.taken"))
-    drafts = [draft(f"{name}.plain.{number % 3}", b"%d" % number) for number in range(60)]
-    drafts[20:20] = [draft(f"{name}.new", b"holds", after=0)]
-    drafts[30:30] = [draft(f"{name}.taken", b"does not hold", after=0)]
-    drafts[40:40] = [draft(f"{name}.taken", b"holds too", after=taken.sequence)]
-    outcomes = await _outcomes(committer, drafts)
-    failed = [one.payload for one, outcome in zip(drafts, outcomes, strict=True) if isinstance(outcome, BaseException)]
+    used = await committer.append(new_message(f"{name}.used"))
+    messages = [new_message(f"{name}.plain.{number % 3}", b"%d" % number) for number in range(60)]
+    messages[20:20] = [new_message(f"{name}.new", b"holds", after=0)]
+    messages[30:30] = [new_message(f"{name}.used", b"does not hold", after=0)]
+    messages[40:40] = [new_message(f"{name}.used", b"holds too", after=used.sequence)]
+    outcomes = await _outcomes(committer, messages)
+    failed = [one.payload for one, outcome in zip(messages, outcomes, strict=True) if isinstance(outcome, BaseException)]
     assert failed == [b"does not hold"]
     assert [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)] == [Conflict]
     payloads = [entry.payload for entry in await entries_of(connection, name)]
-    assert sorted(payloads) == sorted([b"x", *(one.payload for one in drafts if one.payload != b"does not hold")])
-    for one, outcome in zip(drafts, outcomes, strict=True):
+    assert sorted(payloads) == sorted([b"x", *(one.payload for one in messages if one.payload != b"does not hold")])
+    for one, outcome in zip(messages, outcomes, strict=True):
         if isinstance(outcome, PublishAck):
             assert payloads[outcome.sequence - 1] == one.payload
 
 
 @policies
-async def test_of_many_who_want_to_be_the_first_one_is(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_of_concurrent_writes_that_require_an_empty_subject_one_succeeds(
+    connection: Connection, name: str, policy: CommitPolicy
+) -> None:
     await make_stream(connection, name)
     outcomes = await _outcomes(
-        committer_of(connection, name, policy), [draft(f"{name}.a", b"%d" % number, after=0) for number in range(30)]
+        committer_of(connection, name, policy), [new_message(f"{name}.a", b"%d" % number, after=0) for number in range(30)]
     )
     assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 1, Conflict: 29}
     winner = next(number for number, outcome in enumerate(outcomes) if isinstance(outcome, PublishAck))
     assert [entry.payload for entry in await entries_of(connection, name)] == [b"%d" % winner]
 
 
-async def test_a_condition_may_look_at_another_subject(connection: Connection, name: str) -> None:
+async def test_a_precondition_can_cover_another_subject(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name)
-    meta = (await committer.append(draft(f"{name}.meta"))).sequence
+    meta = (await committer.append(new_message(f"{name}.meta"))).sequence
 
-    def fenced(number: int) -> PendingMessage:
-        fence = [
+    def conditional(number: int) -> PendingMessage:
+        headers = [
             ("Nats-Expected-Last-Subject-Sequence", str(meta)),
             ("Nats-Expected-Last-Subject-Sequence-Subject", f"{name}.meta"),
         ]
-        return PendingMessage(f"{name}.data", b"%d" % number, new_id(), header_lines(fence), is_conditional=True)
+        return PendingMessage(f"{name}.data", b"%d" % number, new_id(), header_lines(headers), is_conditional=True)
 
-    assert {type(outcome) for outcome in await _outcomes(committer, [fenced(number) for number in range(30)])} == {PublishAck}
-    await committer.append(draft(f"{name}.meta"))
-    assert {type(outcome) for outcome in await _outcomes(committer, [fenced(number) for number in range(30)])} == {Conflict}
+    assert {type(outcome) for outcome in await _outcomes(committer, [conditional(number) for number in range(30)])} == {
+        PublishAck
+    }
+    await committer.append(new_message(f"{name}.meta"))
+    assert {type(outcome) for outcome in await _outcomes(committer, [conditional(number) for number in range(30)])} == {Conflict}
 
 
 # Ids
 
 
-async def test_an_id_that_is_known_is_a_duplicate_with_the_first_ones_sequence(connection: Connection, name: str) -> None:
+async def test_a_known_id_is_a_duplicate_with_the_sequence_of_the_first_message(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name)
-    await committer.append(draft(f"{name}.a"))
-    first = await committer.append(draft(f"{name}.a", b"first", message_id="same"))
-    again = await committer.append(draft(f"{name}.a", b"again", message_id="same"))
+    await committer.append(new_message(f"{name}.a"))
+    first = await committer.append(new_message(f"{name}.a", b"first", message_id="same"))
+    again = await committer.append(new_message(f"{name}.a", b"again", message_id="same"))
     assert (first, again) == (PublishAck(2), PublishAck(2, is_duplicate=True))
     assert [entry.payload for entry in await entries_of(connection, name)] == [b"x", b"first"]
 
 
 @policies
-async def test_an_id_that_is_known_is_found_among_many_new_ones(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_a_known_id_is_detected_among_many_new_ones(connection: Connection, name: str, policy: CommitPolicy) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name, policy)
-    first = await committer.append(draft(f"{name}.a", b"first", message_id="same"))
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(60)]
-    drafts[30:30] = [draft(f"{name}.a", b"again", message_id="same")]
-    outcomes = await _outcomes(committer, drafts)
+    first = await committer.append(new_message(f"{name}.a", b"first", message_id="same"))
+    messages = [new_message(f"{name}.a", b"%d" % number) for number in range(60)]
+    messages[30:30] = [new_message(f"{name}.a", b"again", message_id="same")]
+    outcomes = await _outcomes(committer, messages)
     assert outcomes.pop(30) == PublishAck(first.sequence, is_duplicate=True)
-    del drafts[30]
+    del messages[30]
     stored = [outcome for outcome in outcomes if isinstance(outcome, PublishAck)]
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(connection, name, [draft(f"{name}.a", b"first", message_id="same"), *drafts], [first, *stored])
+    await _assert_stored_once(
+        connection, name, [new_message(f"{name}.a", b"first", message_id="same"), *messages], [first, *stored]
+    )
 
 
 @policies
-async def test_an_id_that_comes_twice_at_once_is_stored_once(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_an_id_sent_twice_concurrently_is_stored_once(connection: Connection, name: str, policy: CommitPolicy) -> None:
     await make_stream(connection, name)
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(40)]
-    drafts += [draft(f"{name}.a", b"twin", message_id="twin"), draft(f"{name}.a", b"twin", message_id="twin")]
+    messages = [new_message(f"{name}.a", b"%d" % number) for number in range(40)]
+    messages += [new_message(f"{name}.a", b"twin", message_id="twin"), new_message(f"{name}.a", b"twin", message_id="twin")]
     outcomes = [
-        outcome for outcome in await _outcomes(committer_of(connection, name, policy), drafts) if isinstance(outcome, PublishAck)
+        outcome
+        for outcome in await _outcomes(committer_of(connection, name, policy), messages)
+        if isinstance(outcome, PublishAck)
     ]
     assert len(outcomes) == 42
     twins = outcomes[-2:]
@@ -199,21 +211,21 @@ async def test_an_id_that_comes_twice_at_once_is_stored_once(connection: Connect
 
 @pytest.mark.parametrize("after", [None, 0], ids=["plain", "conditional"])
 @pytest.mark.parametrize("others", [0, 30])
-async def test_a_lost_answer_is_asked_for_again_and_is_no_duplicate_to_the_caller(
-    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, others: int, after: int | None
+async def test_a_message_whose_ack_was_lost_is_sent_again_and_is_not_reported_as_a_duplicate(
+    connection: Connection, proxy: TcpProxy, open_connection: OpenConnection, name: str, others: int, after: int | None
 ) -> None:
-    """The message was stored by the try whose answer was lost. If it had a condition, that no longer holds for this reason."""
+    """The attempt whose ack was lost stored the message. A precondition no longer holds for that reason."""
     await make_stream(connection, name)
-    committer = committer_of(await open_connection(cable.url), name)
-    cable.is_deaf = True
-    drafts = [draft(f"{name}.{number}", b"%d" % number, after=after) for number in range(1 + others)]
-    appending = asyncio.ensure_future(_outcomes(committer, drafts))
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
+    committer = committer_of(await open_connection(proxy.url), name)
+    proxy.drops_replies = True
+    messages = [new_message(f"{name}.{number}", b"%d" % number, after=after) for number in range(1 + others)]
+    appending = asyncio.ensure_future(_outcomes(committer, messages))
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
     await eventually(lambda: _count(connection, name))
-    cable.cut()
+    proxy.cut()
     outcomes = [outcome for outcome in await appending if isinstance(outcome, PublishAck)]
     assert not any(outcome.is_duplicate for outcome in outcomes)
-    await _assert_stored_once(connection, name, drafts, outcomes)
+    await _assert_stored_once(connection, name, messages, outcomes)
 
 
 async def _count(connection: Connection, stream: str) -> int:
@@ -221,38 +233,38 @@ async def _count(connection: Connection, stream: str) -> int:
     return info.state.messages if info else 0
 
 
-# Together or not at all
+# Atomic writes
 
 
-async def test_what_belongs_together_is_stored_together(connection: Connection, name: str) -> None:
+async def test_an_atomic_write_is_stored_as_a_whole(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
-    drafts = [draft(f"{name}.marker", b"marker", after=0), draft(f"{name}.ready", b"message")]
-    stored = await committer_of(connection, name).append_together(drafts)
-    await _assert_stored_once(connection, name, drafts, stored)
+    messages = [new_message(f"{name}.marker", b"marker", after=0), new_message(f"{name}.ready", b"message")]
+    stored = await committer_of(connection, name).append_together(messages)
+    await _assert_stored_once(connection, name, messages, stored)
 
 
 @policies
-async def test_what_belongs_together_is_refused_together(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_an_atomic_write_is_rejected_as_a_whole(connection: Connection, name: str, policy: CommitPolicy) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name, policy)
-    await committer.append(draft(f"{name}.marker", b"first"))
-    refused = [draft(f"{name}.ready", b"never"), draft(f"{name}.marker", b"never", after=0)]
-    others = [draft(f"{name}.ready", b"other") for _ in range(30)]
-    run_together = asyncio.ensure_future(committer.append_together(refused))
+    await committer.append(new_message(f"{name}.marker", b"first"))
+    refused = [new_message(f"{name}.ready", b"never"), new_message(f"{name}.marker", b"never", after=0)]
+    others = [new_message(f"{name}.ready", b"other") for _ in range(30)]
+    atomic = asyncio.ensure_future(committer.append_together(refused))
     outcomes = await _outcomes(committer, others)
     with pytest.raises(Conflict):
-        await run_together
+        await atomic
     assert {type(outcome) for outcome in outcomes} == {PublishAck}
     assert Counter(entry.payload for entry in await entries_of(connection, name)) == {b"first": 1, b"other": 30}
 
 
 @policies
-async def test_many_who_belong_together_are_each_where_their_answers_say(
+async def test_concurrent_atomic_writes_are_stored_at_their_acknowledged_sequences(
     connection: Connection, name: str, policy: CommitPolicy
 ) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name, policy)
-    units = [[draft(f"{name}.a", b"%d of %d" % (part, number)) for part in range(1 + number % 3)] for number in range(60)]
+    units = [[new_message(f"{name}.a", b"%d of %d" % (part, number)) for part in range(1 + number % 3)] for number in range(60)]
     stored = await asyncio.gather(*[committer.append_together(unit) for unit in units])
     assert [len(places) for places in stored] == [len(unit) for unit in units]
     for places in stored:
@@ -261,10 +273,13 @@ async def test_many_who_belong_together_are_each_where_their_answers_say(
     await _assert_stored_once(connection, name, [one for unit in units for one in unit], flat)
 
 
-async def test_many_pairs_at_once_are_each_whole_or_absent(connection: Connection, name: str) -> None:
+async def test_concurrent_atomic_pairs_are_stored_completely_or_not_at_all(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name)
-    pairs = [[draft(f"{name}.marker.{number % 20}", after=0), draft(f"{name}.ready", b"%d" % number)] for number in range(60)]
+    pairs = [
+        [new_message(f"{name}.marker.{number % 20}", after=0), new_message(f"{name}.ready", b"%d" % number)]
+        for number in range(60)
+    ]
     outcomes = await asyncio.gather(*[committer.append_together(pair) for pair in pairs], return_exceptions=True)
     assert Counter(type(outcome) for outcome in outcomes) == {tuple: 20, Conflict: 40}
     won = {b"%d" % number for number, outcome in enumerate(outcomes) if isinstance(outcome, tuple)}
@@ -274,57 +289,57 @@ async def test_many_pairs_at_once_are_each_whole_or_absent(connection: Connectio
 
 @pytest.mark.parametrize("after", [None, 0], ids=["plain", "conditional"])
 @pytest.mark.parametrize("others", [0, 30])
-async def test_a_lost_answer_to_what_belongs_together_is_asked_for_again(
-    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, after: int | None, others: int
+async def test_an_atomic_write_whose_ack_was_lost_is_sent_again(
+    connection: Connection, proxy: TcpProxy, open_connection: OpenConnection, name: str, after: int | None, others: int
 ) -> None:
     await make_stream(connection, name)
-    committer = committer_of(await open_connection(cable.url), name)
-    cable.is_deaf = True
-    drafts = [draft(f"{name}.a", b"one", after=after), draft(f"{name}.b", b"two")]
-    more = [draft(f"{name}.c", b"%d" % number) for number in range(others)]
-    run_together = asyncio.ensure_future(committer.append_together(drafts))
+    committer = committer_of(await open_connection(proxy.url), name)
+    proxy.drops_replies = True
+    messages = [new_message(f"{name}.a", b"one", after=after), new_message(f"{name}.b", b"two")]
+    more = [new_message(f"{name}.c", b"%d" % number) for number in range(others)]
+    atomic = asyncio.ensure_future(committer.append_together(messages))
     appending = asyncio.ensure_future(_all_stored(committer, more))
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
     await eventually(lambda: _count(connection, name))
-    cable.cut()
-    stored = [*await asyncio.wait_for(run_together, 5), *await asyncio.wait_for(appending, 5)]
+    proxy.cut()
+    stored = [*await asyncio.wait_for(atomic, 5), *await asyncio.wait_for(appending, 5)]
     assert not any(place.is_duplicate for place in stored)
-    await _assert_stored_once(connection, name, drafts + more, stored)
+    await _assert_stored_once(connection, name, messages + more, stored)
 
 
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
-async def test_what_belongs_together_may_be_sent_again_and_is_a_duplicate(
+async def test_an_atomic_write_that_is_sent_again_is_a_duplicate(
     connection: Connection, name: str, allow_rollup_hdrs: bool
 ) -> None:
     await make_stream(connection, name, allow_rollup_hdrs=allow_rollup_hdrs)
     committer = committer_of(connection, name)
-    drafts = [draft(f"{name}.a", b"one"), draft(f"{name}.b", b"two")]
-    assert list(await committer.append_together(drafts)) == [PublishAck(1), PublishAck(2)]
-    assert list(await committer.append_together(drafts)) == [PublishAck(1, is_duplicate=True), PublishAck(2, is_duplicate=True)]
+    messages = [new_message(f"{name}.a", b"one"), new_message(f"{name}.b", b"two")]
+    assert list(await committer.append_together(messages)) == [PublishAck(1), PublishAck(2)]
+    assert list(await committer.append_together(messages)) == [PublishAck(1, is_duplicate=True), PublishAck(2, is_duplicate=True)]
     assert await _count(connection, name) == 2
 
 
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
 @pytest.mark.parametrize("known_first", [False, True])
-async def test_one_known_id_among_what_belongs_together_stores_nothing_of_it(
+async def test_an_atomic_write_with_a_known_id_stores_nothing(
     connection: Connection, name: str, known_first: bool, allow_rollup_hdrs: bool
 ) -> None:
     await make_stream(connection, name, allow_rollup_hdrs=allow_rollup_hdrs)
     committer = committer_of(connection, name)
-    known = draft(f"{name}.a", b"known")
+    known = new_message(f"{name}.a", b"known")
     await committer.append(known)
     with pytest.raises(EngineRefused):
-        await committer.append_together([known, draft(f"{name}.b")] if known_first else [draft(f"{name}.b"), known])
+        await committer.append_together([known, new_message(f"{name}.b")] if known_first else [new_message(f"{name}.b"), known])
     assert await _count(connection, name) == 1
 
 
-async def test_each_of_many_gets_its_own_outcome(connection: Connection, name: str) -> None:
+async def test_each_of_many_writes_gets_its_own_outcome(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name)
-    await committer.append(draft(f"{name}.taken"))
-    units = [[draft(f"{name}.a", b"%d" % number)] for number in range(30)]
-    units[10:10] = [[draft(f"{name}.b", b"never"), draft(f"{name}.taken", b"never", after=0)]]
-    units[20:20] = [[draft(f"{name}.a", b"x" * connection.max_payload)]]
+    await committer.append(new_message(f"{name}.used"))
+    units = [[new_message(f"{name}.a", b"%d" % number)] for number in range(30)]
+    units[10:10] = [[new_message(f"{name}.b", b"never"), new_message(f"{name}.used", b"never", after=0)]]
+    units[20:20] = [[new_message(f"{name}.a", b"x" * connection.max_payload)]]
     outcomes = await committer.append_each(units)
     assert [type(outcome) for outcome in outcomes] == [tuple] * 10 + [Conflict] + [tuple] * 9 + [TooLarge] + [tuple] * 11
     payloads = {entry.sequence: entry.payload for entry in await entries_of(connection, name)}
@@ -338,156 +353,158 @@ async def test_each_of_many_gets_its_own_outcome(connection: Connection, name: s
 
 
 @policies
-async def test_a_full_stream_takes_exactly_what_it_has_room_for(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_a_stream_stores_exactly_as_many_messages_as_its_limit(
+    connection: Connection, name: str, policy: CommitPolicy
+) -> None:
     await make_stream(connection, name, max_msgs=25, discard="new")
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(60)]
-    outcomes = await _outcomes(committer_of(connection, name, policy), drafts)
+    messages = [new_message(f"{name}.a", b"%d" % number) for number in range(60)]
+    outcomes = await _outcomes(committer_of(connection, name, policy), messages)
     assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 25, EngineFull: 35}
-    kept = [(one, outcome) for one, outcome in zip(drafts, outcomes, strict=True) if isinstance(outcome, PublishAck)]
-    await _assert_stored_once(connection, name, [one for one, _ in kept], [place for _, place in kept])
+    accepted = [(one, outcome) for one, outcome in zip(messages, outcomes, strict=True) if isinstance(outcome, PublishAck)]
+    await _assert_stored_once(connection, name, [one for one, _ in accepted], [place for _, place in accepted])
     problem = next(outcome for outcome in outcomes if isinstance(outcome, EngineFull))
     assert problem.retry_after
 
 
-async def test_a_full_stream_has_room_again_for_as_much_as_was_removed(connection: Connection, name: str) -> None:
+async def test_a_stream_with_a_byte_limit_rejects_what_exceeds_it(connection: Connection, name: str) -> None:
     await make_stream(connection, name, max_bytes=5000, discard="new")
     committer = committer_of(connection, name)
-    outcomes = await _outcomes(committer, [draft(f"{name}.a", b"x" * 1000) for _ in range(20)])
+    outcomes = await _outcomes(committer, [new_message(f"{name}.a", b"x" * 1000) for _ in range(20)])
     assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 4, EngineFull: 16}
 
 
-async def test_what_the_engine_would_not_take_is_not_sent(connection: Connection, name: str) -> None:
+async def test_a_message_over_the_engines_limit_is_not_sent(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     backlog = WriteBufferLimit(100 * 1024 * 1024)
     committer = Committer(connection, name, CommitPolicy(), backlog)
     with pytest.raises(TooLarge):
-        await committer.append(draft(f"{name}.a", b"x" * connection.max_payload))
+        await committer.append(new_message(f"{name}.a", b"x" * connection.max_payload))
     with pytest.raises(TooLarge):
-        await committer.append_together([draft(f"{name}.a"), draft(f"{name}.a", b"x" * connection.max_payload)])
+        await committer.append_together([new_message(f"{name}.a"), new_message(f"{name}.a", b"x" * connection.max_payload)])
     assert connection.is_up
-    assert (await committer.append(draft(f"{name}.a"))).sequence == 1
+    assert (await committer.append(new_message(f"{name}.a"))).sequence == 1
     assert backlog.bytes == 0
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "€", "😀"])
-async def test_the_largest_message_that_is_taken_is_not_too_large_for_the_engine(
+async def test_the_largest_accepted_message_is_not_too_large_for_the_engine(
     own_server: Server, open_connection: OpenConnection, name: str, letter: str
 ) -> None:
-    """The engine counts bytes, headers included, and hangs up on who sends more."""
+    """The engine counts bytes, headers included, and closes the connection of a client that sends more."""
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
-    hang_ups: list[None] = []
-    connection.on_reconnect(lambda: hang_ups.append(None))
+    disconnects: list[None] = []
+    connection.on_reconnect(lambda: disconnects.append(None))
     headers = header_lines([("X-Note", letter * 5000)])
     empty = PendingMessage(f"{name}.a", b"", new_id(), headers)
     largest = PendingMessage(f"{name}.a", b"x" * (connection.max_payload - empty.size), new_id(), headers)
     assert largest.size == connection.max_payload
     committer = committer_of(connection, name, CommitPolicy(attempt_seconds=0.5, deadline_seconds=2))
-    outcomes = await _outcomes(committer, [largest, *[draft(f"{name}.a") for _ in range(20)]])
+    outcomes = await _outcomes(committer, [largest, *[new_message(f"{name}.a") for _ in range(20)]])
     assert {type(outcome) for outcome in outcomes} == {PublishAck}
-    assert not hang_ups
+    assert not disconnects
 
 
-async def test_a_stream_may_set_a_smaller_limit(connection: Connection, name: str) -> None:
+async def test_a_message_over_the_limit_of_its_stream_fails_alone(connection: Connection, name: str) -> None:
     await make_stream(connection, name, max_msg_size=1000)
     outcomes = await _outcomes(
-        committer_of(connection, name), [draft(f"{name}.a", b"x" * size) for size in [10] * 20 + [2000] + [10] * 20]
+        committer_of(connection, name), [new_message(f"{name}.a", b"x" * size) for size in [10] * 20 + [2000] + [10] * 20]
     )
     assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 40, TooLarge: 1}
     assert isinstance(outcomes[20], TooLarge)
 
 
-async def test_who_comes_when_too_much_is_waiting_is_turned_away_and_may_come_back(connection: Connection, name: str) -> None:
+async def test_appends_over_the_write_buffer_limit_are_rejected_and_can_be_repeated(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     backlog = WriteBufferLimit(20_000)
     committer = Committer(connection, name, CommitPolicy(), backlog)
-    outcomes = await _outcomes(committer, [draft(f"{name}.a", b"x" * 1000) for _ in range(50)])
+    outcomes = await _outcomes(committer, [new_message(f"{name}.a", b"x" * 1000) for _ in range(50)])
     counted = Counter(type(outcome) for outcome in outcomes)
     assert counted[PublishAck] + counted[Overloaded] == 50 and 5 <= counted[PublishAck] <= 20
     assert all(outcome.retry_after for outcome in outcomes if isinstance(outcome, Overloaded))
-    assert len(await entries_of(connection, name)) == counted[PublishAck], "who is turned away has stored nothing"
+    assert len(await entries_of(connection, name)) == counted[PublishAck], "a rejected append stores nothing"
     assert backlog.bytes == 0
-    assert isinstance(await committer.append(draft(f"{name}.a", b"x" * 1000)), PublishAck)
+    assert isinstance(await committer.append(new_message(f"{name}.a", b"x" * 1000)), PublishAck)
     with pytest.raises(Overloaded):
-        await committer.append(draft(f"{name}.a", b"x" * 20_000))
+        await committer.append(new_message(f"{name}.a", b"x" * 20_000))
 
 
-async def test_what_one_stream_has_waiting_counts_for_all(connection: Connection, name: str) -> None:
+async def test_the_write_buffer_limit_covers_all_streams(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(10_000))
-    first = asyncio.ensure_future(committers.of(name).append(draft(f"{name}.a", b"x" * 8000)))
+    first = asyncio.ensure_future(committers.of(name).append(new_message(f"{name}.a", b"x" * 8000)))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await committers.of(name + "-other").append(draft("elsewhere", b"x" * 8000))
+        await committers.of(name + "-other").append(new_message("elsewhere", b"x" * 8000))
     await first
 
 
-# Callers who leave, engines that go away
+# Cancelled callers, and failures of the engine
 
 
 @policies
-async def test_callers_who_leave_do_not_disturb_the_others(connection: Connection, name: str, policy: CommitPolicy) -> None:
+async def test_cancelled_callers_do_not_affect_the_others(connection: Connection, name: str, policy: CommitPolicy) -> None:
     await make_stream(connection, name)
     backlog = WriteBufferLimit(64 * 1024 * 1024)
     committer = Committer(connection, name, policy, backlog)
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(200)]
-    tasks = [asyncio.create_task(committer.append(one)) for one in drafts]
-    await asyncio.sleep(0)  # they have started, and nothing is answered
+    messages = [new_message(f"{name}.a", b"%d" % number) for number in range(200)]
+    tasks = [asyncio.create_task(committer.append(one)) for one in messages]
+    await asyncio.sleep(0)  # they have started, and none is acknowledged
     for number in range(0, 200, 2):
         tasks[number].cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
     by_payload = {entry.payload: entry.sequence for entry in await entries_of(connection, name)}
-    for one, outcome in zip(drafts[1::2], outcomes[1::2], strict=True):
+    for one, outcome in zip(messages[1::2], outcomes[1::2], strict=True):
         assert isinstance(outcome, PublishAck) and by_payload[one.payload] == outcome.sequence
     await eventually(lambda: backlog.bytes == 0)
 
 
-async def test_when_all_callers_leave_the_next_one_is_served(connection: Connection, name: str) -> None:
+async def test_the_next_append_succeeds_after_all_callers_were_cancelled(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     backlog = WriteBufferLimit(64 * 1024 * 1024)
     committer = Committer(connection, name, CommitPolicy(), backlog)
-    tasks = [asyncio.create_task(committer.append(draft(f"{name}.a"))) for _ in range(50)]
+    tasks = [asyncio.create_task(committer.append(new_message(f"{name}.a"))) for _ in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     async with asyncio.timeout(5):
-        assert isinstance(await committer.append(draft(f"{name}.a", b"last")), PublishAck)
+        assert isinstance(await committer.append(new_message(f"{name}.a", b"last")), PublishAck)
     await eventually(lambda: backlog.bytes == 0)
     assert b"last" in [entry.payload for entry in await entries_of(connection, name)]
 
 
-async def test_every_way_to_fail_gives_the_room_back(connection: Connection, name: str) -> None:
+async def test_every_kind_of_failure_releases_the_write_buffer(connection: Connection, name: str) -> None:
     await make_stream(connection, name, max_msgs=3, discard="new")
     backlog = WriteBufferLimit(64 * 1024 * 1024)
     committer = Committer(connection, name, CommitPolicy(), backlog)
-    for drafts in (
-        [draft(f"{name}.a")],
-        [draft(f"{name}.a", after=0), draft(f"{name}.a", after=0)],
-        [draft(f"{name}.a") for _ in range(50)],
+    for messages in (
+        [new_message(f"{name}.a")],
+        [new_message(f"{name}.a", after=0), new_message(f"{name}.a", after=0)],
+        [new_message(f"{name}.a") for _ in range(50)],
     ):
-        await _outcomes(committer, drafts)
+        await _outcomes(committer, messages)
         assert backlog.bytes == 0
     with pytest.raises(EngineFull):
-        await committer.append_together([draft(f"{name}.b"), draft(f"{name}.c")])
+        await committer.append_together([new_message(f"{name}.b"), new_message(f"{name}.c")])
     assert backlog.bytes == 0
 
 
 async def test_a_message_that_cannot_be_encoded_fails_alone(connection: Connection, name: str) -> None:
-    """Nobody may send such a thing, but a mistake must not leave its caller, or others, waiting for ever."""
+    """No code should send such a message, but a mistake must not block its caller or others forever."""
     await make_stream(connection, name)
     backlog = WriteBufferLimit(64 * 1024 * 1024)
-    drafts = [draft(f"{name}.a") for _ in range(30)]
-    drafts[10] = draft(f"{name}.a", message_id="lone \ud800 surrogate")
-    outcomes = await _outcomes(Committer(connection, name, CommitPolicy(), backlog), drafts)
+    messages = [new_message(f"{name}.a") for _ in range(30)]
+    messages[10] = new_message(f"{name}.a", message_id="lone \ud800 surrogate")
+    outcomes = await _outcomes(Committer(connection, name, CommitPolicy(), backlog), messages)
     assert Counter(type(outcome) for outcome in outcomes) == {PublishAck: 29, UnicodeEncodeError: 1}
     assert isinstance(outcomes[10], UnicodeEncodeError)
     assert backlog.bytes == 0
 
 
 @pytest.mark.parametrize("waiting", [1, 50])
-async def test_while_the_engine_is_away_the_answer_is_unavailable_at_the_deadline(
+async def test_appends_fail_as_unavailable_at_the_deadline_while_the_engine_is_down(
     own_server: Server, open_connection: OpenConnection, name: str, waiting: int
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -496,7 +513,7 @@ async def test_while_the_engine_is_away_the_answer_is_unavailable_at_the_deadlin
     committer = Committer(connection, name, CommitPolicy(deadline_seconds=0.5), backlog)
     own_server.kill()
     started = time.monotonic()
-    outcomes = await _outcomes(committer, [draft(f"{name}.a") for _ in range(waiting)])
+    outcomes = await _outcomes(committer, [new_message(f"{name}.a") for _ in range(waiting)])
     assert 0.3 <= time.monotonic() - started < 2
     assert {type(outcome) for outcome in outcomes} == {EngineUnavailable}
     assert all(outcome.retry_after for outcome in outcomes if isinstance(outcome, EngineUnavailable))
@@ -504,13 +521,13 @@ async def test_while_the_engine_is_away_the_answer_is_unavailable_at_the_deadlin
     own_server.start()
     async with asyncio.timeout(5):
         await connection.wait_up()
-        assert isinstance(await committer.append(draft(f"{name}.a")), PublishAck)
+        assert isinstance(await committer.append(new_message(f"{name}.a")), PublishAck)
 
 
-async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
+async def test_a_suspended_engine_is_unavailable_at_the_deadline(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    """The connection stands, but nothing comes: the deadline holds, however long one try may take."""
+    """The connection is up, but there is no answer: the deadline applies although one attempt may last longer."""
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
     committer = committer_of(connection, name, CommitPolicy(attempt_seconds=5, deadline_seconds=0.5))
@@ -519,29 +536,29 @@ async def test_an_engine_that_stands_still_is_unavailable_at_the_deadline(
     try:
         started = time.monotonic()
         with pytest.raises(EngineUnavailable):
-            await committer.append(draft(f"{name}.a"))
+            await committer.append(new_message(f"{name}.a"))
         assert time.monotonic() - started < 2
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("waiting", [1, 50])
-async def test_a_try_that_nobody_answers_is_made_again_before_the_deadline(
-    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str, waiting: int
+async def test_an_attempt_without_an_answer_is_repeated_before_the_deadline(
+    connection: Connection, proxy: TcpProxy, open_connection: OpenConnection, name: str, waiting: int
 ) -> None:
-    """The connection stands, but the first answers do not come: each is asked for again, and is there once."""
+    """The connection is up, but the first answers are lost: each message is sent again, and stored once."""
     await make_stream(connection, name)
     policy = CommitPolicy(batch_min_pending=10_000, attempt_seconds=0.3, deadline_seconds=20)
-    committer = committer_of(await open_connection(cable.url), name, policy)
-    cable.is_deaf = True
-    drafts = [draft(f"{name}.a", b"%d" % number) for number in range(waiting)]
-    appending = asyncio.ensure_future(_all_stored(committer, drafts))
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
+    committer = committer_of(await open_connection(proxy.url), name, policy)
+    proxy.drops_replies = True
+    messages = [new_message(f"{name}.a", b"%d" % number) for number in range(waiting)]
+    appending = asyncio.ensure_future(_all_stored(committer, messages))
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
     await eventually(lambda: _has(connection, name, waiting))
-    cable.is_deaf = False
+    proxy.drops_replies = False
     stored = await appending
     assert not any(one.is_duplicate for one in stored)
-    await _assert_stored_once(connection, name, drafts, stored)
+    await _assert_stored_once(connection, name, messages, stored)
     assert (committer._singles, committer._singles_in_flight) == ({}, 0)
 
 
@@ -549,7 +566,7 @@ async def _has(connection: Connection, stream: str, count: int) -> bool:
     return await _count(connection, stream) == count
 
 
-async def test_who_waits_for_a_stream_that_is_gone_is_told_so(
+async def test_closing_a_committer_fails_its_unanswered_writes(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -558,32 +575,32 @@ async def test_who_waits_for_a_stream_that_is_gone_is_told_so(
     assert own_server.process is not None
     own_server.process.send_signal(signal.SIGSTOP)
     try:
-        appending = asyncio.ensure_future(committer.append(draft(f"{name}.a")))
+        appending = asyncio.ensure_future(committer.append(new_message(f"{name}.a")))
         await eventually(lambda: committer._singles)
-        committer.close(EngineRefused("it was deleted"))
-        with pytest.raises(EngineRefused, match="it was deleted"):
+        committer.close(EngineRefused("the stream was deleted"))
+        with pytest.raises(EngineRefused, match="the stream was deleted"):
             async with asyncio.timeout(5):
                 await appending
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 
 
-async def test_a_stream_that_is_not_there_is_unavailable(connection: Connection, name: str) -> None:
+async def test_a_missing_stream_is_unavailable(connection: Connection, name: str) -> None:
     with pytest.raises(EngineUnavailable):
-        await committer_of(connection, name, CommitPolicy(deadline_seconds=0.3)).append(draft(f"{name}.a"))
+        await committer_of(connection, name, CommitPolicy(deadline_seconds=0.3)).append(new_message(f"{name}.a"))
 
 
-async def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
+async def test_acknowledged_messages_are_neither_lost_nor_duplicated_when_the_engine_is_killed(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
     committer = committer_of(connection, name, CommitPolicy(deadline_seconds=30))
     acknowledged: dict[int, PendingMessage] = {}
-    drafts = iter([draft(f"{name}.{number % 5}", b"message %d" % number) for number in range(2000)])
+    messages = iter([new_message(f"{name}.{number % 5}", b"message %d" % number) for number in range(2000)])
 
     async def write_on() -> None:
-        for one in drafts:
+        for one in messages:
             place = await committer.append(one)
             assert place.sequence not in acknowledged
             acknowledged[place.sequence] = one

@@ -1,4 +1,4 @@
-"""A NATS server that others run: TLS with a client certificate, and a credentials file in operator mode."""
+"""An external NATS server: TLS with a client certificate, and a credentials file in operator mode."""
 
 import base64
 import hashlib
@@ -34,12 +34,12 @@ def server(home: Path, configuration: str) -> Iterator[None]:
     (home / "nats.conf").write_text(configuration)
     process = subprocess.Popen([str(find_server()), "-c", str(home / "nats.conf"), "-l", str(home / "nats.log")])
     try:
-        give_up_at = time.monotonic() + 10
+        deadline = time.monotonic() + 10
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
-            assert time.monotonic() < give_up_at, (home / "nats.log").read_text()
+            assert time.monotonic() < deadline, (home / "nats.log").read_text()
             time.sleep(0.01)
         yield
     finally:
@@ -50,7 +50,7 @@ def server(home: Path, configuration: str) -> Iterator[None]:
 def certificate(
     home: Path, name: str, issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None
 ) -> tuple[Any, Any]:
-    """A certificate and its key, written as PEM files; signed by itself, or by the issuer."""
+    """A certificate and its key, written as PEM files; self-signed, or signed by the issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -82,7 +82,7 @@ async def works(settings: ConnectionSettings) -> bool:
         await connection.close()
 
 
-async def test_a_server_with_tls_takes_our_certificate_and_nobody_without_one(tmp_path: Path) -> None:
+async def test_a_server_with_tls_requires_the_client_certificate(tmp_path: Path) -> None:
     authority = certificate(tmp_path, "authority")
     certificate(tmp_path, "server", authority)
     certificate(tmp_path, "client", authority)
@@ -99,12 +99,12 @@ async def test_a_server_with_tls_takes_our_certificate_and_nobody_without_one(tm
         assert await works(ours)
         with pytest.raises(EngineUnavailable):  # no client certificate
             await works(ConnectionSettings((url,), tls_ca=tmp_path / "authority.pem"))
-        with pytest.raises(EngineUnavailable):  # a server that our authority does not vouch for
+        with pytest.raises(EngineUnavailable):  # a server certificate of another authority
             await works(replace(ours, tls_ca=tmp_path / "other.pem"))
 
 
 class Identity:
-    """A key pair of NATS's kind, and the tokens that it signs."""
+    """A NATS key pair (nkey), and the JWTs that it signs."""
 
     def __init__(self, prefix: int) -> None:
         self.seed = nkeys.encode_seed(os.urandom(32), prefix)
@@ -136,7 +136,7 @@ def credentials(token: str, holder: Identity) -> str:
     )
 
 
-async def test_a_server_in_operator_mode_takes_our_credentials_file_and_nobody_without_one(tmp_path: Path) -> None:
+async def test_a_server_in_operator_mode_requires_the_credentials_file(tmp_path: Path) -> None:
     operator, account, user, system, stranger = (
         Identity(prefix)
         for prefix in (
@@ -169,5 +169,5 @@ async def test_a_server_in_operator_mode_takes_our_credentials_file_and_nobody_w
         assert await works(ConnectionSettings((url,), credentials_file=tmp_path / "user.creds"))
         with pytest.raises(EngineUnavailable):
             await works(ConnectionSettings((url,)))
-        with pytest.raises(EngineUnavailable):  # somebody's token with another's seed
+        with pytest.raises(EngineUnavailable):  # a token with the seed of another user
             await works(ConnectionSettings((url,), credentials_file=tmp_path / "stranger.creds"))

@@ -13,7 +13,7 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 
 
 class _Candidates:
-    """Processes that want to lead, and who of them is leading."""
+    """Processes that compete for a lease, and those that are leading."""
 
     def __init__(self, bucket: Bucket, *, ttl_seconds: int = 1) -> None:
         self._bucket, self._ttl_seconds = bucket, ttl_seconds
@@ -59,7 +59,7 @@ async def candidates(bucket: Bucket) -> AsyncIterator[_Candidates]:
     await made.leave(*made.tasks)
 
 
-async def test_exactly_one_of_three_leads_and_goes_on_leading(candidates: _Candidates, bucket: Bucket) -> None:
+async def test_exactly_one_of_three_processes_leads_and_remains_leader(candidates: _Candidates, bucket: Bucket) -> None:
     for holder in ("ada", "bob", "cyd"):
         candidates.enter(holder)
     leader = await candidates.leader()
@@ -75,39 +75,37 @@ async def _is_renewed(bucket: Bucket, revision: int, *, times: int) -> bool:
     return found is not None and found.revision >= revision + times
 
 
-async def test_when_the_leader_stops_another_takes_over_before_the_lease_would_end(bucket: Bucket) -> None:
+async def test_another_process_leads_at_once_when_the_leader_stops(bucket: Bucket) -> None:
     candidates = _Candidates(bucket, ttl_seconds=3)
     for holder in ("ada", "bob"):
         candidates.enter(holder)
     leader = await candidates.leader()
     await candidates.leave(leader)
     assert not candidates.leading and not candidates.leaderships[leader].is_leader
-    assert await bucket.get("duty") is None, "the lease is given back"
+    assert await bucket.get("duty") is None, "the lease is released"
     assert await candidates.leader(seconds=2) != leader
     assert candidates.most_at_once == 1
     await candidates.leave(*candidates.tasks)
 
 
-async def test_when_the_leader_dies_without_a_word_another_takes_over_when_the_lease_ends(
-    candidates: _Candidates, bucket: Bucket
-) -> None:
+async def test_another_process_leads_after_the_lease_of_a_dead_leader_expires(candidates: _Candidates, bucket: Bucket) -> None:
     await bucket.create("duty", b"dead", ttl_seconds=1)
     candidates.enter("ada")
     assert await candidates.leader(seconds=4) == "ada"
 
 
-async def test_who_finds_its_lease_taken_stops_leading_at_once_and_leaves_it_alone(bucket: Bucket) -> None:
+async def test_a_leader_whose_lease_was_overwritten_stops_and_does_not_delete_it(bucket: Bucket) -> None:
     candidates = _Candidates(bucket, ttl_seconds=3)
     candidates.enter("ada")
     await candidates.leader()
     await bucket.put("duty", b"somebody else", ttl_seconds=60)
-    await eventually(lambda: not candidates.leading, seconds=1.6)  # it looks at a third of the lease and may lead for two
+    await eventually(lambda: not candidates.leading, seconds=1.6)  # it renews at one third of the lease and may lead for two
     await candidates.leave("ada")
     found = await bucket.get("duty")
     assert found is not None and found.value == b"somebody else"
 
 
-async def test_who_finds_its_lease_deleted_stops_leading_until_it_has_won_again(candidates: _Candidates, bucket: Bucket) -> None:
+async def test_a_leader_whose_lease_was_deleted_stops_until_it_acquires_it_again(candidates: _Candidates, bucket: Bucket) -> None:
     candidates.enter("ada")
     await candidates.leader()
     await bucket.delete("duty")
@@ -115,7 +113,9 @@ async def test_who_finds_its_lease_deleted_stops_leading_until_it_has_won_again(
     assert candidates.most_at_once == 1
 
 
-async def test_who_is_cut_off_stops_before_its_lease_ends(own_server: Server, open_connection: OpenConnection, name: str) -> None:
+async def test_a_disconnected_leader_stops_before_its_lease_expires(
+    own_server: Server, open_connection: OpenConnection, name: str
+) -> None:
     connection = await open_connection(own_server.url)
     bucket = Bucket(connection, name, Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
     await bucket.ensure()
@@ -129,7 +129,7 @@ async def test_who_is_cut_off_stops_before_its_lease_ends(own_server: Server, op
     await candidates.leave("ada")
 
 
-async def test_leading_ends_when_the_work_does_and_begins_anew(bucket: Bucket) -> None:
+async def test_leadership_ends_with_the_work_and_is_acquired_again(bucket: Bucket) -> None:
     terms = asyncio.Queue[None]()
 
     async def lead() -> None:
@@ -143,7 +143,7 @@ async def test_leading_ends_when_the_work_does_and_begins_anew(bucket: Bucket) -
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_failure_of_the_work_reaches_who_runs_it_and_frees_the_lease(bucket: Bucket) -> None:
+async def test_a_failure_of_the_work_is_raised_and_releases_the_lease(bucket: Bucket) -> None:
     async def lead() -> None:
         raise ValueError("broken")
 
@@ -152,7 +152,7 @@ async def test_a_failure_of_the_work_reaches_who_runs_it_and_frees_the_lease(buc
     assert await bucket.get("broken") is None
 
 
-async def test_different_duties_have_different_leaders(bucket: Bucket) -> None:
+async def test_different_leases_have_independent_leaders(bucket: Bucket) -> None:
     started: set[str] = set()
 
     async def lead(duty: str) -> None:

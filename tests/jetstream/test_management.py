@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from tests.jetstream.streams import draft, entries_of, make_stream
+from tests.jetstream.streams import entries_of, make_stream, new_message
 
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
@@ -19,7 +19,7 @@ from postroad.jetstream.management import (
 from postroad.kernel.errors import EngineRefused
 
 
-async def test_a_stream_is_made_as_asked(connection: Connection, name: str) -> None:
+async def test_a_stream_is_created_with_its_options(connection: Connection, name: str) -> None:
     options = {"retention": "workqueue", "discard": "new", "max_msgs": 10, "allow_msg_ttl": True}
     info = await ensure_stream(connection, StreamSpec(name, (f"{name}.a", f"{name}.b.>"), options))
     for seen in (info, await stream_info(connection, name)):
@@ -30,20 +30,20 @@ async def test_a_stream_is_made_as_asked(connection: Connection, name: str) -> N
         assert (seen.state.messages, seen.state.last_seq) == (0, 0)
 
 
-async def test_a_stream_is_changed_and_keeps_what_it_has(connection: Connection, committers: Committers, name: str) -> None:
+async def test_an_updated_stream_keeps_its_messages(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name, max_msgs=10)
-    await committers.of(name).append(draft(f"{name}.a"))
+    await committers.of(name).append(new_message(f"{name}.a"))
     info = await make_stream(connection, name, max_msgs=20, duplicate_window=1_000_000_000)
     assert (info.config["max_msgs"], info.config["duplicate_window"], info.state.messages) == (20, 1_000_000_000, 1)
 
 
-async def test_asking_again_changes_nothing(connection: Connection, name: str) -> None:
+async def test_ensuring_a_stream_again_changes_nothing(connection: Connection, name: str) -> None:
     first = await make_stream(connection, name, max_msgs=10, metadata={"owner": "tests"})
     again = await make_stream(connection, name, max_msgs=10, metadata={"owner": "tests"})
     assert again.config == first.config
 
 
-async def test_many_may_ask_for_the_same_stream_at_once(connection: Connection, name: str) -> None:
+async def test_a_stream_can_be_ensured_concurrently(connection: Connection, name: str) -> None:
     infos = await asyncio.gather(*[make_stream(connection, name) for _ in range(20)])
     assert {info.config["name"] for info in infos} == {name}
 
@@ -57,13 +57,13 @@ async def test_metadata_is_kept_beside_the_servers_own(connection: Connection, n
     assert changed is not None and changed.metadata["tenant"] == "other"
 
 
-async def test_an_option_that_the_server_does_not_know_is_refused(connection: Connection, name: str) -> None:
+async def test_an_option_unknown_to_the_server_is_an_error(connection: Connection, name: str) -> None:
     with pytest.raises(EngineRefused):
         await make_stream(connection, name, no_such_option=True)
 
 
-async def test_an_option_that_the_server_took_otherwise_is_refused(connection: Connection, name: str) -> None:
-    """Zero consumers is what an old server makes of an unknown option: something else, without a word."""
+async def test_an_option_that_the_server_changed_is_an_error(connection: Connection, name: str) -> None:
+    """Like an old server with an unknown option, the server silently changes this one."""
     with pytest.raises(EngineRefused, match=r"max_msgs=-1 instead of 0"):
         await make_stream(connection, name, max_msgs=0)
     with pytest.raises(EngineRefused, match="max_ack_pending"):
@@ -71,30 +71,30 @@ async def test_an_option_that_the_server_took_otherwise_is_refused(connection: C
         await ensure_consumer(connection, name, "work", {"max_ack_pending": 0})
 
 
-async def test_a_stream_with_schedules_cannot_refuse_what_is_over_its_limit(connection: Connection, name: str) -> None:
-    """A fact of the engine that the queues' limits must live with."""
+async def test_a_stream_with_schedules_cannot_use_discard_new(connection: Connection, name: str) -> None:
+    """A restriction of nats-server that the limits of queues have to respect."""
     with pytest.raises(EngineRefused, match="message scheduling cannot use discard new"):
         await make_stream(connection, name, allow_msg_schedules=True, discard="new", max_msgs=10)
 
 
-async def test_metadata_that_was_not_taken_is_refused(connection: Connection, name: str) -> None:
+async def test_ignored_metadata_is_an_error(connection: Connection, name: str) -> None:
     with pytest.raises(EngineRefused):
         await make_stream(connection, name, metadata={"_nats.level": "nonsense"})
 
 
-async def test_what_cannot_be_changed_is_refused(connection: Connection, name: str) -> None:
+async def test_an_option_that_cannot_be_changed_is_an_error(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     with pytest.raises(EngineRefused, match="storage"):
         await make_stream(connection, name, storage="memory")
 
 
-async def test_subjects_of_another_stream_are_refused(connection: Connection, name: str) -> None:
+async def test_subjects_of_another_stream_are_an_error(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     with pytest.raises(EngineRefused, match="overlap"):
         await ensure_stream(connection, StreamSpec(name + "-other", (f"{name}.a",)))
 
 
-async def test_a_deleted_stream_is_not_there(connection: Connection, name: str) -> None:
+async def test_a_deleted_stream_does_not_exist(connection: Connection, name: str) -> None:
     assert await stream_info(connection, name) is None
     assert not await delete_stream(connection, name)
     await make_stream(connection, name)
@@ -102,32 +102,32 @@ async def test_a_deleted_stream_is_not_there(connection: Connection, name: str) 
     assert await stream_info(connection, name) is None
 
 
-async def test_a_purge_counts_what_it_removed(connection: Connection, committers: Committers, name: str) -> None:
+async def test_a_purge_returns_the_number_of_removed_messages(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
-    await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{letter}")) for letter in "aabbbc"])
+    await asyncio.gather(*[committers.of(name).append(new_message(f"{name}.{letter}")) for letter in "aabbbc"])
     assert await purge_stream(connection, name, f"{name}.b") == 3
     assert sorted(entry.subject for entry in await entries_of(connection, name)) == [f"{name}.a", f"{name}.a", f"{name}.c"]
     assert await purge_stream(connection, name) == 3
     assert await entries_of(connection, name) == []
 
 
-async def test_a_consumer_is_made_changed_and_counted(connection: Connection, committers: Committers, name: str) -> None:
+async def test_a_consumer_is_created_updated_and_inspected(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
     assert await consumer_state(connection, name, "work") is None
     await ensure_consumer(connection, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 5})
     await ensure_consumer(connection, name, "work", {"filter_subject": f"{name}.a", "max_ack_pending": 7})
-    await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{letter}")) for letter in "aab"])
+    await asyncio.gather(*[committers.of(name).append(new_message(f"{name}.{letter}")) for letter in "aab"])
     state = await consumer_state(connection, name, "work")
     assert state is not None and (state.num_pending, state.num_ack_pending) == (2, 0)
     assert await consumer_state(connection, name + "-none", "work") is None
 
 
-async def test_all_streams_are_listed_with_what_is_in_them(connection: Connection, committers: Committers, name: str) -> None:
-    """More than the engine lists in one answer."""
+async def test_all_streams_are_listed_with_their_states(connection: Connection, committers: Committers, name: str) -> None:
+    """More streams than fit into one page."""
     names = [f"{name}-{number}" for number in range(270)]
     await asyncio.gather(*(make_stream(connection, one, storage="memory") for one in names))
     try:
-        stored = await committers.of(names[7]).append(draft(f"{names[7]}.a", b"x" * 100))
+        stored = await committers.of(names[7]).append(new_message(f"{names[7]}.a", b"x" * 100))
         found = await stream_states(connection)
         assert set(names) <= found.keys()
         assert (found[names[7]].messages, found[names[7]].last_seq) == (1, stored.sequence)
@@ -140,7 +140,7 @@ async def test_all_streams_are_listed_with_what_is_in_them(connection: Connectio
 async def test_subjects_are_counted_without_their_names(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
     for subject in ("a.m", "b.m", "b.m", "b.d"):
-        await committers.of(name).append(draft(f"{name}.{subject}"))
+        await committers.of(name).append(new_message(f"{name}.{subject}"))
     assert await count_subjects(connection, name, f"{name}.*.m") == 2
     assert await count_subjects(connection, name, f"{name}.*.x") == 0
     assert await count_subjects(connection, f"{name}-none", f"{name}.*.m") == 0

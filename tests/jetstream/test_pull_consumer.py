@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from tests.jetstream.streams import committer_of, draft, entries_of, make_stream
-from tests.servers import Cable, OpenConnection, Server, restart
+from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message
+from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
@@ -19,7 +19,7 @@ LONG_MS = 60_000
 
 
 class _Queue:
-    """A queue as one process sees it."""
+    """A process's view of a queue."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self.connection, self.name = connection, name
@@ -27,21 +27,21 @@ class _Queue:
         self._committer: Committer = committer_of(connection, name)
 
     async def publish(self, *payloads: bytes) -> None:
-        await asyncio.gather(*[self._committer.append(draft(f"{self.name}.ready", payload)) for payload in payloads])
+        await asyncio.gather(*[self._committer.append(new_message(f"{self.name}.ready", payload)) for payload in payloads])
 
     async def pull(self, want: int = 10, wait_seconds: float = 0, lease_ms: int = LONG_MS) -> list[Delivery]:
-        """Pull, and lease what came."""
+        """Pull and lease messages."""
         async with asyncio.timeout(wait_seconds + 10):
             found = await self.work.pull(want, wait_seconds)
         await self.work.acknowledge([(one.ref, nak(lease_ms)) for one in found])
         return found
 
     async def take(self, count: int, lease_ms: int = LONG_MS) -> list[Delivery]:
-        """Pull until there are so many. (A message just stored may reach the consumer a moment after the writer's answer.)"""
+        """Pull until there are `count` messages. (A new message may reach the consumer a moment after it was acknowledged.)"""
         found: list[Delivery] = []
         while len(found) < count:
             more = await self.pull(count - len(found), 5, lease_ms)
-            assert more, f"only {len(found)} of {count} came"
+            assert more, f"received only {len(found)} of {count}"
             found += more
         return found
 
@@ -70,7 +70,7 @@ def _payloads(found: list[Delivery]) -> list[bytes]:
 # Pulling
 
 
-async def test_what_is_ready_is_pulled_oldest_first(queue: _Queue) -> None:
+async def test_ready_messages_are_pulled_oldest_first(queue: _Queue) -> None:
     for payload in (b"1", b"2", b"3"):
         await queue.publish(payload)
     assert _payloads(await queue.take(2)) == [b"1", b"2"]
@@ -78,7 +78,7 @@ async def test_what_is_ready_is_pulled_oldest_first(queue: _Queue) -> None:
     assert await queue.pull() == []
 
 
-async def test_a_delivery_says_which_message_it_is_and_how_often_it_came(queue: _Queue) -> None:
+async def test_a_delivery_is_parsed_from_its_ack_subject(queue: _Queue) -> None:
     before = time.time_ns()
     await queue.publish(b"1")
     await queue.publish(b"2")
@@ -88,14 +88,14 @@ async def test_a_delivery_says_which_message_it_is_and_how_often_it_came(queue: 
     assert all(before <= one.ref.stored_at_ns <= time.time_ns() for one in found)
 
 
-async def test_an_empty_queue_answers_empty_at_once_or_when_the_wait_is_over(queue: _Queue) -> None:
+async def test_an_empty_queue_returns_no_messages_at_once_or_after_the_wait(queue: _Queue) -> None:
     for wait_seconds in (0.0, 0.3):
         started = time.monotonic()
         assert await queue.pull(10, wait_seconds) == []
         assert wait_seconds <= time.monotonic() - started < wait_seconds + 1
 
 
-async def test_who_waits_is_woken_at_once(queue: _Queue) -> None:
+async def test_a_waiting_pull_receives_a_new_message_at_once(queue: _Queue) -> None:
     for round_number in range(5):
         waiting = asyncio.create_task(queue.pull(10, 20))
         done, _ = await asyncio.wait({waiting}, timeout=0.05)
@@ -108,38 +108,38 @@ async def test_who_waits_is_woken_at_once(queue: _Queue) -> None:
         await queue.ack(*found)
 
 
-async def test_who_waits_does_not_wait_for_more(queue: _Queue) -> None:
+async def test_a_waiting_pull_returns_with_the_first_message(queue: _Queue) -> None:
     await queue.publish(b"1")
     started = time.monotonic()
     assert _payloads(await queue.pull(100, 20)) == [b"1"]
     assert time.monotonic() - started < 1
 
 
-async def test_a_message_published_after_an_empty_pull_comes_as_its_first_attempt(queue: _Queue) -> None:
-    """Nobody was handed it before: an attempt that no consumer saw must not count."""
+async def test_a_message_published_after_an_empty_pull_is_delivered_as_its_first_attempt(queue: _Queue) -> None:
+    """A delivery that no caller received must not count as an attempt."""
     assert await queue.pull(10, 0.1) == []
     await queue.publish(b"1")
     [found] = await queue.pull(10, 5)
     assert found.ref.attempt == 1
 
 
-async def test_who_comes_while_others_wait_does_not_use_up_attempts(
+async def test_a_pull_beside_waiting_ones_does_not_use_attempts(
     queue: _Queue, engine_url: str, open_connection: OpenConnection
 ) -> None:
-    """Two ask, three messages come: the third must not be sent here, given back and counted."""
+    """Two pulls, three messages: the third must not be delivered, released and counted as an attempt."""
     publisher = _Queue(await open_connection(engine_url), queue.name)
     for round_number in range(60):
         first = asyncio.create_task(queue.pull(1, 5))
         await asyncio.wait({first}, timeout=0.003)
         publishing = asyncio.create_task(publisher.publish(b"1", b"2", b"3"))
-        await asyncio.wait({publishing}, timeout=round_number * 0.00005)  # the second comes a little later each time
+        await asyncio.wait({publishing}, timeout=round_number * 0.00005)  # the second pull starts a little later each time
         found = [*await queue.pull(1, 5), *await first, *await queue.take(1)]
         await publishing
         assert [one.ref.attempt for one in found] == [1, 1, 1]
         await queue.ack(*found)
 
 
-async def test_one_empty_pull_after_another_does_not_use_up_attempts(queue: _Queue) -> None:
+async def test_repeated_empty_pulls_do_not_use_attempts(queue: _Queue) -> None:
     for _ in range(5):
         assert await queue.pull(10, 0.02) == []
     await queue.publish(b"1")
@@ -147,13 +147,13 @@ async def test_one_empty_pull_after_another_does_not_use_up_attempts(queue: _Que
     assert found.ref.attempt == 1
 
 
-async def test_a_pull_of_more_than_one_request_takes_gets_a_full_answer(queue: _Queue) -> None:
+async def test_a_pull_over_the_limit_of_one_request_is_served_completely(queue: _Queue) -> None:
     await queue.publish(*[b"%d" % number for number in range(1500)])
     found = await queue.take(1500)
     assert sorted(one.ref.stream_sequence for one in found) == list(range(1, 1501))
 
 
-async def test_many_at_once_share_what_there_is(queue: _Queue) -> None:
+async def test_concurrent_pulls_share_the_messages(queue: _Queue) -> None:
     await queue.publish(*[b"%d" % number for number in range(200)])
     found = await asyncio.gather(*[queue.pull(10, 5) for _ in range(20)])
     got = [payload for one in found for payload in _payloads(one)]
@@ -161,7 +161,7 @@ async def test_many_at_once_share_what_there_is(queue: _Queue) -> None:
     assert await queue.pull() == []
 
 
-async def test_two_processes_share_what_there_is(queue: _Queue, engine_url: str, open_connection: OpenConnection) -> None:
+async def test_two_processes_share_the_messages(queue: _Queue, engine_url: str, open_connection: OpenConnection) -> None:
     other = _Queue(await open_connection(engine_url), queue.name)
     got: Counter[bytes] = Counter()
     attempts: Counter[int] = Counter()
@@ -179,11 +179,11 @@ async def test_two_processes_share_what_there_is(queue: _Queue, engine_url: str,
     async with asyncio.timeout(20):
         await asyncio.gather(*consumers)
     assert got == {b"%d" % number: 1 for number in range(500)}
-    assert attempts == {1: 500}, "an attempt that no consumer saw must not count"
+    assert attempts == {1: 500}, "a delivery that no caller received must not count"
     assert await queue.left() == []
 
 
-async def test_of_many_who_wait_each_message_wakes_one(queue: _Queue) -> None:
+async def test_each_message_is_delivered_to_one_of_the_waiting_callers(queue: _Queue) -> None:
     waiting = [asyncio.create_task(queue.pull(1, 20)) for _ in range(10)]
     await asyncio.wait(waiting, timeout=0.05)
     for number in range(10):
@@ -195,7 +195,7 @@ async def test_of_many_who_wait_each_message_wakes_one(queue: _Queue) -> None:
 # Leases
 
 
-async def test_a_lease_keeps_a_message_away_and_then_it_comes_again(queue: _Queue) -> None:
+async def test_a_leased_message_is_redelivered_after_the_lease_expires(queue: _Queue) -> None:
     await queue.publish(b"1")
     leased_at = time.monotonic()
     [first] = await queue.take(1, lease_ms=400)
@@ -206,7 +206,7 @@ async def test_a_lease_keeps_a_message_away_and_then_it_comes_again(queue: _Queu
     assert first.ref.stream_sequence == second.ref.stream_sequence
 
 
-async def test_an_acknowledged_message_is_gone(queue: _Queue) -> None:
+async def test_an_acknowledged_message_is_removed(queue: _Queue) -> None:
     await queue.publish(b"1", b"2")
     found = await queue.take(2, lease_ms=300)
     await queue.ack(found[0])
@@ -234,7 +234,7 @@ async def test_a_lease_can_be_extended(queue: _Queue) -> None:
     assert await queue.pull() == []
 
 
-async def test_a_lease_can_be_cut_short(queue: _Queue) -> None:
+async def test_a_lease_can_be_released_early(queue: _Queue) -> None:
     await queue.publish(b"1")
     [found] = await queue.take(1)
     await queue.work.acknowledge([(found.ref, nak(0))])
@@ -242,7 +242,7 @@ async def test_a_lease_can_be_cut_short(queue: _Queue) -> None:
     assert again.ref.attempt == 2
 
 
-async def test_a_lease_sent_without_waiting_for_an_answer_holds(queue: _Queue) -> None:
+async def test_an_unconfirmed_lease_is_effective(queue: _Queue) -> None:
     await queue.publish(b"1")
     found = await queue.work.pull(1, 5)
     await queue.work.send_acknowledgements([(one.ref, nak(LONG_MS)) for one in found])
@@ -252,7 +252,7 @@ async def test_a_lease_sent_without_waiting_for_an_answer_holds(queue: _Queue) -
     assert await queue.pull(wait_seconds=0.1) == []
 
 
-async def test_a_message_can_be_settled_by_another_process(
+async def test_a_message_can_be_acknowledged_by_another_process(
     queue: _Queue, engine_url: str, open_connection: OpenConnection
 ) -> None:
     other = _Queue(await open_connection(engine_url), queue.name)
@@ -265,16 +265,16 @@ async def test_a_message_can_be_settled_by_another_process(
     assert (again.payload, again.ref.attempt) == (two.payload, 2)
 
 
-async def test_many_are_settled_at_once(queue: _Queue) -> None:
+async def test_many_messages_are_acknowledged_together(queue: _Queue) -> None:
     await queue.publish(*[b"%d" % number for number in range(300)])
     await queue.ack(*await queue.take(300))
     assert await queue.left() == []
 
 
-# Who leaves, and what breaks
+# Cancellation and failures
 
 
-async def test_what_a_leaving_puller_had_in_hand_goes_to_another(queue: _Queue) -> None:
+async def test_messages_of_a_cancelled_pull_are_delivered_to_another_caller(queue: _Queue) -> None:
     for _ in range(20):
         leaving = asyncio.create_task(queue.work.pull(1, 20))
         staying = asyncio.create_task(queue.pull(1, 20))
@@ -288,7 +288,7 @@ async def test_what_a_leaving_puller_had_in_hand_goes_to_another(queue: _Queue) 
         await queue.ack(*outcomes[1])
 
 
-async def test_what_came_for_a_puller_who_left_comes_back_for_the_next(queue: _Queue) -> None:
+async def test_a_message_for_a_cancelled_pull_is_delivered_to_the_next(queue: _Queue) -> None:
     for pause in (0, 0.001, 0.002, 0.003, 0.005, 0.01):
         waiting = asyncio.create_task(queue.work.pull(5, 20))
         await asyncio.wait({waiting}, timeout=0.01)
@@ -296,7 +296,7 @@ async def test_what_came_for_a_puller_who_left_comes_back_for_the_next(queue: _Q
         await asyncio.wait({waiting}, timeout=pause)
         waiting.cancel()
         outcomes = await asyncio.gather(waiting, publishing, return_exceptions=True)
-        if isinstance(outcomes[0], list):  # it was answered before it could leave
+        if isinstance(outcomes[0], list):  # it returned before it was cancelled
             await queue.work.acknowledge([(one.ref, nak(0)) for one in outcomes[0]])
         got: list[bytes] = []
         while len(got) < 3:
@@ -307,54 +307,56 @@ async def test_what_came_for_a_puller_who_left_comes_back_for_the_next(queue: _Q
         assert sorted(got) == [b"1", b"2", b"3"]
 
 
-class _LateLine(Cable):
-    """On which messages are late: each comes only just before the next status that the engine sends. That is the order of the
-    engine's own line; all else may overtake it, such as word that a subscription has ended."""
+class _DelayingProxy(TcpProxy):
+    """Delays each message until the next status of the consumer, which preserves the order of the consumer's own messages.
+
+    Everything else overtakes them, such as the confirmation that a subscription has ended.
+    """
 
     def __init__(self, server_url: str) -> None:
         super().__init__(server_url)
-        self.holds_one = asyncio.Event()
+        self.has_delayed = asyncio.Event()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_answers: bool = False) -> None:
-        held = b""
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_replies: bool = False) -> None:
+        delayed = b""
         try:
-            while are_answers and (line := await reader.readline()):
-                words = line.split()
-                if words[0] in (b"MSG", b"HMSG"):
-                    line += await reader.readexactly(int(words[-1]) + 2)
-                if words[0] in (b"MSG", b"HMSG") and words[3].startswith(b"$JS.ACK."):
-                    held += line
-                    self.holds_one.set()
+            while are_replies and (line := await reader.readline()):
+                tokens = line.split()
+                if tokens[0] in (b"MSG", b"HMSG"):
+                    line += await reader.readexactly(int(tokens[-1]) + 2)
+                if tokens[0] in (b"MSG", b"HMSG") and tokens[3].startswith(b"$JS.ACK."):
+                    delayed += line
+                    self.has_delayed.set()
                     continue
-                if words[0] == b"HMSG":
-                    line, held = held + line, b""
+                if tokens[0] == b"HMSG":
+                    line, delayed = delayed + line, b""
                 writer.write(line)
         except (OSError, asyncio.IncompleteReadError):
             pass
-        await super()._carry(reader, writer, are_answers=are_answers)
+        await super()._forward(reader, writer, are_replies=are_replies)
 
 
-async def test_a_message_that_is_late_for_a_puller_who_left_comes_back_at_once(
+async def test_a_message_that_arrives_for_a_cancelled_pull_is_released_at_once(
     connection: Connection, engine_url: str, open_connection: OpenConnection, name: str
 ) -> None:
-    """The engine sends it although it has confirmed that nobody listens any more, if it had chosen whom to send it to before."""
-    line = _LateLine(engine_url)
-    near, far = await _make_queue(connection, name), _Queue(await open_connection((await line.lay()).url), name)
+    """The server may send a message after it has confirmed the end of the subscription, if it had chosen the receiver before."""
+    delaying = _DelayingProxy(engine_url)
+    near, far = await _make_queue(connection, name), _Queue(await open_connection((await delaying.start()).url), name)
     try:
         waiting = asyncio.create_task(far.work.pull(1, 20))
-        await eventually(lambda: _is_asked(near))
+        await eventually(lambda: _has_waiting_pull(near))
         await near.publish(b"1")
-        await asyncio.wait_for(line.holds_one.wait(), 5)
+        await asyncio.wait_for(delaying.has_delayed.wait(), 5)
         waiting.cancel()
         started = time.monotonic()
         assert _payloads(await near.pull(1, 20)) == [b"1"]
-        assert time.monotonic() - started < 5, "it came when the engine had waited for a lease long enough"
+        assert time.monotonic() - started < 5, "it was redelivered only after `ack_wait`"
     finally:
-        line.remove()
+        delaying.stop()
 
 
-async def test_an_empty_pull_leaves_nothing_open(queue: _Queue) -> None:
-    """What the engine was asked for is over when the wait is. So nothing is taken back, and the subscription can be kept."""
+async def test_an_empty_pull_leaves_no_pull_request_open(queue: _Queue) -> None:
+    """The waiting pull ends with the wait, so the subscription can be reused."""
     inboxes = set()
     for wait_seconds in (0.05, 0.1, 0.15):
         assert await queue.pull(10, wait_seconds) == []
@@ -363,7 +365,7 @@ async def test_an_empty_pull_leaves_nothing_open(queue: _Queue) -> None:
     assert len(inboxes) == 1
 
 
-async def test_closing_tells_whoever_waits(queue: _Queue) -> None:
+async def test_closing_fails_waiting_callers(queue: _Queue) -> None:
     waiting = [asyncio.create_task(queue.work.pull(1, 20)) for _ in range(3)]
     await asyncio.wait(waiting, timeout=0.05)
     queue.work.close(Draining("stopping"))
@@ -371,29 +373,29 @@ async def test_closing_tells_whoever_waits(queue: _Queue) -> None:
     assert [type(outcome) for outcome in outcomes] == [Draining] * 3
 
 
-async def _is_asked(queue: _Queue) -> bool:
-    """Somebody waits at the engine."""
+async def _has_waiting_pull(queue: _Queue) -> bool:
+    """The consumer has a waiting pull."""
     state = await consumer_state(queue.connection, queue.name, "work")
     return state is not None and state.num_waiting == 1
 
 
 async def _is_on_disk(server: Server) -> None:
-    """The engine writes a consumer's state a few milliseconds after it has answered."""
+    """Wait until the consumer's state is on disk: the server writes it some milliseconds after its answer."""
     [state] = server.store.rglob("obs/*/o.dat")
     before = state.stat().st_mtime_ns
-    # Its writer wakes within a tenth of a second; it has written all when it has stood still for longer than that.
+    # The server writes at least every 0.1 s, so the state is complete when the file has not changed for longer than that.
     seen, since = before, time.monotonic()
 
-    def has_settled() -> bool:
+    def is_unchanged() -> bool:
         nonlocal seen, since
         if (now := state.stat().st_mtime_ns) != seen:
             seen, since = now, time.monotonic()
         return time.monotonic() - since > 0.2
 
-    await eventually(has_settled)
+    await eventually(is_unchanged)
 
 
-async def test_a_long_poll_outlasts_a_restart_of_the_server(
+async def test_a_long_poll_survives_a_restart_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -409,22 +411,22 @@ async def test_a_long_poll_outlasts_a_restart_of_the_server(
     assert time.monotonic() - started < 2
 
 
-async def test_a_long_poll_whose_request_is_lost_is_asked_again(
-    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str
+async def test_a_long_poll_whose_pull_request_was_lost_is_repeated(
+    connection: Connection, proxy: TcpProxy, open_connection: OpenConnection, name: str
 ) -> None:
     near = await _make_queue(connection, name)
-    far = _Queue(await open_connection(cable.url), name)
-    cable.is_deaf = True
+    far = _Queue(await open_connection(proxy.url), name)
+    proxy.drops_replies = True
     waiting = asyncio.create_task(far.pull(10, 20))
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
-    cable.cut()
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
+    proxy.cut()
     started = time.monotonic()
     await near.publish(b"1")
     assert _payloads(await waiting) == [b"1"]
     assert time.monotonic() - started < 2
 
 
-async def test_leases_and_attempts_outlast_a_restart_of_the_server(
+async def test_leases_and_attempts_survive_a_restart_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -437,12 +439,12 @@ async def test_leases_and_attempts_outlast_a_restart_of_the_server(
     assert await queue.pull(wait_seconds=0.1) == []
     await queue.ack(acked)
     [back] = await queue.pull(wait_seconds=5)
-    assert time.monotonic() - leased_at >= 1.4, "the engine keeps the time of a delivery in whole seconds"
+    assert time.monotonic() - leased_at >= 1.4, "the server stores the time of a delivery in whole seconds"
     assert (back.payload, back.ref.attempt) == (held.payload, 2)
     assert await queue.left() == [held.payload]
 
 
-async def test_while_the_server_is_away_a_pull_and_a_settle_are_unavailable(
+async def test_pulls_and_acks_are_unavailable_while_the_server_is_down(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -464,17 +466,17 @@ async def test_while_the_server_is_away_a_pull_and_a_settle_are_unavailable(
     assert await queue.left() == []
 
 
-async def test_an_ack_outlasts_a_lost_answer(
-    connection: Connection, cable: Cable, open_connection: OpenConnection, name: str
+async def test_an_ack_whose_confirmation_was_lost_is_repeated(
+    connection: Connection, proxy: TcpProxy, open_connection: OpenConnection, name: str
 ) -> None:
     near = await _make_queue(connection, name)
-    far = _Queue(await open_connection(cable.url), name)
+    far = _Queue(await open_connection(proxy.url), name)
     await near.publish(b"1")
     found = await near.take(1)
-    cable.is_deaf = True
+    proxy.drops_replies = True
     acking = asyncio.create_task(far.ack(*found))
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
-    cable.cut()
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
+    proxy.cut()
     await asyncio.wait_for(acking, 5)
     assert await near.left() == []
 
@@ -484,7 +486,7 @@ async def test_a_queue_that_does_not_exist_cannot_be_pulled(connection: Connecti
         await asyncio.wait_for(PullConsumer(connection, name, "work").pull(1, 0), 5)
 
 
-async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_again(
+async def test_every_message_is_processed_although_the_server_is_killed_repeatedly(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -498,7 +500,7 @@ async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_
             try:
                 for one in await queue.pull(5, 0.2, lease_ms=500):
                     handed_out.add(one.payload)
-                    # The engine confirms no delivery that it forgot when it was killed: it may or may not be settled.
+                    # A killed server does not confirm deliveries that it forgot: the ack may or may not be stored.
                     await queue.work.acknowledge([(one.ref, ACK)], deadline_seconds=0.5)
             except EngineUnavailable:
                 pass
@@ -519,7 +521,7 @@ async def test_every_message_is_worked_on_though_the_server_is_killed_again_and_
     assert await queue.left() == []
 
 
-async def test_what_was_acknowledged_stays_gone_though_the_server_is_killed_that_moment(
+async def test_an_acknowledged_message_stays_removed_although_the_server_is_killed(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
@@ -550,13 +552,13 @@ async def _is_empty(queue: _Queue) -> bool:
     return await queue.left() == []
 
 
-def test_a_delay_is_sent_in_nanoseconds_and_none_at_all_when_there_is_none() -> None:
+def test_a_nak_has_its_delay_in_nanoseconds_or_none() -> None:
     assert nak(1500) == b'-NAK {"delay": 1500000000}'
     assert nak(0) == nak(-5) == b"-NAK"
 
 
-async def test_an_ack_of_a_delivery_that_the_engine_forgot_removes_the_message(queue: _Queue) -> None:
-    """A crash right after a lease may cost the engine its memory of the delivery; its consumer is done all the same."""
+async def test_an_ack_of_a_delivery_unknown_to_the_engine_deletes_the_message(queue: _Queue) -> None:
+    """The server may forget a delivery in a crash right after the lease, although its consumer has processed the message."""
     await queue.publish(b"done", b"not done")
     [done] = await queue.take(1)
     stored = await stream_reader.at(queue.connection, queue.name, 2)
@@ -569,7 +571,7 @@ async def test_an_ack_of_a_delivery_that_the_engine_forgot_removes_the_message(q
     assert await queue.left() == [b"done"]
 
 
-async def test_an_ack_of_an_earlier_streams_message_does_not_remove_its_successor(queue: _Queue) -> None:
+async def test_an_ack_of_a_message_of_a_deleted_stream_does_not_affect_the_recreated_one(queue: _Queue) -> None:
     await queue.publish(b"of the new stream")
     earlier = DeliveryRef(stream_sequence=1, consumer_sequence=99, attempt=1, stored_at_ns=1_700_000_000_000_000_000)
 

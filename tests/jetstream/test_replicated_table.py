@@ -31,7 +31,7 @@ async def _bucket(connection: Connection, name: str) -> Bucket:
 
 @pytest.fixture
 async def run() -> AsyncIterator[Callable[[People], "asyncio.Future[None]"]]:
-    """Has a table follow its bucket until the test is over."""
+    """Runs a table until the end of the test."""
     running: list[asyncio.Future[None]] = []
 
     def start(table: People) -> "asyncio.Future[None]":
@@ -52,7 +52,7 @@ async def tables(
     name: str,
     run: Callable[[People], "asyncio.Future[None]"],
 ) -> tuple[People, People]:
-    """Two processes' views of one bucket."""
+    """Two tables on one bucket, as in two processes."""
     one = ReplicatedTable(await _bucket(connection, name), Person)
     other = ReplicatedTable(await _bucket(await open_connection(engine_url), name), Person)
     for table in (one, other):
@@ -63,7 +63,7 @@ async def tables(
     return one, other
 
 
-async def test_who_writes_sees_it_at_once_and_the_other_soon(tables: tuple[People, People]) -> None:
+async def test_a_write_is_visible_at_once_in_its_process_and_soon_in_others(tables: tuple[People, People]) -> None:
     one, other = tables
     await one.create("ada", Person("Ada", 36))
     assert one.get("ada") == Person("Ada", 36)
@@ -75,7 +75,7 @@ async def test_who_writes_sees_it_at_once_and_the_other_soon(tables: tuple[Peopl
     assert (len(one), list(one.keys_under())) == (1, ["ada"])
 
 
-async def test_what_was_there_before_is_loaded(connection: Connection, name: str, run: Callable[[People], object]) -> None:
+async def test_existing_records_are_loaded(connection: Connection, name: str, run: Callable[[People], object]) -> None:
     bucket = await _bucket(connection, name)
     writer = ReplicatedTable(bucket, Person)
     for number in range(300):
@@ -88,7 +88,7 @@ async def test_what_was_there_before_is_loaded(connection: Connection, name: str
     assert table.get("p8") == Person("P", 8) and table.get("p7") is None
 
 
-async def test_a_stale_change_is_refused_and_changes_nothing(tables: tuple[People, People]) -> None:
+async def test_an_update_of_an_old_revision_is_rejected(tables: tuple[People, People]) -> None:
     one, other = tables
     await one.create("ada", Person("Ada"))
     stale = one.revision("ada")
@@ -101,7 +101,7 @@ async def test_a_stale_change_is_refused_and_changes_nothing(tables: tuple[Peopl
     await eventually(lambda: one.get("ada") == other.get("ada") == Person("Augusta"))
 
 
-async def test_a_deleted_record_is_gone_everywhere_and_can_come_back(tables: tuple[People, People]) -> None:
+async def test_a_deleted_record_disappears_everywhere_and_can_be_created_again(tables: tuple[People, People]) -> None:
     one, other = tables
     await one.create("ada", Person("Ada"))
     await eventually(lambda: other.get("ada"))
@@ -113,9 +113,9 @@ async def test_a_deleted_record_is_gone_everywhere_and_can_come_back(tables: tup
     await eventually(lambda: other.get("ada") == Person("Ada again"))
 
 
-async def test_a_fetch_finds_what_has_not_been_heard_of(connection: Connection, name: str) -> None:
+async def test_fetch_finds_a_record_that_has_not_been_replicated_yet(connection: Connection, name: str) -> None:
     bucket = await _bucket(connection, name)
-    writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither follows
+    writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither is running
     await writer.create("ada", Person("Ada"))
     assert reader.get("ada") is None
     assert await reader.fetch("ada") == Person("Ada")
@@ -123,7 +123,7 @@ async def test_a_fetch_finds_what_has_not_been_heard_of(connection: Connection, 
     assert await reader.fetch("nobody") is None
 
 
-async def test_listeners_hear_each_change_once_in_order(tables: tuple[People, People]) -> None:
+async def test_listeners_are_called_for_each_change_once_and_in_order(tables: tuple[People, People]) -> None:
     one, other = tables
     heard: dict[str, list[tuple[str, Person | None]]] = {"one": [], "other": []}
     one.on_change(lambda key, record: heard["one"].append((key, record)))
@@ -144,10 +144,10 @@ async def test_listeners_hear_each_change_once_in_order(tables: tuple[People, Pe
     assert heard == {"one": expected, "other": expected}
 
 
-async def test_an_old_change_that_arrives_late_does_not_undo_a_newer_one(
+async def test_an_old_change_that_arrives_late_does_not_replace_a_newer_one(
     connection: Connection, name: str, run: Callable[[People], object]
 ) -> None:
-    """A table that fetched or wrote is ahead of what it follows."""
+    """A table that fetched or wrote a record is ahead of its follower."""
     bucket = await _bucket(connection, name)
     writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)
     heard: list[Person | None] = []
@@ -170,7 +170,7 @@ async def test_keys_are_listed_by_prefix_in_order(connection: Connection, name: 
     assert list(table.keys_under("x")) == []
 
 
-async def test_a_table_goes_on_after_a_restart_of_the_server(
+async def test_a_table_continues_after_a_restart_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str, run: Callable[[People], object]
 ) -> None:
     writing, reading = await open_connection(own_server.url), await open_connection(own_server.url)
@@ -189,7 +189,7 @@ async def test_a_table_goes_on_after_a_restart_of_the_server(
     assert reader.get("before")
 
 
-async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_followed(
+async def test_an_undecodable_record_does_not_block_the_others(
     connection: Connection, name: str, run: Callable[[People], "asyncio.Future[None]"]
 ) -> None:
     bucket = await _bucket(connection, name)
@@ -204,7 +204,7 @@ async def test_a_record_that_cannot_be_read_does_not_keep_the_others_from_being_
     assert not following.done()
 
 
-async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
+async def test_a_record_that_became_undecodable_is_dropped(
     connection: Connection, name: str, run: Callable[[People], "asyncio.Future[None]"]
 ) -> None:
     bucket = await _bucket(connection, name)
@@ -221,14 +221,14 @@ async def test_a_record_that_can_no_longer_be_read_no_longer_counts(
     assert await eventually(lambda: table.get("ada")) == Person("Ada Lovelace")
 
 
-# Changing
+# Changes
 
 
 def _older(person: Person) -> Person:
     return Person(person.name, person.age + 1)
 
 
-async def test_a_change_is_made_of_what_is_there_and_stored(tables: tuple[People, People]) -> None:
+async def test_a_change_of_the_present_record_is_stored(tables: tuple[People, People]) -> None:
     one, other = tables
     await one.create("ada", Person("Ada", 36))
     assert await one.change("ada", _older) == (Person("Ada", 36), Person("Ada", 37))
@@ -236,7 +236,7 @@ async def test_a_change_is_made_of_what_is_there_and_stored(tables: tuple[People
     await eventually(lambda: other.get("ada") == Person("Ada", 37))
 
 
-async def test_what_is_not_there_is_not_changed(connection: Connection, name: str) -> None:
+async def test_a_missing_record_is_not_changed(connection: Connection, name: str) -> None:
     table = ReplicatedTable(await _bucket(connection, name), Person)
     assert await table.change("nobody", _older) is None
     await table.create("ada", Person("Ada"))
@@ -245,19 +245,19 @@ async def test_what_is_not_there_is_not_changed(connection: Connection, name: st
     assert await table.fetch("ada") is None
 
 
-async def test_a_change_of_what_another_process_just_made_finds_it(connection: Connection, name: str) -> None:
+async def test_a_change_finds_a_record_that_another_process_just_created(connection: Connection, name: str) -> None:
     bucket = await _bucket(connection, name)
-    writer, changer = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither follows
+    writer, changer = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)  # neither is running
     await writer.create("ada", Person("Ada", 1))
     assert await changer.change("ada", _older) == (Person("Ada", 1), Person("Ada", 2))
 
 
-async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(connection: Connection, name: str) -> None:
+async def test_a_change_of_an_outdated_record_is_repeated_with_the_newest(connection: Connection, name: str) -> None:
     bucket = await _bucket(connection, name)
     quick, slow = (
         ReplicatedTable(bucket, Person),
         ReplicatedTable(bucket, Person),
-    )  # neither follows, so the slow one knows the old record alone
+    )  # neither is running, so the slow one knows only the old record
     await quick.create("ada", Person("Ada", 1))
     await slow.fetch("ada")
     await quick.update("ada", Person("Augusta", 10), quick.revision("ada"))
@@ -273,7 +273,7 @@ async def test_a_change_based_on_something_old_is_made_again_of_what_is_new(conn
     assert await quick.fetch("ada") == Person("Augusta", 11)
 
 
-async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(connection: Connection, name: str) -> None:
+async def test_a_change_of_a_record_deleted_meanwhile_does_nothing(connection: Connection, name: str) -> None:
     bucket = await _bucket(connection, name)
     quick, slow = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)
     await quick.create("ada", Person("Ada", 1))
@@ -283,14 +283,14 @@ async def test_a_change_of_what_was_deleted_meanwhile_changes_nothing(connection
     assert await slow.fetch("ada") is None
 
 
-async def test_of_many_changes_at_once_none_is_lost(tables: tuple[People, People]) -> None:
+async def test_no_concurrent_change_is_lost(tables: tuple[People, People]) -> None:
     one, other = tables
     await one.create("ada", Person("Ada", 0))
     await asyncio.gather(*[table.change("ada", _older) for table in (one, other) * 10])
     await eventually(lambda: one.get("ada") == other.get("ada") == Person("Ada", 20))
 
 
-async def test_a_change_that_changes_nothing_is_not_stored(connection: Connection, name: str) -> None:
+async def test_a_change_without_effect_is_not_stored(connection: Connection, name: str) -> None:
     table = ReplicatedTable(await _bucket(connection, name), Person)
     await table.create("ada", Person("Ada", 1))
     revision = table.revision("ada")
@@ -298,7 +298,7 @@ async def test_a_change_that_changes_nothing_is_not_stored(connection: Connectio
     assert table.revision("ada") == revision
 
 
-async def test_what_the_change_raises_is_raised_and_nothing_is_stored(connection: Connection, name: str) -> None:
+async def test_an_exception_in_a_change_is_raised_and_nothing_is_stored(connection: Connection, name: str) -> None:
     table = ReplicatedTable(await _bucket(connection, name), Person)
     await table.create("ada", Person("Ada", 1))
 

@@ -1,9 +1,9 @@
-"""Facts of the engine that delayed messages stand on. A server that behaves otherwise must not go unnoticed."""
+"""Behaviour of nats-server that delayed messages depend on."""
 
 import asyncio
 
 import pytest
-from tests.jetstream.streams import committer_of, draft, make_stream
+from tests.jetstream.streams import committer_of, make_stream, new_message
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
@@ -55,7 +55,7 @@ async def test_a_delayed_message_arrives_once_on_time_with_its_own_headers(
     [found] = await _arrives(queue)
     assert 0 <= now_ms() - due_ms < 500
     assert (found.payload, found.ref.attempt) == (b"delayed", 1)
-    assert found.ref.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its arrival"
+    assert found.ref.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its delivery"
     ready = await stream_reader.last(connection, name, f"{name}.ready")
     assert ready is not None
     assert ready.headers == {"X-Own": "kept", "Nats-Scheduler": f"{name}.later.1", "Nats-Schedule-Next": "purge", **delivered}
@@ -64,9 +64,7 @@ async def test_a_delayed_message_arrives_once_on_time_with_its_own_headers(
     assert await _arrives(queue, 0.2) == []
 
 
-async def test_a_delayed_message_that_is_sent_again_is_a_duplicate_before_and_after_it_arrived(
-    connection: Connection, name: str
-) -> None:
+async def test_a_repeated_delayed_message_is_a_duplicate_before_and_after_its_delivery(connection: Connection, name: str) -> None:
     queue = await _make_queue(connection, name)
     committer = committer_of(connection, name)
     later = _later(name, now_ms() + 200, message_id="same")
@@ -78,17 +76,17 @@ async def test_a_delayed_message_that_is_sent_again_is_a_duplicate_before_and_af
     assert await _arrives(queue, 0.2) == []
 
 
-async def test_a_delayed_message_may_be_part_of_a_batch(connection: Connection, name: str) -> None:
+async def test_a_delayed_message_can_be_part_of_a_batch(connection: Connection, name: str) -> None:
     queue = await _make_queue(connection, name)
     due_ms = now_ms() + 200
-    await committer_of(connection, name).append_together([_later(name, due_ms), draft(f"{name}.ready", b"now")])
+    await committer_of(connection, name).append_together([_later(name, due_ms), new_message(f"{name}.ready", b"now")])
     [now] = await _arrives(queue)
     assert now.payload == b"now" and now_ms() < due_ms
     [found] = await _arrives(queue)
     assert found.payload == b"delayed" and 0 <= now_ms() - due_ms < 500
 
 
-async def test_what_was_due_already_arrives_soon(connection: Connection, name: str) -> None:
+async def test_an_overdue_message_arrives_soon(connection: Connection, name: str) -> None:
     queue = await _make_queue(connection, name)
     await committer_of(connection, name).append(_later(name, now_ms() - 60_000))
     [found] = await _arrives(queue, 2)
@@ -102,15 +100,15 @@ async def test_a_delayed_message_that_is_removed_does_not_arrive(connection: Con
     assert await _arrives(queue, 0.4) == []
 
 
-async def test_a_delayed_message_whose_own_ttl_ends_first_never_arrives(connection: Connection, name: str) -> None:
-    """`Nats-TTL` is the life of the schedule, `Nats-Schedule-TTL` that of what it delivers: do not mix them up."""
+async def test_a_delayed_message_whose_ttl_expires_first_never_arrives(connection: Connection, name: str) -> None:
+    """`Nats-TTL` limits the schedule, `Nats-Schedule-TTL` the delivered message."""
     queue = await _make_queue(connection, name)
     await committer_of(connection, name).append(_later(name, now_ms() + 1500, ("Nats-TTL", "1s")))
     assert await _arrives(queue, 1.8) == []
 
 
 @pytest.mark.parametrize("is_due_meanwhile", [False, True])
-async def test_a_delayed_message_outlasts_a_kill_of_the_server(
+async def test_a_delayed_message_survives_a_kill_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str, is_due_meanwhile: bool
 ) -> None:
     connection = await open_connection(own_server.url)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.jetstream.streams import committer_of, draft, make_stream
-from tests.servers import Cable, OpenConnection, Server
+from tests.jetstream.streams import committer_of, make_stream, new_message
+from tests.servers import OpenConnection, Server, TcpProxy
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
@@ -17,10 +17,10 @@ from postroad.kernel.errors import EngineUnavailable
 
 
 async def _fill(connection: Connection, committers: Committers, name: str, letters: str) -> None:
-    """One message after another: the sequence of each is its place in `letters`, from 1."""
+    """Store one message per letter: its sequence is its position in `letters`, from 1."""
     await make_stream(connection, name)
     for number, letter in enumerate(letters, 1):
-        await committers.of(name).append(draft(f"{name}.{letter}.x", b"%d" % number))
+        await committers.of(name).append(new_message(f"{name}.{letter}.x", b"%d" % number))
 
 
 def _sequences(page: stream_reader.Page) -> list[int]:
@@ -40,10 +40,10 @@ async def test_a_subject_or_a_pattern_is_read_in_order(
     assert page.is_end
 
 
-async def test_an_entry_says_what_was_stored_and_when(connection: Connection, committers: Committers, name: str) -> None:
+async def test_an_entry_has_the_stored_message_and_its_time(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
     before = now_ms()
-    await committers.of(name).append(draft(f"{name}.a", "grüße".encode(), message_id="id-1"))
+    await committers.of(name).append(new_message(f"{name}.a", "grüße".encode(), message_id="id-1"))
     after = now_ms()
     for entry in (
         (await stream_reader.read(connection, name, f"{name}.a")).entries[0],
@@ -56,11 +56,9 @@ async def test_an_entry_says_what_was_stored_and_when(connection: Connection, co
         assert before <= entry.at_ms <= after
 
 
-async def test_pages_follow_on_each_other_without_gap_or_overlap(
-    connection: Connection, committers: Committers, name: str
-) -> None:
+async def test_consecutive_pages_have_no_gap_or_overlap(connection: Connection, committers: Committers, name: str) -> None:
     await make_stream(connection, name)
-    await asyncio.gather(*[committers.of(name).append(draft(f"{name}.{number % 3}")) for number in range(100)])
+    await asyncio.gather(*[committers.of(name).append(new_message(f"{name}.{number % 3}")) for number in range(100)])
     wanted = _sequences(await stream_reader.read(connection, name, f"{name}.1", limit=1000))
     assert len(wanted) == 33
     for limit in (1, 2, 10, 33, 34):
@@ -75,7 +73,7 @@ async def test_pages_follow_on_each_other_without_gap_or_overlap(
         assert following == wanted[-1] + 1
 
 
-async def test_reading_starts_at_the_sequence_or_after_it(connection: Connection, committers: Committers, name: str) -> None:
+async def test_a_read_starts_at_or_after_the_sequence(connection: Connection, committers: Committers, name: str) -> None:
     await _fill(connection, committers, name, "abab")
     assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 1)) == [1, 3]
     assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 2)) == [3]
@@ -83,14 +81,14 @@ async def test_reading_starts_at_the_sequence_or_after_it(connection: Connection
     assert _sequences(await stream_reader.read(connection, name, f"{name}.a.x", 0)) == [1, 3]
 
 
-async def test_there_is_nothing_beyond_the_end_and_what_comes_later_is_read_from_there(
+async def test_reading_continues_from_the_end_when_more_is_stored(
     connection: Connection, committers: Committers, name: str
 ) -> None:
     await _fill(connection, committers, name, "aa")
     for beyond in (3, 1_000_000):
         page = await stream_reader.read(connection, name, f"{name}.>", beyond)
         assert (page.entries, page.next_sequence, page.is_end) == ([], beyond, True)
-    await committers.of(name).append(draft(f"{name}.a.x"))
+    await committers.of(name).append(new_message(f"{name}.a.x"))
     assert _sequences(await stream_reader.read(connection, name, f"{name}.>", 3)) == [3]
 
 
@@ -102,18 +100,18 @@ async def test_an_empty_stream_is_at_its_end(connection: Connection, name: str) 
     assert await stream_reader.at(connection, name, 1) is None
 
 
-async def test_what_was_removed_is_passed_over(connection: Connection, committers: Committers, name: str) -> None:
+async def test_deleted_entries_are_skipped(connection: Connection, committers: Committers, name: str) -> None:
     await _fill(connection, committers, name, "abcabc")
     await purge_stream(connection, name, f"{name}.b.x")
     assert _sequences(await stream_reader.read(connection, name, f"{name}.>")) == [1, 3, 4, 6]
     assert await stream_reader.at(connection, name, 2) is None
 
 
-async def test_a_page_of_large_messages_ends_early_and_says_so(connection: Connection, name: str) -> None:
+async def test_a_page_of_large_messages_ends_early_and_is_not_the_end(connection: Connection, name: str) -> None:
     await make_stream(connection, name)
     committer = committer_of(connection, name)
     for number in range(8):
-        await committer.append(draft(f"{name}.a", b"%d" % number + b"x" * 1_000_000))
+        await committer.append(new_message(f"{name}.a", b"%d" % number + b"x" * 1_000_000))
     page = await stream_reader.read(connection, name, f"{name}.a")
     assert 1 <= len(page.entries) < 8 and not page.is_end
     rest = await stream_reader.read(connection, name, f"{name}.a", page.next_sequence)
@@ -121,7 +119,7 @@ async def test_a_page_of_large_messages_ends_early_and_says_so(connection: Conne
     assert _sequences(page) + _sequences(rest) + _sequences(more) == list(range(1, 9))
 
 
-async def test_the_last_of_a_subject_is_its_newest(connection: Connection, committers: Committers, name: str) -> None:
+async def test_last_returns_the_newest_entry_of_a_subject(connection: Connection, committers: Committers, name: str) -> None:
     await _fill(connection, committers, name, "abab")
     for letter, sequence in (("a", 3), ("b", 4)):
         entry = await stream_reader.last(connection, name, f"{name}.{letter}.x")
@@ -129,14 +127,14 @@ async def test_the_last_of_a_subject_is_its_newest(connection: Connection, commi
     assert await stream_reader.last(connection, name, f"{name}.c.x") is None
 
 
-async def test_the_entry_at_a_sequence_is_that_one(connection: Connection, committers: Committers, name: str) -> None:
+async def test_at_returns_the_entry_of_a_sequence(connection: Connection, committers: Committers, name: str) -> None:
     await _fill(connection, committers, name, "ab")
     entry = await stream_reader.at(connection, name, 2)
     assert entry is not None and (entry.subject, entry.payload) == (f"{name}.b.x", b"2")
     assert await stream_reader.at(connection, name, 3) is None
 
 
-async def test_reads_side_by_side_get_their_own_answers(connection: Connection, committers: Committers, name: str) -> None:
+async def test_concurrent_reads_get_their_own_replies(connection: Connection, committers: Committers, name: str) -> None:
     await _fill(connection, committers, name, "abcd")
     pages = await asyncio.gather(
         *[stream_reader.read(connection, name, f"{name}.{'abcd'[number % 4]}.x") for number in range(100)]
@@ -144,57 +142,57 @@ async def test_reads_side_by_side_get_their_own_answers(connection: Connection, 
     assert [_sequences(page) for page in pages] == [[number % 4 + 1] for number in range(100)]
 
 
-async def test_a_stream_that_is_not_there_cannot_be_read(connection: Connection, name: str) -> None:
+async def test_a_missing_stream_cannot_be_read(connection: Connection, name: str) -> None:
     with pytest.raises(EngineUnavailable):
         await stream_reader.read(connection, name, f"{name}.>")
 
 
-async def test_a_read_is_unavailable_while_the_server_is_away(
+async def test_a_read_is_unavailable_while_the_server_is_down(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
     await make_stream(connection, name)
     own_server.kill()
-    for _ in range(2):  # as it goes, and when it is known to be gone
+    for _ in range(2):  # while the connection breaks, and when the loss is known
         with pytest.raises(EngineUnavailable):
             await asyncio.wait_for(stream_reader.read(connection, name, f"{name}.>"), 2)
         await eventually(lambda: not connection.is_up)
 
 
 @pytest.mark.parametrize("way", ["last", "at"])
-async def test_a_look_at_one_entry_outlasts_a_lost_answer(
-    connection: Connection, committers: Committers, cable: Cable, open_connection: OpenConnection, name: str, way: str
+async def test_a_read_of_one_entry_survives_a_lost_reply(
+    connection: Connection, committers: Committers, proxy: TcpProxy, open_connection: OpenConnection, name: str, way: str
 ) -> None:
     await _fill(connection, committers, name, "a")
-    far = await open_connection(cable.url)
-    cable.is_deaf = True
+    far = await open_connection(proxy.url)
+    proxy.drops_replies = True
     looking = asyncio.ensure_future(
         stream_reader.last(far, name, f"{name}.a.x") if way == "last" else stream_reader.at(far, name, 1)
     )
-    await asyncio.wait_for(cable.swallowed.wait(), 5)
-    cable.cut()
+    await asyncio.wait_for(proxy.dropped.wait(), 5)
+    proxy.cut()
     entry = await asyncio.wait_for(looking, 5)
     assert entry is not None and entry.payload == b"1"
 
 
-# With replicas, of which one that lags may answer
+# With replicas, which may lag
 
 
 @pytest.fixture
 async def careful(connection: Connection) -> AsyncIterator[Connection]:
-    """A link that asks the leader for what decisions rest on. Here there is one server, which is always that."""
+    """A connection that reads from the leader; here the only server."""
     opened = Connection(replace(connection.settings, has_replicas=True))
     await opened.open()
     yield opened
     await opened.close()
 
 
-async def test_the_leader_says_the_same_as_a_direct_get(
+async def test_the_leader_returns_the_same_as_a_direct_get(
     connection: Connection, careful: Connection, committers: Committers, name: str
 ) -> None:
     await _fill(connection, committers, name, "abac")
     await purge_stream(connection, name, f"{name}.c.x")
-    await committers.of(name).append(draft(f"{name}.a.x", "grüße".encode(), message_id="id: 1", after=3))
+    await committers.of(name).append(new_message(f"{name}.a.x", "grüße".encode(), message_id="id: 1", after=3))
     for subject in (f"{name}.a.x", f"{name}.b.x", f"{name}.c.x", f"{name}.none"):
         assert await stream_reader.last(careful, name, subject) == await stream_reader.last(connection, name, subject)
     for sequence in range(1, 7):
@@ -208,7 +206,7 @@ async def test_the_leader_says_the_same_as_a_direct_get(
 
 
 def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, times: int, nothing: object) -> list[int]:
-    """The function finds nothing for the asker the first times, as with a replica that has not got it yet. Its calls."""
+    """Make a function return no entries at first, as a lagging replica does. Returns its calls."""
     real, calls = getattr(stream_reader, function), list[int]()
 
     async def found(connection: Connection, *more: Any) -> Any:
@@ -219,7 +217,7 @@ def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, t
     return calls
 
 
-async def test_a_replica_that_lacks_what_the_leader_has_is_asked_again(
+async def test_a_replica_behind_its_leader_is_read_again(
     connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "ab")
@@ -228,7 +226,7 @@ async def test_a_replica_that_lacks_what_the_leader_has_is_asked_again(
     assert len(calls) == 4
 
 
-async def test_what_is_known_to_be_there_is_read_to_its_end(
+async def test_read_to_reaches_the_known_end(
     connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "aba")
@@ -237,7 +235,7 @@ async def test_what_is_known_to_be_there_is_read_to_its_end(
     assert len(calls) == 3
 
 
-async def test_a_replica_that_stays_behind_is_no_answer(
+async def test_a_replica_that_stays_behind_is_unavailable(
     connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "ab")

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 from nats.aio.msg import Msg
-from tests.jetstream.streams import committer_of, draft, make_live_stream
-from tests.servers import Cable, OpenConnection, Server, restart
+from tests.jetstream.streams import committer_of, make_live_stream, new_message
+from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
@@ -20,7 +20,7 @@ from postroad.jetstream.tail import Source, Tail, follow
 
 
 class _Reader:
-    """Takes what a tail delivers."""
+    """Collects the entries that a tail delivers."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -33,13 +33,13 @@ class _Reader:
         return [entry.sequence for entry in self.entries]
 
     async def has(self, *sequences: int, seconds: float = 5) -> None:
-        """Wait for these; one more, one less or another order is an error."""
+        """Wait for exactly these entries, in this order."""
         await eventually(lambda: len(self.entries) >= len(sequences), seconds)
         assert self.sequences == list(sequences)
 
 
-class _HardOfHearing(Tail):
-    """Does not hear the live messages with these sequences; None: none at all."""
+class _LossyTail(Tail):
+    """Misses the republished messages with these sequences; None: all of them."""
 
     missed: frozenset[int] | None = frozenset()
 
@@ -61,11 +61,11 @@ async def _running(run: Callable[[], Awaitable[None]]) -> AsyncIterator["asyncio
 
 async def _store(committers: Committers, stream: str, letters: str) -> None:
     for letter in letters:
-        await committers.of(stream).append(draft(f"{stream}.{letter}", letter.encode()))
+        await committers.of(stream).append(new_message(f"{stream}.{letter}", letter.encode()))
 
 
 @pytest.mark.parametrize(("after", "expected"), [(0, [1, 2, 3, 4, 5, 6]), (2, [3, 4, 5, 6]), (4, [5, 6])])
-async def test_a_stream_is_followed_from_a_position(
+async def test_a_tail_starts_after_a_position(
     connection: Connection, committers: Committers, name: str, after: int, expected: list[int]
 ) -> None:
     await make_live_stream(connection, name)
@@ -81,7 +81,7 @@ async def test_a_stream_is_followed_from_a_position(
     assert [entry.payload for entry in reader.entries] == [b"ab"[(sequence - 1) % 2 :][:1] for sequence in expected]
 
 
-async def test_one_subject_is_followed_among_others(connection: Connection, committers: Committers, name: str) -> None:
+async def test_a_tail_can_follow_one_subject(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     await _store(committers, name, "abba")
     reader = _Reader()
@@ -106,7 +106,7 @@ async def test_a_live_entry_is_the_stored_one(connection: Connection, committers
 
 
 async def test_a_message_is_delivered_as_soon_as_it_is_stored(connection: Connection, committers: Committers, name: str) -> None:
-    """By its republication, and not by the next look at the log."""
+    """By its republication, not by the next poll."""
     await make_live_stream(connection, name)
     reader = _Reader()
     tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
@@ -116,17 +116,17 @@ async def test_a_message_is_delivered_as_soon_as_it_is_stored(connection: Connec
         await reader.has(1, seconds=1)
 
 
-async def test_writes_while_the_tail_starts_are_neither_lost_nor_doubled(connection: Connection, name: str) -> None:
+async def test_writes_during_the_start_of_a_tail_are_neither_lost_nor_duplicated(connection: Connection, name: str) -> None:
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
     reader = _Reader()
     async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60).run):
-        await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(1000)])
+        await asyncio.gather(*[committer.append(new_message(f"{name}.a")) for _ in range(1000)])
         await reader.has(*range(1, 1001))
 
 
 class _Patient(_Reader):
-    """Does not take the first entry before it is told to."""
+    """Blocks on the first entry until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,41 +139,41 @@ class _Patient(_Reader):
         await super().take(entry)
 
 
-async def test_what_was_heard_while_it_was_also_read_is_delivered_once(connection: Connection, name: str) -> None:
+async def test_a_message_that_is_republished_and_read_is_delivered_once(connection: Connection, name: str) -> None:
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
-    await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(600)])  # more than one page
+    await asyncio.gather(*[committer.append(new_message(f"{name}.a")) for _ in range(600)])  # more than one page
     reader = _Patient()
     async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60).run):
         await asyncio.wait_for(reader.is_waiting.wait(), 5)
         for _ in range(10):
-            await committer.append(draft(f"{name}.a"))
+            await committer.append(new_message(f"{name}.a"))
         reader.may_go_on.set()
         await reader.has(*range(1, 611))
-        await committer.append(draft(f"{name}.a"))
+        await committer.append(new_message(f"{name}.a"))
         await reader.has(*range(1, 612))
 
 
-async def test_more_than_the_tail_can_hold_is_read_from_the_log_afterwards(connection: Connection, name: str) -> None:
+async def test_messages_over_the_tails_buffer_are_read_from_the_stream(connection: Connection, name: str) -> None:
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
     reader = _Patient()
     tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
         await eventually(lambda: tail.synced_at is not None)
-        await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(5000)])
+        await asyncio.gather(*[committer.append(new_message(f"{name}.a")) for _ in range(5000)])
         await asyncio.wait_for(reader.is_waiting.wait(), 5)
         reader.may_go_on.set()
         await reader.has(*range(1, 5001), seconds=20)
 
 
 @pytest.mark.parametrize("subject", ["a", ">"])
-async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_shows_it(
+async def test_a_missed_message_is_read_from_the_stream_when_the_next_one_shows_the_gap(
     connection: Connection, committers: Committers, name: str, subject: str
 ) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.{subject}"), 0, reader.take, poll_seconds=60)
+    tail = _LossyTail(connection, Source(name, f"{name}.{subject}"), 0, reader.take, poll_seconds=60)
     tail.missed = frozenset({1, 3, 4, 5, 8})
     async with _running(tail.run):
         await eventually(lambda: tail.synced_at is not None)
@@ -181,10 +181,10 @@ async def test_what_was_not_heard_is_read_from_the_log_when_the_next_message_sho
         await reader.has(*range(1, 10))
 
 
-async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
+async def test_a_lagging_replica_does_not_prove_that_a_tail_is_current(
     connection: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked again until it has what the leader had when the look began."""
+    """It is read again until it has the last entry that the leader had at the start of the poll."""
     await make_live_stream(connection, name)
     await _store(committers, name, "aa")
     monkeypatch.setattr(connection, "settings", replace(connection.settings, has_replicas=True))
@@ -206,12 +206,10 @@ async def test_a_replica_that_lags_is_no_proof_of_being_in_touch(
         await eventually(lambda: tail.synced_at is not None)
 
 
-async def test_the_last_message_that_was_not_heard_is_found_by_looking(
-    connection: Connection, committers: Committers, name: str
-) -> None:
+async def test_a_missed_last_message_is_found_by_polling(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=0.1)
+    tail = _LossyTail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=0.1)
     tail.missed = None
     async with _running(tail.run):
         await eventually(lambda: tail.synced_at is not None)
@@ -225,10 +223,8 @@ def _has_looked_since(tail: Tail, seen: float | None) -> bool:
     return tail.synced_at != seen
 
 
-async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
-    connection: Connection, committers: Committers, name: str
-) -> None:
-    """By the clock and not by silence: else whoever follows a busy stream would seem to be out of touch."""
+async def test_a_busy_stream_is_polled_too(connection: Connection, committers: Committers, name: str) -> None:
+    """Polls depend on the clock, not on silence: otherwise the tail of a busy stream would seem stale."""
     await make_live_stream(connection, name)
     reader = _Reader()
     tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=0.2)
@@ -245,10 +241,10 @@ async def test_a_stream_that_never_rests_is_looked_at_all_the_same(
             assert len(reader.entries) > before, "messages keep arriving"
 
 
-async def test_removed_messages_are_no_gap_to_wait_for(connection: Connection, committers: Committers, name: str) -> None:
+async def test_deleted_messages_are_not_a_gap(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     reader = _Reader()
-    tail = _HardOfHearing(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
+    tail = _LossyTail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     tail.missed = frozenset({2, 3})
     async with _running(tail.run):
         await eventually(lambda: tail.synced_at is not None)
@@ -259,7 +255,7 @@ async def test_removed_messages_are_no_gap_to_wait_for(connection: Connection, c
 
 
 @pytest.mark.parametrize("subject", ["a", ">"])
-async def test_a_tail_outlasts_restarts_of_the_server(
+async def test_a_tail_survives_restarts_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str, subject: str
 ) -> None:
     writing, reading = await open_connection(own_server.url), await open_connection(own_server.url)
@@ -270,42 +266,42 @@ async def test_a_tail_outlasts_restarts_of_the_server(
     async with _running(tail.run):
         for round_number in range(3):
             for _ in range(10):
-                await committer.append(draft(f"{name}.a"))
+                await committer.append(new_message(f"{name}.a"))
             if round_number < 2:
                 await restart(own_server, writing, reading)
         await reader.has(*range(1, 31))
 
 
-async def test_what_was_stored_while_the_line_was_cut_is_delivered_when_it_is_back(
-    connection: Connection, committers: Committers, cable: Cable, open_connection: OpenConnection, name: str
+async def test_messages_stored_during_a_disconnect_are_delivered_after_it(
+    connection: Connection, committers: Committers, proxy: TcpProxy, open_connection: OpenConnection, name: str
 ) -> None:
     await make_live_stream(connection, name)
-    far = await open_connection(cable.url)
+    far = await open_connection(proxy.url)
     reader = _Reader()
     tail = Tail(far, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
         await eventually(lambda: tail.synced_at is not None)
-        cable.is_deaf = True
+        proxy.drops_replies = True
         await _store(committers, name, "aaa")
-        await asyncio.wait_for(cable.swallowed.wait(), 5)
-        cable.cut()
+        await asyncio.wait_for(proxy.dropped.wait(), 5)
+        proxy.cut()
         await reader.has(1, 2, 3)
 
 
-async def test_a_tail_that_starts_while_the_server_is_away_begins_when_it_is_back(
+async def test_a_tail_that_starts_without_a_server_continues_when_it_is_back(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     connection = await open_connection(own_server.url)
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
-    await committer.append(draft(f"{name}.a"))
+    await committer.append(new_message(f"{name}.a"))
     own_server.kill()
     await eventually(lambda: not connection.is_up)
     reader = _Reader()
     async with _running(Tail(connection, Source(name, f"{name}.>"), 0, reader.take).run):
         own_server.start()
         await reader.has(1)
-        await committer.append(draft(f"{name}.a"))
+        await committer.append(new_message(f"{name}.a"))
         await reader.has(1, 2)
 
 
@@ -318,26 +314,24 @@ def _following(
     return aclosing(cast(AsyncGenerator[Entry, None], follow(connection, source, after, ahead_max=ahead_max)))
 
 
-async def test_a_slow_reader_gets_everything_in_order(connection: Connection, name: str) -> None:
-    """At most `ahead_max` wait for it: the rest waits in the log."""
+async def test_a_slow_reader_gets_all_entries_in_order(connection: Connection, name: str) -> None:
+    """At most `ahead_max` entries wait for it: the rest is read from the stream later."""
     count = 1000
     await make_live_stream(connection, name)
     committer = committer_of(connection, name)
     read: list[int] = []
     async with asyncio.timeout(30), _following(connection, Source(name, f"{name}.>"), 0, ahead_max=16) as entries:
-        await committer.append(draft(f"{name}.a"))
+        await committer.append(new_message(f"{name}.a"))
         async for entry in entries:
             read.append(entry.sequence)
-            if len(read) == 1:  # what follows is all stored before the second is read
-                await asyncio.gather(*[committer.append(draft(f"{name}.a")) for _ in range(count - 1)])
+            if len(read) == 1:  # the other entries are stored before the second is read
+                await asyncio.gather(*[committer.append(new_message(f"{name}.a")) for _ in range(count - 1)])
             if len(read) == count:
                 break
     assert read == list(range(1, count + 1))
 
 
-async def test_followers_at_different_places_get_what_is_theirs(
-    connection: Connection, committers: Committers, name: str
-) -> None:
+async def test_tails_at_different_positions_are_independent(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     await _store(committers, name, "abcabc")
 
@@ -350,7 +344,7 @@ async def test_followers_at_different_places_get_what_is_theirs(
     assert list(got) == [[1, 2, 3, 4, 5, 6], [5, 6], [2, 5], [6]]
 
 
-async def test_who_stops_reading_stops_the_tail(connection: Connection, committers: Committers, name: str) -> None:
+async def test_closing_the_iterator_stops_the_tail(connection: Connection, committers: Committers, name: str) -> None:
     await make_live_stream(connection, name)
     await _store(committers, name, "a")
     before = asyncio.all_tasks()
@@ -361,7 +355,7 @@ async def test_who_stops_reading_stops_the_tail(connection: Connection, committe
     await eventually(lambda: all(task.done() for task in started))
 
 
-async def test_a_reader_is_told_when_its_tail_cannot_go_on(
+async def test_a_reader_gets_the_exception_of_its_tail(
     connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Tail.run

@@ -1,4 +1,4 @@
-"""Tasks that end together, whatever happens at the same moment."""
+"""A group of tasks that end together, also when failures and cancellations coincide."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def breaks(at: asyncio.Event) -> None:
     raise Broken
 
 
-async def test_the_first_failure_ends_the_others_and_is_raised() -> None:
+async def test_the_first_failure_cancels_the_others_and_is_raised() -> None:
     at, ended = asyncio.Event(), asyncio.Event()
 
     async def goes_on() -> None:
@@ -46,7 +46,7 @@ async def test_a_cancellation_is_not_lost_when_a_task_fails_at_the_same_moment()
                 await running
 
 
-async def test_a_task_that_swallows_a_cancellation_is_asked_again() -> None:
+async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
     async def swallows() -> None:
         try:
             await asyncio.Event().wait()
@@ -60,12 +60,12 @@ async def test_a_task_that_swallows_a_cancellation_is_asked_again() -> None:
     assert running.cancelled()
 
 
-async def test_what_joins_later_counts_too() -> None:
-    crew, at = StoppableTaskGroup(), asyncio.Event()
-    crew.start(asyncio.sleep(0))
-    running = asyncio.create_task(crew.run())
+async def test_a_task_started_later_belongs_to_the_group() -> None:
+    group, at = StoppableTaskGroup(), asyncio.Event()
+    group.start(asyncio.sleep(0))
+    running = asyncio.create_task(group.run())
     await asyncio.sleep(0.001)
-    crew.start(breaks(at))
+    group.start(breaks(at))
     at.set()
     with pytest.raises(Broken):
         await running

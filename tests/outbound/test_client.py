@@ -1,4 +1,4 @@
-"""Calling real servers on this machine, and being kept from calling others."""
+"""Requests to real servers on this machine, and rejected requests to others."""
 
 import asyncio
 import ipaddress
@@ -22,11 +22,11 @@ HERE = ipaddress.IPv4Network("127.0.0.1/32")
 
 
 class Listening:
-    """A raw HTTP server: what it heard, and who connected."""
+    """A raw HTTP server: the requests that it received, and its number of connections."""
 
     def __init__(self) -> None:
         self.port = 0
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.connections = 0
 
     @property
@@ -45,8 +45,8 @@ async def listening(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncItera
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = head.lower().split(b"\r\n")
                 length = next((int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:")), 0)
-                seen.heard.append(head + await reader.readexactly(length))
-                await talk(seen.heard[-1], writer)
+                seen.received.append(head + await reader.readexactly(length))
+                await talk(seen.received[-1], writer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError):
             pass
         finally:
@@ -60,7 +60,7 @@ async def listening(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncItera
         server.close()
 
 
-def saying(text: bytes) -> Talk:
+def responding(text: bytes) -> Talk:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(text)
         await writer.drain()
@@ -68,7 +68,7 @@ def saying(text: bytes) -> Talk:
     return talk
 
 
-OK = saying(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-More: yes\r\nSet-Cookie: a=b\r\n\r\nhi")
+OK = responding(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-More: yes\r\nSet-Cookie: a=b\r\n\r\nhi")
 
 
 @pytest.fixture
@@ -90,40 +90,40 @@ async def calling(
 
 
 class Names:
-    """A name server whose answers change from question to question."""
+    """A resolver whose answers change with each query."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = list(answers)
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, host: str) -> Sequence[Address]:
-        self.asked.append(host)
+        self.queries.append(host)
         found = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return [ipaddress.ip_address(one) for one in found]
 
 
-async def test_what_is_posted_arrives_and_the_answer_comes_back(outbound: Outbound) -> None:
+async def test_post_sends_the_request_and_returns_the_response(outbound: Outbound) -> None:
     async with listening(OK) as server:
         answer = await outbound.post(
             server.url, b'{"a":1}', {"Content-Type": "application/json", "X-Mine": "1"}, seconds=5, allow_loopback=True
         )
         assert (answer.status, answer.body, answer.is_truncated, answer.is_success) == (200, b"hi", False, True)
         assert answer.headers["x-more"] == "yes"
-        head = server.heard[0].lower()
+        head = server.received[0].lower()
         assert head.startswith(b"post /hook http/1.1\r\n")
         assert head.endswith(b'{"a":1}')
         assert b"x-mine: 1" in head
         assert b"accept-encoding: identity" in head
 
 
-async def test_cookies_are_forgotten(outbound: Outbound) -> None:
+async def test_cookies_are_not_stored(outbound: Outbound) -> None:
     async with listening(OK) as server:
         for _ in range(2):
             await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
-        assert b"cookie" not in server.heard[1].lower()
+        assert b"cookie" not in server.received[1].lower()
 
 
-async def test_loopback_is_refused_unless_it_is_wanted(outbound: Outbound) -> None:
+async def test_loopback_is_rejected_unless_allowed(outbound: Outbound) -> None:
     async with listening(OK) as server:
         with pytest.raises(OutboundRefused, match="address"):
             await outbound.post(server.url, b"", {}, seconds=5)
@@ -132,7 +132,7 @@ async def test_loopback_is_refused_unless_it_is_wanted(outbound: Outbound) -> No
         assert (await outbound.post(named, b"", {}, seconds=5, allow_loopback=True)).status == 200
 
 
-async def test_a_connection_made_with_permission_is_not_used_without_it(outbound: Outbound) -> None:
+async def test_a_connection_to_loopback_is_not_reused_without_permission(outbound: Outbound) -> None:
     async with listening(OK) as server:
         await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
         with pytest.raises(OutboundRefused):
@@ -140,62 +140,62 @@ async def test_a_connection_made_with_permission_is_not_used_without_it(outbound
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"])
-async def test_a_name_that_leads_inside_is_refused_and_the_address_stays_untold(address: str) -> None:
+async def test_a_name_with_a_private_address_is_rejected_without_naming_the_address(address: str) -> None:
     names = Names([address])
     async with calling(names) as outbound:
         with pytest.raises(OutboundRefused) as refused:
             await outbound.post("https://hook.example/x", b"", {}, seconds=5, allow_loopback=True)
     assert refused.value.reason == "address"
     assert address not in str(refused.value)
-    assert names.asked == ["hook.example"]
+    assert names.queries == ["hook.example"]
 
 
-async def test_a_name_with_one_foot_inside_is_refused() -> None:
+async def test_a_name_with_a_public_and_a_private_address_is_rejected() -> None:
     async with calling(Names(["93.184.215.14", "10.0.0.1"])) as outbound:
         with pytest.raises(OutboundRefused, match="address"):
             await outbound.post("https://hook.example/x", b"", {}, seconds=5)
 
 
-async def test_the_address_that_was_checked_is_the_one_that_is_called(tmp_path: Path) -> None:
-    """DNS rebinding: the second question would be answered with another address, and is not asked."""
+async def test_the_client_connects_to_the_checked_address(tmp_path: Path) -> None:
+    """DNS rebinding: a second query would return another address, and is not made."""
     server_tls, client_tls = certificates("hook.example", tmp_path)
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     async with listening(OK, server_tls) as server, calling(names, HERE, tls=client_tls) as outbound:
         answer = await outbound.post(f"https://hook.example:{server.port}/x", b"", {}, seconds=5)
         assert answer.status == 200
-        assert names.asked == ["hook.example"]
-        assert b"host: hook.example" in server.heard[0].lower()
+        assert names.queries == ["hook.example"]
+        assert b"host: hook.example" in server.received[0].lower()
 
 
-async def test_a_name_that_has_turned_inwards_is_refused_next_time() -> None:
+async def test_a_name_that_changes_to_a_private_address_is_rejected() -> None:
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     async with listening(OK) as server, calling(names, HERE) as outbound:
         url = f"https://hook.example:{server.port}/x"
-        with pytest.raises(OutboundFailed):  # it is called, but speaks no TLS
+        with pytest.raises(OutboundFailed):  # the request is sent, but the server does not speak TLS
             await outbound.post(url, b"", {}, seconds=0.3)
         with pytest.raises(OutboundRefused, match="address"):
             await outbound.post(url, b"", {}, seconds=5)
         assert server.connections == 1
 
 
-async def test_a_certificate_nobody_vouches_for_is_not_taken(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
     server_tls, _ = certificates("hook.example", tmp_path)
     async with listening(OK, server_tls) as server, calling(Names(["127.0.0.1"]), HERE) as outbound:
         with pytest.raises(OutboundFailed, match="tls"):
             await outbound.post(f"https://hook.example:{server.port}/x", b"", {}, seconds=5)
-        assert server.heard == []
+        assert server.received == []
 
 
-async def test_a_redirect_is_an_answer_and_is_not_followed(outbound: Outbound) -> None:
+async def test_a_redirect_is_returned_and_not_followed(outbound: Outbound) -> None:
     async with listening(OK) as other:
         moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n".encode()
-        async with listening(saying(moved)) as server:
+        async with listening(responding(moved)) as server:
             answer = await outbound.post(server.url, b"x", {}, seconds=5, allow_loopback=True)
         assert (answer.status, answer.is_success) == (307, False)
         assert other.connections == 0
 
 
-async def test_a_huge_body_is_cut(outbound: Outbound) -> None:
+async def test_a_large_body_is_truncated(outbound: Outbound) -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         while True:
@@ -207,20 +207,20 @@ async def test_a_huge_body_is_cut(outbound: Outbound) -> None:
         assert (len(answer.body), answer.is_truncated) == (BODY_BYTES_MAX, True)
 
 
-async def test_a_body_that_just_fits_is_whole(outbound: Outbound) -> None:
+async def test_a_body_of_the_maximum_size_is_complete(outbound: Outbound) -> None:
     body = b"y" * BODY_BYTES_MAX
-    async with listening(saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)) as server:
+    async with listening(responding(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)) as server:
         answer = await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
         assert (answer.body, answer.is_truncated) == (body, False)
 
 
-async def test_a_compressed_body_is_left_as_it_is(outbound: Outbound) -> None:
+async def test_a_compressed_body_is_not_decompressed(outbound: Outbound) -> None:
     text = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"
-    async with listening(saying(text)) as server:
+    async with listening(responding(text)) as server:
         assert (await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)).body == b"abc"
 
 
-async def test_who_drips_is_given_up_at_the_deadline(outbound: Outbound) -> None:
+async def test_a_slow_response_times_out(outbound: Outbound) -> None:
     async def drip(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
         while True:
@@ -236,7 +236,7 @@ async def test_who_drips_is_given_up_at_the_deadline(outbound: Outbound) -> None
     assert loop.time() - started < 2
 
 
-async def test_who_says_nothing_is_given_up_at_the_deadline(outbound: Outbound) -> None:
+async def test_a_missing_response_times_out(outbound: Outbound) -> None:
     async def silence(_request: bytes, _writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(30)
 
@@ -246,13 +246,13 @@ async def test_who_says_nothing_is_given_up_at_the_deadline(outbound: Outbound) 
 
 
 @pytest.mark.parametrize("text", [b"what?\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
-async def test_what_is_no_http_is_broken(outbound: Outbound, text: bytes) -> None:
-    async with listening(saying(text)) as server:
+async def test_an_invalid_response_fails_with_broken(outbound: Outbound, text: bytes) -> None:
+    async with listening(responding(text)) as server:
         with pytest.raises(OutboundFailed, match="broken"):
             await outbound.post(server.url, b"", {}, seconds=2, allow_loopback=True)
 
 
-async def test_who_hangs_up_is_broken(outbound: Outbound) -> None:
+async def test_a_closed_connection_fails_with_broken(outbound: Outbound) -> None:
     async def hang_up(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -261,7 +261,7 @@ async def test_who_hangs_up_is_broken(outbound: Outbound) -> None:
             await outbound.post(server.url, b"", {}, seconds=2, allow_loopback=True)
 
 
-async def test_nobody_there(outbound: Outbound) -> None:
+async def test_a_closed_port_fails_with_connect(outbound: Outbound) -> None:
     async with listening(OK) as server:
         url = server.url
     with pytest.raises(OutboundFailed) as failed:
@@ -269,7 +269,7 @@ async def test_nobody_there(outbound: Outbound) -> None:
     assert str(failed.value) == "connect"
 
 
-async def test_a_name_that_nobody_knows() -> None:
+async def test_an_unknown_name_fails_with_dns() -> None:
     async def unknown(_host: str) -> Sequence[Address]:
         raise OSError("no such name")
 
@@ -278,14 +278,14 @@ async def test_a_name_that_nobody_knows() -> None:
             await outbound.post("https://nowhere.example/", b"", {}, seconds=2)
 
 
-async def test_the_environments_proxy_is_not_asked(outbound: Outbound, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_proxy_of_the_environment_is_ignored(outbound: Outbound, monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(OK) as server, listening(OK) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
         assert (server.connections, proxy.connections) == (1, 0)
 
 
-async def test_it_can_be_used_again_after_it_was_closed(outbound: Outbound) -> None:
+async def test_a_closed_client_can_be_used_again(outbound: Outbound) -> None:
     async with listening(OK) as server:
         await outbound.post(server.url, b"", {}, seconds=5, allow_loopback=True)
         await outbound.close()
@@ -294,7 +294,7 @@ async def test_it_can_be_used_again_after_it_was_closed(outbound: Outbound) -> N
 
 
 def certificates(host: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For a server of this name, and for a client that trusts it."""
+    """TLS contexts for a server of this name and for a client that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Which URLs, addresses and headers may be used to call out."""
+"""Which URLs, addresses and headers are allowed."""
 
 import ipaddress
 
@@ -27,7 +27,7 @@ def refusal(url: str, *, allow_loopback: bool = False, allowed: tuple[str, ...] 
         "https://[2606:2800:21f:cb07::1]/hook",
     ],
 )
-def test_a_public_https_url_is_taken(url: str) -> None:
+def test_a_public_https_url_is_allowed(url: str) -> None:
     assert refusal(url) is None
 
 
@@ -62,7 +62,7 @@ def test_a_public_https_url_is_taken(url: str) -> None:
         ("https://[fe80::1%25eth0]/", "host"),
     ],
 )
-def test_what_is_no_plain_https_url_is_refused(url: str, reason: str) -> None:
+def test_any_other_url_is_rejected_with_its_reason(url: str, reason: str) -> None:
     assert refusal(url) == reason
 
 
@@ -112,17 +112,17 @@ def test_what_is_no_plain_https_url_is_refused(url: str, reason: str) -> None:
         "5f00::1",
     ],
 )
-def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+def test_a_non_public_address_is_rejected(address: str) -> None:
     assert not is_callable(ipaddress.ip_address(address))
     assert refusal(f"https://[{address}]/" if ":" in address else f"https://{address}/") == "address"
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_a_public_address_may_be_called(address: str) -> None:
+def test_a_public_address_is_allowed(address: str) -> None:
     assert is_callable(ipaddress.ip_address(address))
 
 
-def test_a_listed_network_may_be_called_and_nothing_beside_it() -> None:
+def test_only_addresses_of_an_allowed_network_are_allowed() -> None:
     allowed = [ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("fd00::/8")]
     assert is_callable(ipaddress.ip_address("10.1.2.3"), allowed)
     assert is_callable(ipaddress.ip_address("::ffff:10.1.2.3"), allowed)
@@ -130,7 +130,7 @@ def test_a_listed_network_may_be_called_and_nothing_beside_it() -> None:
     assert not is_callable(ipaddress.ip_address("10.2.0.1"), allowed)
 
 
-def test_this_machine_is_called_only_where_that_is_wanted() -> None:
+def test_a_loopback_url_is_rejected_unless_allowed() -> None:
     for url in ("http://localhost:80/", "http://LOCALHOST/", "http://127.0.0.1:8080/", "http://127.8.8.8/", "http://[::1]:9/"):
         assert refusal(url) == "address"
         assert refusal(url, allow_loopback=True) is None
@@ -139,7 +139,7 @@ def test_this_machine_is_called_only_where_that_is_wanted() -> None:
     assert refusal("https://10.0.0.1/", allow_loopback=True) == "address"
 
 
-def test_only_the_literal_names_are_this_machine() -> None:
+def test_only_localhost_and_loopback_addresses_are_loopback_hosts() -> None:
     assert is_loopback_host("localhost")
     assert is_loopback_host("127.0.0.1")
     assert is_loopback_host("::1")
@@ -160,10 +160,10 @@ def test_only_the_literal_names_are_this_machine() -> None:
         ("X", "é"),
     ],
 )
-def test_a_header_that_would_do_more_than_be_one_is_refused(name: str, value: str) -> None:
+def test_a_malformed_or_reserved_header_is_rejected(name: str, value: str) -> None:
     with pytest.raises(OutboundRefused, match="header"):
         check_headers({name: value})
 
 
-def test_plain_headers_are_fine() -> None:
+def test_ordinary_headers_are_allowed() -> None:
     check_headers({"Content-Type": "application/json", "Webhook-Signature": "t=1,kid=x,ed25519=y"})

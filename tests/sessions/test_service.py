@@ -29,7 +29,7 @@ from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.rules import AppendRequest
 from postroad.streams.store import precondition
 from tests.gateway import ShiftedClock
-from tests.servers import Cable
+from tests.servers import TcpProxy
 from tests.sessions.processes import JSON, TEXT, TTL_SECONDS, OpenProcess, Process, decoded, numbered
 from tests.waiting import eventually
 
@@ -170,15 +170,15 @@ async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, 
 
 
 async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
-    cable: Cable, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
+    proxy: TcpProxy, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
-    far = await new_process(cable.url, policy=CommitPolicy(attempt_seconds=0.2, deadline_seconds=0.2))
+    far = await new_process(proxy.url, policy=CommitPolicy(attempt_seconds=0.2, deadline_seconds=0.2))
     await far.subscribe("first", "chat")
     send = Committer.append_together
 
     async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
-        cable.is_deaf = True
+        proxy.drops_replies = True
         return await send(self, drafts)
 
     with monkeypatch.context() as patched:
@@ -186,7 +186,7 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
         with pytest.raises(EngineUnavailable):
             await far.subscribe("s", "chat")
     joined = (await one.members("chat"))["s"].joined_at
-    cable.cut()
+    proxy.cut()
 
     async def again() -> Subscribed | None:
         try:

@@ -14,7 +14,7 @@ from tests.gateway import (
     Gateway,
     Tenant,
 )
-from tests.servers import Cable, OpenConnection, Server, restart
+from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.streams.readers import AT_ONCE, Seen, Stream, small_gateway
 from tests.streams.workers import JSON
 from tests.waiting import eventually
@@ -215,10 +215,10 @@ async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server:
 
 
 async def test_a_connection_that_breaks_loses_and_repeats_nothing(
-    cable: Cable, open_connection: OpenConnection, engine_url: str, name: str
+    proxy: TcpProxy, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
     """The reader's worker loses its line; what was appended meanwhile through another one comes when it is back."""
-    deaf = await open_connection(cable.url)
+    deaf = await open_connection(proxy.url)
     async with small_gateway(deaf, name) as (stream, _), small_gateway(await open_connection(engine_url), name) as (elsewhere, _):
         await elsewhere.create(JSON)
         seen = Seen()
@@ -227,19 +227,19 @@ async def test_a_connection_that_breaks_loses_and_repeats_nothing(
             for round_number in range(3):
                 await elsewhere.append(b"%d" % (2 * round_number), JSON)
                 await seen.count(reader, 2 * round_number + 1)
-                cable.is_deaf = True
-                cable.swallowed.clear()
+                proxy.drops_replies = True
+                proxy.dropped.clear()
                 await elsewhere.append(b"%d" % (2 * round_number + 1), JSON)
-                await asyncio.wait_for(cable.swallowed.wait(), 5)
-                cable.cut()
+                await asyncio.wait_for(proxy.dropped.wait(), 5)
+                proxy.cut()
                 await seen.count(reader, 2 * round_number + 2)
         assert seen.numbers == list(range(6))
 
 
 async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed(
-    cable: Cable, open_connection: OpenConnection, engine_url: str, name: str
+    proxy: TcpProxy, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
-    connection = await open_connection(cable.url)
+    connection = await open_connection(proxy.url)
     async with (
         small_gateway(connection, name) as (stream, _),
         small_gateway(await open_connection(engine_url), name) as (elsewhere, _),
@@ -251,10 +251,10 @@ async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed
         async with stream.events("-1") as one, other.events("-1") as two:
             await closed.up_to_date(one)
             await deleted.up_to_date(two)
-            cable.is_deaf = True
+            proxy.drops_replies = True
             await elsewhere.append(b"last", **{"Stream-Closed": "true"})
             (await elsewhere.client.delete(other_there.path)).ok(204)
-            cable.cut()
+            proxy.cut()
             await closed.end(one, 10)
             await deleted.end(two, 10)
         assert (closed.data, closed.is_closed) == (["last"], True)
