@@ -1,4 +1,4 @@
-"""Limits on a request's head, which apply before there is a request."""
+"""Limits of a connection, which apply before the app sees a request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,17 +11,17 @@ from postroad.http.response import Response
 from tests.gateway import Answer, served
 from tests.http.small import NOTES, raw_connection, route, small_app
 
-HEAD_BYTES_MAX = 2000
+HEADER_BYTES_MAX = 2000
 
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    async with served(small_app(NOTES), header_bytes_max=HEAD_BYTES_MAX) as url:
+    async with served(small_app(NOTES), header_bytes_max=HEADER_BYTES_MAX) as url:
         yield url
 
 
-def refused(answer: Answer, status: int, code: str) -> None:
-    """A problem of the connection: there is no request yet, so there is no request id."""
+def assert_rejected(answer: Answer, status: int, code: str) -> None:
+    """An error of the connection: without a request there is no request id."""
     problem = msgspec.json.decode(answer.body)
     assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
     assert answer.headers["content-type"] == "application/problem+json"
@@ -33,70 +33,70 @@ def head(padding: int, *, first_line: bytes = b"POST /notes HTTP/1.1", length: i
     return b"%b\r\nHost: x\r\nContent-Length: %d\r\nX-Padding: %b\r\n\r\n" % (first_line, length, b"x" * padding)
 
 
-async def test_a_head_within_the_limit_is_served_however_large_the_body(url: str) -> None:
+async def test_headers_within_the_limit_are_accepted_for_any_body_size(url: str) -> None:
     async with raw_connection(url) as connection:
         for _ in range(3):
-            await connection.send(head(HEAD_BYTES_MAX - 200, length=915) + b'{"text": "' + b"x" * 903 + b'"}')
+            await connection.send(head(HEADER_BYTES_MAX - 200, length=915) + b'{"text": "' + b"x" * 903 + b'"}')
             assert (await connection.answer()).ok() == {"length": 903}
 
 
-async def test_a_head_over_the_limit_is_refused_and_the_connection_closed(url: str) -> None:
+async def test_headers_over_the_limit_are_rejected_and_the_connection_is_closed(url: str) -> None:
     async with raw_connection(url) as connection:
-        await connection.send(head(HEAD_BYTES_MAX) + b'{"text": "abc"}')
-        refused(await connection.answer(), 431, "headers-too-large")
+        await connection.send(head(HEADER_BYTES_MAX) + b'{"text": "abc"}')
+        assert_rejected(await connection.answer(), 431, "headers-too-large")
         assert await connection.is_closed()
 
 
-async def test_a_head_that_never_ends_is_refused_once_it_is_over_the_limit(url: str) -> None:
+async def test_unfinished_headers_are_rejected_once_they_exceed_the_limit(url: str) -> None:
     async with raw_connection(url) as connection:
         await connection.send(b"GET /notes HTTP/1.1\r\n")
-        for number in range(HEAD_BYTES_MAX // 100 + 1):
+        for number in range(HEADER_BYTES_MAX // 100 + 1):
             await connection.send(b"X-%04d: %b\r\n" % (number, b"x" * 100))
-        refused(await connection.answer(), 431, "headers-too-large")
+        assert_rejected(await connection.answer(), 431, "headers-too-large")
 
 
-async def test_a_path_over_the_limit_is_refused(url: str) -> None:
+async def test_a_path_over_the_limit_is_rejected(url: str) -> None:
     async with raw_connection(url) as connection:
-        await connection.send(b"GET /" + b"x" * HEAD_BYTES_MAX + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        refused(await connection.answer(), 431, "headers-too-large")
+        await connection.send(b"GET /" + b"x" * HEADER_BYTES_MAX + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert_rejected(await connection.answer(), 431, "headers-too-large")
 
 
-async def test_the_second_head_of_a_connection_is_limited_too(url: str) -> None:
+async def test_the_headers_of_a_second_request_are_limited_too(url: str) -> None:
     async with raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
-        await connection.send(head(HEAD_BYTES_MAX) + b'{"text": "abc"}')
-        refused(await connection.answer(), 431, "headers-too-large")
+        await connection.send(head(HEADER_BYTES_MAX) + b'{"text": "abc"}')
+        assert_rejected(await connection.answer(), 431, "headers-too-large")
 
 
 @pytest.mark.parametrize(
     "text", [b"hello?\r\n\r\n", b"BREW /coffee HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"]
 )
-async def test_what_is_not_http_is_refused(url: str, text: bytes) -> None:
+async def test_bytes_that_are_not_http_are_rejected(url: str, text: bytes) -> None:
     async with raw_connection(url) as connection:
         await connection.send(text)
-        refused(await connection.answer(), 400, "malformed-request")
+        assert_rejected(await connection.answer(), 400, "malformed-request")
         assert await connection.is_closed()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /notes HTTP/1.1\r\nHost:"])
-async def test_a_head_that_does_not_come_in_time_is_given_up(sent: bytes) -> None:
+async def test_slow_headers_time_out(sent: bytes) -> None:
     async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         if sent:
             await connection.send(sent)
-        refused(await connection.answer(2), 408, "request-timeout")
+        assert_rejected(await connection.answer(2), 408, "request-timeout")
         assert await connection.is_closed()
 
 
-async def test_a_second_head_that_does_not_come_in_time_is_given_up() -> None:
+async def test_slow_headers_of_a_second_request_time_out() -> None:
     async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
         await connection.send(b"GET /notes HTTP/1.1\r\nHost:")
-        refused(await connection.answer(2), 408, "request-timeout")
+        assert_rejected(await connection.answer(2), 408, "request-timeout")
 
 
-async def test_a_connection_that_rests_between_requests_is_kept() -> None:
+async def test_an_idle_connection_is_kept_open() -> None:
     async with served(small_app(NOTES), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
@@ -106,7 +106,7 @@ async def test_a_connection_that_rests_between_requests_is_kept() -> None:
         assert (await connection.answer()).status == 200
 
 
-async def test_blank_lines_do_not_keep_a_connection_that_rests() -> None:
+async def test_blank_lines_do_not_extend_the_keepalive_timeout() -> None:
     async with served(small_app(NOTES), keepalive_seconds=1) as url, raw_connection(url) as connection:
         await connection.send(head(10) + b'{"text": "abc"}')
         assert (await connection.answer()).status == 200
@@ -121,15 +121,25 @@ async def test_a_blank_line_before_a_request_is_skipped(url: str) -> None:
             assert (await connection.answer()).status == 200
 
 
-async def test_two_requests_in_one_piece_are_both_served(url: str) -> None:
+async def test_a_connection_stays_usable_after_a_large_body_was_rejected(url: str) -> None:
+    """The rest of the body is read and discarded, also if more of it than the buffer holds arrives after the response."""
+    async with raw_connection(url) as connection:
+        await connection.send(head(10, length=4_000_000) + b"x" * 1_000_000)
+        assert (await connection.answer()).status == 413
+        await connection.send(b"x" * 3_000_000)
+        await connection.send(head(10) + b'{"text": "abc"}')
+        assert (await connection.answer()).status == 200
+
+
+async def test_two_requests_in_one_segment_are_both_served(url: str) -> None:
     async with raw_connection(url) as connection:
         await connection.send((head(10) + b'{"text": "abc"}') * 2)
         assert [(await connection.answer()).status for _ in range(2)] == [200, 200]
 
 
-async def test_a_slow_answer_is_not_taken_for_a_slow_head() -> None:
+async def test_a_slow_response_does_not_trigger_the_header_timeout() -> None:
     async def slow(_request: Request) -> Response:
-        await asyncio.sleep(0.2)  # longer than a head may take
+        await asyncio.sleep(0.2)  # longer than the header timeout
         return Response(b"{}")
 
     async with served(small_app(route("/slow", slow)), header_seconds_max=0.05) as url, raw_connection(url) as connection:

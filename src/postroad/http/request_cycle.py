@@ -75,10 +75,9 @@ class RequestCycle:
     # The request
 
     def add_body(self, chunk: bytes) -> None:
-        if not self.response_complete:
-            self._chunks.append(chunk)
-            self.buffered_bytes += len(chunk)
-            self._notify()
+        self._chunks.append(chunk)
+        self.buffered_bytes += len(chunk)
+        self._notify()
 
     def end_body(self) -> None:
         self._is_body_complete = True

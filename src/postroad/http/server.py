@@ -162,7 +162,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = 0
-        if self.cycle is not None:
+        if self.cycle is not None and not self.cycle.response_complete:  # otherwise the rest of the body is discarded
             self.cycle.add_body(body)
             if self.cycle.buffered_bytes > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
