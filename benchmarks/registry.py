@@ -19,7 +19,7 @@ import uvloop
 
 from benchmarks.harness import Server, postroad, table, wrk
 from benchmarks.publish import script
-from postroad.access.key_service import record_of
+from postroad.access.key_service import key_record
 from postroad.access.keys import new_key
 from postroad.access.records import KEYS_BUCKET, TENANTS_BUCKET, TenantRecord
 from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
@@ -40,7 +40,7 @@ async def fill(url: str, tenants: int, keys_each: int) -> None:
         committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 30))
         for number in range(tenants):
             tenant = f"tenant-{number}"
-            keys = [record_of(new_key(), tenant, f"key {index}", ALL_SCOPES, now_ms()) for index in range(keys_each)]
+            keys = [key_record(new_key(), tenant, f"key {index}", ALL_SCOPES, now_ms()) for index in range(keys_each)]
             drafts = [PendingMessage(f"$KV.{KEYS_BUCKET}.{key.id}", msgspec.json.encode(key), new_id()) for key in keys]
             await committers.of(f"KV_{KEYS_BUCKET}").append_together(drafts)
             record = TenantRecord(id=tenant, created_at_ms=now_ms(), updated_at_ms=now_ms())

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from postroad.access.identity_cache import FIRST_TENANT
-from postroad.access.key_service import record_of
+from postroad.access.identity_cache import DEFAULT_TENANT
+from postroad.access.key_service import key_record
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.access.records import KeyRecord, TenantRecord
 from postroad.container import Node, Role, prepare_engine, running_node, running_platform
@@ -196,7 +196,7 @@ class Gateway:
 
     async def key_of(self, tenant: str, scopes: tuple[Scope, ...] = ALL_SCOPES, **more: Any) -> Tenant:
         key = new_key()
-        record = record_of(key, tenant, "a test's", scopes, now_ms(), **more)
+        record = key_record(key, tenant, "a test's", scopes, now_ms(), **more)
         await self.node.access.keys.add(record)
         return Tenant(tenant, key, record, self.with_key(key), self)
 
@@ -269,9 +269,9 @@ async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> Asyn
     async with running_platform(settings, "tests-setup") as platform:
         await prepare_engine(platform)
     async with _on_its_own(running_node(settings, role, clock=clock)) as node, served(node.app) as url, session() as opened:
-        if not await node.access.tenants.make_first(tenant_key=new_key(), admin_key=admin_key):
-            await node.access.keys.add(record_of(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
-        assert await node.platform.identities.tenant(FIRST_TENANT)
+        if not await node.access.tenants.create_default(tenant_key=new_key(), admin_key=admin_key):
+            await node.access.keys.add(key_record(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
+        assert await node.platform.identities.tenant(DEFAULT_TENANT)
         yield Gateway(url, node, settings, clock, opened, admin_key)
 
 

@@ -16,6 +16,7 @@ from postroad.access.identity_cache import IdentityCache
 from postroad.access.key_usage import KeyUsage
 from postroad.access.records import KEY_USES_BUCKET, KEYS_BUCKET, TENANTS_BUCKET, KeyRecord, TenantRecord
 from postroad.access.settings import AccessSettings
+from postroad.api.health import Check
 from postroad.governance.audit import Audit
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.tenant_settings import SETTINGS_BUCKET, TenantSettingsRecord, TenantSettingsStore, default_settings
@@ -23,7 +24,7 @@ from postroad.http.app import App, AppSettings
 from postroad.http.client_ip import networks
 from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route, Router
-from postroad.http.system_routes import Check, SystemRoutes
+from postroad.http.system_routes import SystemRoutes
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
@@ -112,7 +113,7 @@ def build_platform(settings: Settings, role: Role, connection: Connection, clock
         ReplicatedTable(bucket(KEYS_BUCKET), KeyRecord),
         KeyUsage(bucket(KEY_USES_BUCKET), clock),
         clock,
-        trust_seconds_max=settings.section(AccessSettings).registry_max_age_refuse_seconds,
+        max_age_seconds=settings.section(AccessSettings).registry_max_age_refuse_seconds,
     )
     return Platform(
         settings=settings,

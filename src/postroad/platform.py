@@ -9,11 +9,11 @@ from typing import Any, ClassVar, TypeVar
 import structlog
 
 from postroad.access.identity_cache import IdentityCache
+from postroad.api.health import Check
 from postroad.crypto.signing import Signer
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.routing import Route
-from postroad.http.system_routes import Check
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection

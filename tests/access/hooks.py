@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from postroad.access.hook import Answer, Attempt
+from postroad.access.hook import Attempt, Decision
 
 not_to_be_called = 5
 
@@ -12,9 +12,9 @@ class Operator:
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
-        self.answer: Callable[[Attempt], Answer | Awaitable[Answer]] | None = None
+        self.answer: Callable[[Attempt], Decision | Awaitable[Decision]] | None = None
 
-    def __call__(self, attempt: Attempt) -> Answer | Awaitable[Answer]:
+    def __call__(self, attempt: Attempt) -> Decision | Awaitable[Decision]:
         self.attempts.append(attempt)
         return self.answer(attempt) if self.answer else None
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from postroad.access.capability import AccessCapability
-from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.key_service import KeyService
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.container import build, prepare_engine, running_platform
@@ -27,7 +27,7 @@ async def test_a_directory_that_never_followed_anything_lets_nobody_in(engine_ur
     settings = gateway_settings(engine_url)
     async with running_platform(settings, "tests") as platform:
         with pytest.raises(RegistryStale):
-            platform.identities.check_in_touch()
+            platform.identities.check_fresh()
 
 
 async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers_by_itself(own_server: Server) -> None:
@@ -44,14 +44,14 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
 
         await eventually(registry_is_old, 4)
         assert await status_of(tenant.client) == 200, "it still trusts what it knows, but says that it is not ready"
-        gateway.node.platform.identities.check_in_touch()
+        gateway.node.platform.identities.check_fresh()
 
         await becomes(503, tenant.client, seconds=4)
         problem = (await tenant.client.get(WHOAMI)).problem(503, "registry-stale")
         assert problem["retryable"] is True
         assert int((await tenant.client.get(WHOAMI)).headers["retry-after"]) > 0
         with pytest.raises(RegistryStale):
-            gateway.node.platform.identities.check_in_touch()
+            gateway.node.platform.identities.check_fresh()
         (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "registry-stale")
         assert await status_of(gateway.nobody, "/healthz") == 200
 
@@ -90,20 +90,20 @@ async def fresh_engine(server: Server) -> AsyncIterator[Platform]:
 async def check_first(platform: Platform, tenant_key: str, admin_key: str) -> None:
     caller = await platform.identities.caller_by_key(tenant_key, None)
     assert caller is not None
-    assert (caller.tenant, caller.scopes, caller.is_platform) == (FIRST_TENANT, frozenset(ALL_SCOPES), False)
+    assert (caller.tenant, caller.scopes, caller.is_platform) == (DEFAULT_TENANT, frozenset(ALL_SCOPES), False)
     admin = await platform.identities.caller_by_key(admin_key, None)
-    assert admin is not None and admin.is_platform and admin.tenant == FIRST_TENANT
+    assert admin is not None and admin.is_platform and admin.tenant == DEFAULT_TENANT
 
 
 async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_platform_key(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
     async with fresh_engine(own_server) as platform:
         access = platform.use(AccessCapability)
-        assert await access.tenants.make_first(**keys) is True
+        assert await access.tenants.create_default(**keys) is True
         await check_first(platform, **keys)
-        assert platform.tenant_settings.of(FIRST_TENANT).auto_create_queues
+        assert platform.tenant_settings.of(DEFAULT_TENANT).auto_create_queues
         another = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
-        assert await access.tenants.make_first(**another) is False
+        assert await access.tenants.create_default(**another) is False
         assert await platform.identities.caller_by_key(another["admin_key"], None) is None
 
 
@@ -132,17 +132,17 @@ async def test_a_first_start_that_was_interrupted_is_done_again(
             broken.setattr(TenantSettingsStore, "set_up", counted(TenantSettingsStore.set_up))
             broken.setattr(access.tenants._table, "create", counted(access.tenants._table.create))
             with pytest.raises(EngineUnavailable):
-                await access.tenants.make_first(**keys)
+                await access.tenants.create_default(**keys)
     async with fresh_engine(own_server) as again:
-        assert await again.identities.tenant(FIRST_TENANT) is None
-        assert await again.use(AccessCapability).tenants.make_first(**keys) is True
+        assert await again.identities.tenant(DEFAULT_TENANT) is None
+        assert await again.use(AccessCapability).tenants.create_default(**keys) is True
         await check_first(again, **keys)
-        assert again.tenant_settings.of(FIRST_TENANT).auto_create_queues
+        assert again.tenant_settings.of(DEFAULT_TENANT).auto_create_queues
 
 
 async def test_many_first_starts_at_once_agree_on_one_tenant(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
     async with AsyncExitStack() as stack:
         platforms = [await stack.enter_async_context(fresh_engine(own_server)) for _ in range(5)]
-        await asyncio.gather(*[one.use(AccessCapability).tenants.make_first(**keys) for one in platforms])
+        await asyncio.gather(*[one.use(AccessCapability).tenants.create_default(**keys) for one in platforms])
         await check_first(platforms[0], **keys)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from postroad.access import hook as module
-from postroad.access.hook import Answer, Attempt, load_hook
+from postroad.access.hook import Attempt, Decision, load_hook
 from postroad.access.keys import new_key
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.identity import Caller, Credential, Scope
@@ -36,7 +36,7 @@ def answering(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, None])
-async def test_yes_and_nothing_mean_as_postroad_decided(hooked: Gateway, guest: Tenant, answer: Answer) -> None:
+async def test_yes_and_nothing_mean_as_postroad_decided(hooked: Gateway, guest: Tenant, answer: Decision) -> None:
     answering(answer)
     assert await status_of(guest.client) == 200
     (await guest.client.get(TENANTS)).problem(403, "forbidden")
@@ -58,7 +58,7 @@ async def test_a_caller_is_let_in_as_that_one(hooked: Gateway, guest: Tenant) ->
 
 
 async def test_a_credential_that_postroad_does_not_know_can_be_the_operators(hooked: Gateway, guest: Tenant) -> None:
-    def decide(attempt: Attempt) -> Answer:
+    def decide(attempt: Attempt) -> Decision:
         if attempt.caller is not None or attempt.credential != "ticket-7":
             return None
         return Caller(guest.id, "sso:ada", frozenset({Scope.READ}), credential=Credential.HOOK)
@@ -96,10 +96,10 @@ async def test_it_may_answer_later(guest: Tenant) -> None:
 
 
 async def test_if_it_raises_the_request_is_refused_and_the_log_says_why(guest: Tenant) -> None:
-    async def later() -> Answer:
+    async def later() -> Decision:
         raise RuntimeError("later")
 
-    def at_once(_attempt: Attempt) -> Answer:
+    def at_once(_attempt: Attempt) -> Decision:
         raise RuntimeError("at once")
 
     for answer, word in ((at_once, "at once"), (lambda _attempt: later(), "later")):
@@ -112,9 +112,9 @@ async def test_if_it_raises_the_request_is_refused_and_the_log_says_why(guest: T
 
 async def test_if_it_takes_too_long_the_request_is_refused(guest: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SECONDS_MAX", 0.05)
-    waiting: list[asyncio.Future[Answer]] = []
+    waiting: list[asyncio.Future[Decision]] = []
 
-    def never(_attempt: Attempt) -> Awaitable[Answer]:
+    def never(_attempt: Attempt) -> Awaitable[Decision]:
         waiting.append(asyncio.get_running_loop().create_future())
         return waiting[-1]
 

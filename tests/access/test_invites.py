@@ -156,7 +156,7 @@ async def test_of_many_claims_for_different_names_one_wins_and_nothing_is_left_o
     assert await status_of(gateway.with_key(won["key"])) == 200
 
 
-@pytest.mark.parametrize("where", [(KeyService, "add"), (Invites, "_mark")], ids=["before the key", "before the mark"])
+@pytest.mark.parametrize("where", [(KeyService, "add"), (Invites, "_mark_claimed")], ids=["before the key", "before the mark"])
 async def test_a_claim_that_was_interrupted_can_be_repeated(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
 ) -> None:

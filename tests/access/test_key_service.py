@@ -141,7 +141,7 @@ async def test_when_a_key_was_last_used_is_shown_and_reaches_the_other_gateways(
     assert await status_of(gateway.with_key(text)) == 200
     used = (await tenant.client.get(f"{KEYS}/{record['id']}")).ok()["lastUsedAt"]
     assert used >= record["createdAt"]
-    await gateway.node.platform.identities.uses.write()
+    await gateway.node.platform.identities.key_usage.flush()
     elsewhere = second_gateway.seen_by(tenant).client
     assert (await elsewhere.get(f"{KEYS}/{record['id']}")).ok()["lastUsedAt"] == used
     assert {key["id"]: key["lastUsedAt"] for key in await listed(elsewhere)}[record["id"]] == used

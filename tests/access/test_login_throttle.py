@@ -26,15 +26,15 @@ def time() -> Time:
 
 
 def failures(guard: LoginThrottle, address: str, count: int) -> list[type[Exception]]:
-    return [type(guard.fail(address, "")) for _ in range(count)]
+    return [type(guard.record_failure(address, "")) for _ in range(count)]
 
 
 def test_after_the_burst_an_address_is_told_to_wait(time: Time) -> None:
     guard = LoginThrottle(3, 60, time)
-    assert not guard.is_braked("192.0.2.1")
+    assert not guard.is_throttled("192.0.2.1")
     assert failures(guard, "192.0.2.1", 5) == [Unauthenticated] * 3 + [RateLimited] * 2
-    assert guard.is_braked("192.0.2.1")
-    problem = guard.fail("192.0.2.1", "")
+    assert guard.is_throttled("192.0.2.1")
+    problem = guard.record_failure("192.0.2.1", "")
     assert isinstance(problem, RateLimited) and problem.retry_after == pytest.approx(1)
 
 
@@ -42,7 +42,7 @@ def test_time_lets_it_try_again(time: Time) -> None:
     guard = LoginThrottle(3, 60, time)
     failures(guard, "192.0.2.1", 10)
     time.seconds += 1.1
-    assert not guard.is_braked("192.0.2.1")
+    assert not guard.is_throttled("192.0.2.1")
     assert failures(guard, "192.0.2.1", 3) == [Unauthenticated, RateLimited, RateLimited]
     time.seconds += 3600
     assert failures(guard, "192.0.2.1", 4) == [Unauthenticated] * 3 + [RateLimited]
@@ -58,22 +58,22 @@ def test_tries_while_it_waits_do_not_make_it_longer(time: Time) -> None:
 def test_one_address_does_not_brake_another(time: Time) -> None:
     guard = LoginThrottle(1, 60, time)
     failures(guard, "192.0.2.1", 5)
-    assert not guard.is_braked("192.0.2.2")
+    assert not guard.is_throttled("192.0.2.2")
     assert failures(guard, "192.0.2.2", 1) == [Unauthenticated]
 
 
 def test_a_whole_64_of_ipv6_is_one_user(time: Time) -> None:
     guard = LoginThrottle(1, 60, time)
     failures(guard, "2001:db8:0:1::1", 1)
-    assert guard.is_braked("2001:db8:0:1:ffff::2") and guard.is_braked("2001:db8:0:1::3%eth0")
-    assert not guard.is_braked("2001:db8:0:2::1")
+    assert guard.is_throttled("2001:db8:0:1:ffff::2") and guard.is_throttled("2001:db8:0:1::3%eth0")
+    assert not guard.is_throttled("2001:db8:0:2::1")
 
 
 def test_ipv4_users_of_a_socket_for_both_are_told_apart(time: Time) -> None:
     guard = LoginThrottle(1, 60, time)
     failures(guard, "::ffff:192.0.2.1", 1)
-    assert guard.is_braked("::ffff:192.0.2.1") and guard.is_braked("192.0.2.1")
-    assert not guard.is_braked("::ffff:192.0.2.2")
+    assert guard.is_throttled("::ffff:192.0.2.1") and guard.is_throttled("192.0.2.1")
+    assert not guard.is_throttled("::ffff:192.0.2.2")
 
 
 @pytest.mark.parametrize("address", ["", "unix:", "not an address", ":::::", "2001:db8::1%"])
@@ -89,7 +89,7 @@ def test_what_it_remembers_is_bounded_and_those_who_went_quiet_go_first(time: Ti
         failures(guard, f"10.0.0.{number}", 1)
         failures(guard, "192.0.2.1", 1)  # keeps on trying
     assert len(guard._levels) == 10
-    assert guard.is_braked("192.0.2.1")
+    assert guard.is_throttled("192.0.2.1")
 
 
 # Over HTTP

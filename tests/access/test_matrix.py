@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from postroad.access.keys import new_key
-from postroad.access.records import TenantRecord, TenantState
-from postroad.access.tokens import NewToken, Tokens
+from postroad.access.records import TenantRecord
+from postroad.access.tokens import Tokens
+from postroad.api.access import NewToken, TenantState
 from postroad.container import described_routes, platform_keys
 from postroad.crypto.signing import Signer
 from postroad.http.routing import Route
@@ -248,12 +249,12 @@ def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
     """As the gateway would make it if it had a resource of this name."""
     access = gateway.node.access
     tokens = Tokens(
-        gateway.node.platform.identities, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._uses, now_ms
+        gateway.node.platform.identities, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._used, now_ms
     )
     whoami = next(route.handler for route in gateway.node.routes if route.path == "/v1/whoami")
-    tokens.offer([Route("GET", "/elsewhere", whoami, Scope.READ, "", "", resource="elsewhere")], ())
+    tokens.set_resources([Route("GET", "/elsewhere", whoami, Scope.READ, "", "", resource="elsewhere")], ())
     caller = Caller(tenant.id, tenant.record.id, frozenset(ALL_SCOPES))
-    return tokens.mint(caller, NewToken(resource="elsewhere"))[0]
+    return tokens.issue(caller, NewToken(resource="elsewhere"))[0]
 
 
 # What they are told

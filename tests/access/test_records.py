@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord, TenantState
-from postroad.governance.audit import AuditEntry
+from postroad.access.records import InviteRecord, KeyHash, KeyRecord, SecretRecord, TenantRecord
+from postroad.api.access import TenantState
+from postroad.api.governance import AuditEntry
 from postroad.governance.tenant_settings import TenantSettingsRecord
 from postroad.kernel.identity import ALL_SCOPES, Scope
 
@@ -135,12 +136,12 @@ def test_a_later_formats_fields_are_ignored(record: msgspec.Struct, stored: byte
 def test_a_key_takes_each_of_its_texts_until_that_expires() -> None:
     hashes = (KeyHash(sha256="new", created_at_ms=1), KeyHash(sha256="old", created_at_ms=0, expires_at_ms=10))
     key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=hashes, created_at_ms=0, updated_at_ms=0)
-    assert key.takes("new", 9) and key.takes("old", 9)
-    assert key.takes("new", 10) and not key.takes("old", 10)
-    assert not key.takes("other", 9) and not key.takes("", 9)
+    assert key.accepts("new", 9) and key.accepts("old", 9)
+    assert key.accepts("new", 10) and not key.accepts("old", 10)
+    assert not key.accepts("other", 9) and not key.accepts("", 9)
 
 
-def test_a_key_is_good_while_it_is_enabled_and_has_not_expired() -> None:
+def test_a_key_is_active_while_it_is_enabled_and_has_not_expired() -> None:
     key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=(), created_at_ms=0, updated_at_ms=0, expires_at_ms=10)
-    assert key.is_good(9) and not key.is_good(10)
-    assert not msgspec.structs.replace(key, is_enabled=False).is_good(9)
+    assert key.is_active(9) and not key.is_active(10)
+    assert not msgspec.structs.replace(key, is_enabled=False).is_active(9)

@@ -149,7 +149,7 @@ async def test_the_id_of_a_deleted_tenant_is_not_given_to_another(gateway: Gatew
     await gateway.admin.delete(f"{TENANTS}/{tenant.id}")
     await eventually(lambda: is_gone(control, tenant.id))
     answer = await gateway.admin.post(TENANTS, {"id": tenant.id})
-    assert "not used twice" in answer.problem(409, "already-exists")["detail"]
+    assert "cannot be used twice" in answer.problem(409, "already-exists")["detail"]
     listed = (await gateway.admin.get(f"{TENANTS}?limit=1000")).ok()["tenants"]
     assert tenant.id not in [one["id"] for one in listed]
     (await within(gateway, tenant.id).get("/v1/queues")).problem(404, "tenant-not-found")
@@ -161,7 +161,7 @@ async def test_a_tenant_that_is_being_deleted_cannot_be_changed(
     async def wait(_tenants: Tenants, _name: str) -> None:
         return
 
-    monkeypatch.setattr(Tenants, "_clean", wait)
+    monkeypatch.setattr(Tenants, "_delete_resources", wait)
     await gateway.admin.delete(f"{TENANTS}/{tenant.id}")
     path = f"{TENANTS}/{tenant.id}"
     (await patch(gateway.admin, path, enabled=True)).problem(409, "precondition-failed")
@@ -175,21 +175,21 @@ async def test_a_deletion_that_was_interrupted_is_taken_up_again(gateway: Gatewa
     await tenant.queue("orders")
     tenants = gateway.node.access.tenants
     tries: list[str] = []
-    real = list(tenants._cleaners)
+    real = list(tenants.deleters)
 
     async def fail_first(name: str) -> None:
         tries.append(name)
         if len(tries) == 1:
             raise EngineUnavailable("pulled out")
 
-    tenants.clean_with(*real[:1], fail_first, *real[1:])
+    tenants.deleters = [*real[:1], fail_first, *real[1:]]
     try:
-        await tenants._clean(tenant.id)
+        await tenants._delete_resources(tenant.id)
         assert isinstance(await tenants.find(tenant.id), TenantRecord)
-        await tenants._clean(tenant.id)
+        await tenants._delete_resources(tenant.id)
         assert await is_gone(gateway, tenant.id)
     finally:
-        tenants.clean_with(*real)
+        tenants.deleters = real
     assert tries == [tenant.id] * 2
 
 

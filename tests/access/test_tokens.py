@@ -4,7 +4,8 @@ import base64
 
 import pytest
 
-from postroad.access.tokens import TOKEN_PREFIX, NewToken, Tokens
+from postroad.access.tokens import TOKEN_PREFIX, Tokens
+from postroad.api.access import NewToken
 from postroad.crypto.signing import Signer
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -212,8 +213,8 @@ def tokens(gateway: Gateway) -> Tokens:
         raise NotImplementedError
 
     access = gateway.node.access
-    made = Tokens(gateway.node.platform.identities, Signer((PLATFORM_KEY,), "stream token"), access.tokens._uses, gateway.clock)
-    made.offer(
+    made = Tokens(gateway.node.platform.identities, Signer((PLATFORM_KEY,), "stream token"), access.tokens._used, gateway.clock)
+    made.set_resources(
         [Route("GET", "/v1/streams/{stream}", handler, Scope.READ, "", "", resource="stream:{stream}")],
         gateway.node.assembly.resources,
     )
@@ -225,20 +226,20 @@ def caller_of(tenant: Tenant) -> Caller:
 
 
 async def test_a_token_is_good_for_its_own_resource_alone(tokens: Tokens, tenant: Tenant) -> None:
-    token, _ = tokens.mint(caller_of(tenant), NewToken(resource="stream:a"))
-    assert await tokens.caller(token, "stream:a") is not None
+    token, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a"))
+    assert await tokens.authenticate(token, "stream:a") is not None
     for resource in ("stream:b", "stream:a2", "stream:", "telemetry", ""):
-        assert await tokens.caller(token, resource) is None
+        assert await tokens.authenticate(token, resource) is None
 
 
 @pytest.mark.parametrize("resource", ["stream:", "stream", "telemetry", "x stream:a"])
 def test_a_token_is_made_for_what_there_is_alone(tokens: Tokens, tenant: Tenant, resource: str) -> None:
     with pytest.raises(BodyInvalid):
-        tokens.mint(caller_of(tenant), NewToken(resource=resource))
+        tokens.issue(caller_of(tenant), NewToken(resource=resource))
 
 
 async def test_a_key_that_is_kept_to_some_streams_gets_tokens_for_these_alone(tokens: Tokens, tenant: Tenant) -> None:
     narrow = caller_of(await tenant.another_key(allowed_streams=("chat.*",)))
-    assert tokens.mint(narrow, NewToken(resource="stream:chat.1"))
+    assert tokens.issue(narrow, NewToken(resource="stream:chat.1"))
     with pytest.raises(Forbidden):
-        tokens.mint(narrow, NewToken(resource="stream:other"))
+        tokens.issue(narrow, NewToken(resource="stream:other"))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
-from postroad.client import AsyncPostroad, AuditEntry, MadeKey, Message, Postroad, Published, Queue
+from postroad.client import AsyncPostroad, AuditEntry, IssuedKey, Message, Postroad, Published, Queue
 from postroad.client.errors import IdempotencyMismatch, LeaseExpired, QueueNotFound, ReceiptInvalid, Unauthenticated, Unreachable
 from postroad.client.transport import ClientSettings
 from postroad.runtime.embedded_server import free_port
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         assert_type(awaited.queues.publish("q", 1), Awaitable[Published])
         assert_type(waiting.queues.list(), Iterator[Queue])
         assert_type(awaited.queues.list(), AsyncIterator[Queue])
-        assert_type(waiting.keys.create("ci"), MadeKey)
+        assert_type(waiting.keys.create("ci"), IssuedKey)
         assert_type(awaited.audit.list(), AsyncIterator[AuditEntry])
         waiting.queues.publish("q")  # type: ignore[call-arg]
         awaited.queues.pull("q", wait_ms="long")  # type: ignore[arg-type]

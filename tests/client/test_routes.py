@@ -282,7 +282,7 @@ class Pager:
 
 
 async def test_a_page_may_be_empty_before_the_last() -> None:
-    entry = {"id": "1", "at": "t", "tenant": "x", "action": "a", "target": "t", "actorKeyId": "k", "requestId": "r"}
+    entry = {"v": 1, "id": "1", "at": "t", "tenant": "x", "action": "a", "target": "t", "actorKeyId": "k", "requestId": "r"}
     answers: list[dict[str, Any]] = [
         {"entries": [], "scanned": 20_000, "nextCursor": "900"},
         {"entries": [entry], "scanned": 20_000, "nextCursor": "500"},

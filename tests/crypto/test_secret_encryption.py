@@ -103,8 +103,8 @@ async def test_credentials_stay_valid_while_the_platform_key_is_rotated(own_serv
             pass
         mine: Tenant = gateway.seen_by(tenant)
         assert (await mine.ack(queue, message["receiptId"])).ok() == {"ok": True}
-        assert await gateway.node.access.secrets.relock() == 1
-        assert await gateway.node.access.secrets.relock() == 0
+        assert await gateway.node.access.secrets.reencrypt() == 1
+        assert await gateway.node.access.secrets.reencrypt() == 0
         assert await user_status(gateway) == 200
 
     async with running_gateway(gateway_settings(own_server.url, platform_key=Secret(NEW))) as gateway:

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import key_id_of, new_key
-from postroad.access.records import KeyRecord, SecretRecord, TenantRecord
-from postroad.access.tokens import NewToken, Tokens
+from postroad.access.records import KeyRecord, SecretRecord
+from postroad.access.tokens import Tokens
+from postroad.api.access import NewToken
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.request import Request
@@ -167,8 +168,8 @@ class TwoTenants:
         tenant = key_id.removeprefix("key-of-")
         return _key(tenant) if tenant in ("acme", "other") else None
 
-    async def tenant(self, name: str) -> TenantRecord | None:
-        return TenantRecord(id=name, created_at_ms=1, updated_at_ms=1) if name in ("acme", "other") else None
+    async def is_enabled(self, name: str) -> bool:
+        return name in ("acme", "other")
 
     def end_watches(self, _key_id: str) -> None: ...
 
@@ -178,25 +179,25 @@ async def _nothing(_request: Request) -> Any: ...
 
 def _tokens() -> Tokens:
     tokens = Tokens(cast(Any, TwoTenants()), Signer(PLATFORM_KEYS, "stream-token"), cast(Any, None), lambda: NOW_MS)
-    tokens.offer([Route("GET", "/v1/stream/{stream}", _nothing, Scope.READ, "", "", resource="stream/{stream}")], ())
+    tokens.set_resources([Route("GET", "/v1/stream/{stream}", _nothing, Scope.READ, "", "", resource="stream/{stream}")], ())
     return tokens
 
 
 _CALLER = Caller("acme", "key-of-acme", frozenset(ALL_SCOPES))
-_TOKEN = _tokens().mint(_CALLER, NewToken(resource="stream/a"))[0]
+_TOKEN = _tokens().issue(_CALLER, NewToken(resource="stream/a"))[0]
 
 
 @bounded
 @given(odd_texts | nearly(st.just(_TOKEN.encode())).map(lambda raw: raw.decode("latin-1")))
 def test_a_stream_token_is_of_the_tenant_it_was_made_for_or_no_good(text: str) -> None:
-    found = finished(_tokens().caller(text, "stream/a"))
+    found = finished(_tokens().authenticate(text, "stream/a"))
     assert found is None or (found.tenant, found.key_id, found.scopes) == ("acme", "key-of-acme", frozenset({Scope.READ}))
-    assert finished(_tokens().caller(text, "stream/b")) is None
-    assert finished(_tokens().caller(text, "stream/a", "other")) is None
+    assert finished(_tokens().authenticate(text, "stream/b")) is None
+    assert finished(_tokens().authenticate(text, "stream/a", "other")) is None
 
 
 def test_the_token_itself_is_good_for_what_it_was_made_for() -> None:
-    assert finished(_tokens().caller(_TOKEN, "stream/a")) is not None
+    assert finished(_tokens().authenticate(_TOKEN, "stream/a")) is not None
 
 
 _SECRET, _OTHERS = "a secret of the tenant acme, long enough", "a secret of the other tenant, also long enough"
@@ -229,8 +230,8 @@ def is_acmes(found: Caller | None) -> bool:
 @given(odd_texts | nearly(st.just(_JWT.encode())).map(lambda raw: raw.decode("latin-1")))
 def test_a_jwt_is_of_the_tenant_that_signed_it_or_no_good(text: str) -> None:
     jwts = _jwts(acme=_SECRET, other=_OTHERS)
-    assert is_acmes(finished(jwts.caller(text, "acme")))
-    assert finished(jwts.caller(text, "other")) is None
+    assert is_acmes(finished(jwts.authenticate(text, "acme")))
+    assert finished(jwts.authenticate(text, "other")) is None
 
 
 @bounded
@@ -243,8 +244,8 @@ def test_whatever_a_tenant_claims_in_a_jwt_stays_its_own(claims: dict[str, Any],
     except (TypeError, jwt.PyJWTError):  # a head that it will not write, it need not read
         return
     jwts = _jwts(acme=_SECRET, other=_OTHERS)
-    assert is_acmes(finished(jwts.caller(text, "acme")))
-    assert finished(jwts.caller(text, "other")) is None
+    assert is_acmes(finished(jwts.authenticate(text, "acme")))
+    assert finished(jwts.authenticate(text, "other")) is None
 
 
 @bounded
@@ -256,11 +257,11 @@ def test_any_secret_that_is_taken_can_be_tried(secret: str) -> None:
         jwts = _jwts(acme=secret)
     except UnicodeEncodeError:  # half a character, which no JSON brings
         return
-    assert finished(jwts.caller(_JWT, "acme")) is None
+    assert finished(jwts.authenticate(_JWT, "acme")) is None
 
 
 def test_the_jwt_itself_is_good() -> None:
-    assert finished(_jwts(acme=_SECRET).caller(_JWT, "acme")) is not None
+    assert finished(_jwts(acme=_SECRET).authenticate(_JWT, "acme")) is not None
 
 
 # Places: offsets, cursors, Last-Event-ID

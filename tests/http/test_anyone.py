@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.identity_cache import DEFAULT_TENANT
 from tests.gateway import Answer, Client, Gateway, Tenant, gateway_settings, running_gateway
 
 TEXT = {"Content-Type": "text/plain"}
@@ -214,14 +214,14 @@ async def whole_life(client: Client, path: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{FIRST_TENANT}/stream"])
+@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{DEFAULT_TENANT}/stream"])
 async def test_where_all_is_open_anyone_may_do_everything_with_the_first_tenants_streams(
     opened: Gateway, name: str, root: str
 ) -> None:
     assert await whole_life(opened.nobody, f"{root}/{name}") == [201, 204, 200, 200, 200, 204]
 
 
-@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{FIRST_TENANT}/stream"])
+@pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{DEFAULT_TENANT}/stream"])
 async def test_where_it_is_not_open_nobody_may(gateway: Gateway, name: str, root: str) -> None:
     assert await whole_life(gateway.nobody, f"{root}/{name}") == [401] * 6
 
@@ -251,4 +251,4 @@ async def test_where_all_is_open_a_key_means_what_it_says(opened: Gateway, name:
     tenant = await opened.tenant()
     reader = await tenant.another_key(())
     assert set(await whole_life(reader.client, f"/v1/stream/{name}")) == {403}
-    assert await whole_life(tenant.client, f"/v1/{FIRST_TENANT}/stream/{name}") == [403] * 6
+    assert await whole_life(tenant.client, f"/v1/{DEFAULT_TENANT}/stream/{name}") == [403] * 6

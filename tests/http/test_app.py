@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from postroad.access.key_service import record_of
+from postroad.access.key_service import key_record
 from postroad.access.keys import new_key
 from postroad.container import described_routes
 from postroad.http.request import Request
@@ -281,7 +281,7 @@ async def test_without_a_good_key_there_is_no_answer(gateway: Gateway, tenant: T
 
 async def test_a_disabled_key_is_refused(gateway: Gateway, tenant: Tenant) -> None:
     key = new_key()
-    record = record_of(key, tenant.id, "off", ALL_SCOPES, 0)
+    record = key_record(key, tenant.id, "off", ALL_SCOPES, 0)
     await gateway.node.access.keys.add(msgspec.structs.replace(record, is_enabled=False))
     (await gateway.with_key(key).get("/v1/queues")).problem(401, "unauthenticated")
 

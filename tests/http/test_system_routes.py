@@ -6,10 +6,11 @@ import pytest
 
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
+from postroad.api.health import Check
 from postroad.container import Role
 from postroad.http.request import Request
 from postroad.http.routing import Route, Router
-from postroad.http.system_routes import Check, SystemRoutes
+from postroad.http.system_routes import SystemRoutes
 from postroad.kernel.errors import ERRORS, Unauthenticated
 from postroad.kernel.identity import Caller, RouteRequirement
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway

@@ -180,7 +180,7 @@ async def running(
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
     platform = platform_on(connection, clock, open=True, stream_long_poll_seconds=2.0, stream_sse_seconds=10.0)
-    monkeypatch.setattr(platform.identities, "is_served", is_served)
+    monkeypatch.setattr(platform.identities, "is_enabled", is_served)
     monkeypatch.setattr(capability, "SUBSCRIPTIONS_BUCKET", f"{name}_subscriptions")
     real, parts = platform.add(StreamsCapability), platform.add(capability.StreamSubscriptionsCapability)
     following = [asyncio.create_task(table.run()) for table in parts.tables()]

@@ -1,1 +1,1 @@
-"""Who may do what: tenants, keys and the platform key that seals receipts."""
+"""Tenants, keys, JWT secrets, stream tokens and invites; authentication of requests."""

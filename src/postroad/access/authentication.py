@@ -1,15 +1,13 @@
-"""The gate: every request that needs a caller comes through here. What is not allowed by name is refused."""
+"""Authentication and authorization of requests. Everything that is not explicitly allowed is refused."""
 
 import contextlib
 from urllib.parse import parse_qs
 
-from postroad.access import hook as operators
-from postroad.access.hook import Attempt, Authorize
-from postroad.access.identity_cache import FIRST_TENANT, CallerWatch, IdentityCache
+from postroad.access.hook import Attempt, Authorize, apply_hook
+from postroad.access.identity_cache import DEFAULT_TENANT, CallerWatch, IdentityCache
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import KEY_PREFIXES
 from postroad.access.login_throttle import LoginThrottle
-from postroad.access.records import TenantState
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.governance.audit import Audit
 from postroad.http.request import Request
@@ -20,86 +18,88 @@ from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credentia
 
 
 class RequestAuthenticator:
+    """`authorize` is the operator's hook. `is_open`: anonymous callers may use the streams of the default tenant."""
+
     def __init__(
         self,
-        directory: IdentityCache,
+        identities: IdentityCache,
         tokens: Tokens,
         jwts: JwtSecrets,
-        guard: LoginThrottle,
+        throttle: LoginThrottle,
         audit: Audit,
         *,
         authorize: Authorize | None = None,
         keys_in_urls: bool = False,
         is_open: bool = False,
     ) -> None:
-        self._directory, self._tokens, self._jwts, self._guard, self._audit = directory, tokens, jwts, guard, audit
+        self._identities, self._tokens, self._jwts, self._throttle, self._audit = identities, tokens, jwts, throttle, audit
         self._authorize, self._keys_in_urls, self._is_open = authorize, keys_in_urls, is_open
 
     async def authenticate(self, request: Request, route: Route) -> Caller:
-        """The caller, if this route is open to it. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound,
-        TenantDisabled, OutOfTouch."""
-        self._directory.check_in_touch()
-        if route.takes_anyone and not _shows_any(request):
-            return await self._nobody(request, route)
+        """The caller, if it may use the route. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound, TenantDisabled,
+        RegistryStale."""
+        self._identities.check_fresh()
+        if route.takes_anyone and not _has_credential(request):
+            return await self._anonymous(request, route)
         text, is_in_url = _credential(request, route)
-        caller = await self._identified(request, route, text, is_in_url=is_in_url)
+        caller = await self._identify(request, route, text, is_in_url=is_in_url)
         if self._authorize is not None:
-            caller = await operators.ask(self._authorize, _attempt(request, route, text, caller))
+            caller = await apply_hook(self._authorize, _attempt(request, route, text, caller))
         if caller is None:
-            raise self._guard.fail(request.client, "the credential is not valid")
-        _check(caller, request, route)
-        if caller.is_platform and _is_tenants_business(request, route):
+            raise self._throttle.record_failure(request.client, "the credential is invalid")
+        _check_permissions(caller, request, route)
+        if caller.is_platform and _acts_for_tenant(request, route):
             await self._audit.record(
                 RequestContext(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
             )
         return caller
 
-    async def _nobody(self, request: Request, route: Route) -> Caller:
-        """Who shows nothing. Where the installation is open it may use the first tenant's; elsewhere it has no scope at all, and
-        may only read what the route's handler finds to be public."""
-        tenant = _named(request) or FIRST_TENANT
-        may_ask = not self._guard.is_braked(request.client)
-        record = await self._directory.tenant(tenant) if may_ask else None
-        if record is None or record.state is not TenantState.READY:
-            raise self._guard.fail(request.client, MISSING_CREDENTIALS_HINT)
-        scopes = _OPEN_SCOPES if self._is_open and tenant == FIRST_TENANT else frozenset[Scope]()
+    async def _anonymous(self, request: Request, route: Route) -> Caller:
+        """Anonymous caller. In open mode it gets the stream scopes of the default tenant; otherwise none, and the handler
+        decides what is public."""
+        tenant = _named_tenant(request) or DEFAULT_TENANT
+        may_fetch = not self._throttle.is_throttled(request.client)
+        if not may_fetch or not await self._identities.is_enabled(tenant):
+            raise self._throttle.record_failure(request.client, MISSING_CREDENTIALS_HINT)
+        scopes = _OPEN_SCOPES if self._is_open and tenant == DEFAULT_TENANT else frozenset[Scope]()
         if route.scope not in scopes and route.scope is not Scope.READ:
             raise Unauthenticated(MISSING_CREDENTIALS_HINT)
         return Caller(tenant, "", scopes, credential=Credential.NONE)
 
-    async def _identified(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
-        """By which kind of credential it is: the first characters tell."""
-        named = _named(request)
+    async def _identify(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
+        """The caller of a credential, None if it is invalid. The prefix of the text determines the kind of credential."""
+        named = _named_tenant(request)
         if text.startswith(KEY_PREFIXES):
             if is_in_url and not self._keys_in_urls:
-                raise Unauthenticated("a key does not belong in a URL, where it is logged: get a stream token by POST /v1/tokens")
-            may_ask = not self._guard.is_braked(request.client)
-            return await self._directory.caller_by_key(text, named, may_ask=may_ask)
+                raise Unauthenticated("keys in URLs are refused, as URLs are logged; get a stream token from POST /v1/tokens")
+            may_fetch = not self._throttle.is_throttled(request.client)
+            return await self._identities.caller_by_key(text, named, may_fetch=may_fetch)
         if text.startswith(TOKEN_PREFIX):
             resource = None if route.resource is None else route.resource.format(**request.parameters)
-            return None if resource is None else await self._tokens.caller(text, resource, request.parameters.get("project"))
+            project = request.parameters.get("project")
+            return None if resource is None else await self._tokens.authenticate(text, resource, project)
         if route.takes_jwt and text.count(".") == 2:
-            return await self._jwts.caller(text, named or FIRST_TENANT)
+            return await self._jwts.authenticate(text, named or DEFAULT_TENANT)
         return None
 
     def watch(self, caller: Caller) -> CallerWatch:
-        return self._directory.watch(caller)
+        return self._identities.watch(caller)
 
 
 _OPEN_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.CONSUME})
 
 
-def _named(request: Request) -> str | None:
-    """The tenant that the request is about, if it says so."""
+def _named_tenant(request: Request) -> str | None:
+    """The tenant in the path or in `X-Postroad-Tenant`."""
     return request.parameters.get("project") or request.header(b"x-postroad-tenant")
 
 
-def _shows_any(request: Request) -> bool:
+def _has_credential(request: Request) -> bool:
     return b"authorization" in request.headers or b"bearer=" in request.query_string
 
 
 def _credential(request: Request, route: Route) -> tuple[str, bool]:
-    """The text, and whether it stands in the URL. Raises Unauthenticated if there is none."""
+    """The text of the credential, and True if it is in the URL. Raises Unauthenticated if there is none."""
     header = request.header(b"authorization")
     if header is None and route.resource is not None and b"bearer=" in request.query_string:
         with contextlib.suppress(ValueError):
@@ -112,10 +112,11 @@ def _credential(request: Request, route: Route) -> tuple[str, bool]:
     return text.strip(), False
 
 
-def _check(caller: Caller, request: Request, route: Route) -> None:
+def _check_permissions(caller: Caller, request: Request, route: Route) -> None:
+    """Raises Forbidden."""
     if route.scope is RouteRequirement.PLATFORM:
         if not caller.is_platform:
-            raise Forbidden("this needs a platform key")
+            raise Forbidden("this operation needs a platform key")
     elif (
         route.scope is not RouteRequirement.IDENTITY and route.scope not in caller.scopes and route.or_scope not in caller.scopes
     ):
@@ -127,8 +128,8 @@ def _check(caller: Caller, request: Request, route: Route) -> None:
                 raise Forbidden(f"the key may not use the {kind} {name[:100]!r}")
 
 
-def _is_tenants_business(request: Request, route: Route) -> bool:
-    """Whether a platform key acts in a tenant's place here, which the tenant may want to know of."""
+def _acts_for_tenant(request: Request, route: Route) -> bool:
+    """True if a platform key acts for a tenant here, which is recorded in the tenant's audit log."""
     if route.scope in (RouteRequirement.PLATFORM, RouteRequirement.IDENTITY):
         return False
     return route.path.startswith("/v1/") or request.header(b"x-postroad-tenant") is not None

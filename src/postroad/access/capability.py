@@ -22,21 +22,23 @@ from postroad.access.records import (
 )
 from postroad.access.routes import AccessRoutes
 from postroad.access.settings import AccessSettings
-from postroad.access.tenants import Tenants
+from postroad.access.tenants import Tenants, reserved_words
 from postroad.access.tokens import Tokens
+from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
 from postroad.crypto.secret_encryption import SecretCipher
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.names import TENANT
 from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
 
-_ROTATE_SECONDS = 300.0
+_REENCRYPT_SECONDS = 300.0
 _KEY_ID = {"pattern": "^[0-9A-Za-z]{16}$"}
 
 
 class AccessCapability(Capability):
     name = "access"
     buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET)
+    errors = (TenantDisabled, TenantNotFound, KeyNotFound, SecretNotFound, InviteNotFound, InviteEnded)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "tenant": {"pattern": f"^{TENANT.pattern}$"},
         "project": {"pattern": f"^{TENANT.pattern}$"},
@@ -74,30 +76,29 @@ class AccessCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         platform = self.platform
-        own = AccessRoutes(
-            platform.identities, self.keys, platform.identities.uses, self.secrets, self.tokens, platform.tenant_settings
-        )
-        control = PlatformRoutes(
-            self.tenants, self.invites, platform.tenant_settings, platform.audit, self._throttle, platform.clock
-        )
+        own = AccessRoutes(platform.identities, self.keys, self.secrets, self.tokens)
+        control = PlatformRoutes(self.tenants, self.invites, self._throttle, platform.clock)
         return [*own.table(), *control.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
-            BackgroundJob(self.platform.identities.uses.run),
-            BackgroundJob(self.tenants.clean_up, Role.CONTROL, leader_only=True),
-            BackgroundJob(every(_ROTATE_SECONDS, self.secrets.relock, "re-encrypt secrets"), Role.CONTROL, leader_only=True),
+            BackgroundJob(self.platform.identities.key_usage.run),
+            BackgroundJob(self.tenants.run_deletions, Role.CONTROL, leader_only=True),
+            BackgroundJob(
+                every(_REENCRYPT_SECONDS, self.secrets.reencrypt, "re-encrypt secrets"), Role.CONTROL, leader_only=True
+            ),
         )
 
     def assembled(self, assembly: Assembly) -> None:
-        self.tokens.offer(assembly.routes, assembly.resources)
-        self.tenants.clean_with(*(capability.delete_tenant for capability in reversed(assembly.capabilities)))
+        self.tokens.set_resources(assembly.routes, assembly.resources)
+        self.tenants.reserved = reserved_words(route.path for route in assembly.routes)
+        self.tenants.deleters = [capability.delete_tenant for capability in reversed(assembly.capabilities)]
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.secrets.delete_all(tenant)
 
     async def flush(self) -> None:
-        await self.platform.identities.uses.write()
+        await self.platform.identities.key_usage.flush()
 
 
 CAPABILITY = AccessCapability

@@ -1,13 +1,13 @@
-"""The operator's own say in who may do what: `POSTROAD_AUTHORIZE=module:callable`.
+"""The operator's authorization hook: `POSTROAD_AUTHORIZE=module:callable`.
 
-The callable is given an `Attempt` and answers, itself or by an awaitable:
+The callable receives an `Attempt` and returns, directly or as an awaitable:
 
-    True or None    as Postroad decided
-    False           refused
-    a Caller        let in as this one; also for credentials that Postroad does not know (`caller` is None then)
+    True or None    keep Postroad's decision
+    False           refuse the request
+    a Caller        authenticate as this caller, also for credentials that Postroad does not know (`caller` is None then)
 
-It is called after Postroad's own checks of the credential and before those of its scope. If it raises, or takes longer than its
-time, the request is refused: it fails closed.
+It runs after Postroad's check of the credential and before the check of its scopes. If it raises or times out, the request is
+refused.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = structlog.get_logger("postroad.access")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A request that wants in."""
+    """A request that is to be authorized."""
 
     method: str
     route: str
@@ -42,34 +42,34 @@ class Attempt:
         return f"Attempt({self.method} {self.route}, needs={self.needs!r}, credential='***', caller={self.caller!r})"
 
 
-Answer = Caller | bool | None
-Authorize = Callable[[Attempt], Answer | Awaitable[Answer]]
+Decision = Caller | bool | None
+Authorize = Callable[[Attempt], Decision | Awaitable[Decision]]
 
 
 def load_hook(path: str) -> Authorize:
-    """Raises PostroadError, saying what is wrong with the path."""
+    """Raises PostroadError if the path cannot be loaded."""
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise PostroadError(f"POSTROAD_AUTHORIZE: {path!r} cannot be loaded: {exc}") from exc
     if not callable(found):
-        raise PostroadError(f"POSTROAD_AUTHORIZE: {path!r} cannot be called")
+        raise PostroadError(f"POSTROAD_AUTHORIZE: {path!r} is not callable")
     return found  # type: ignore[no-any-return]
 
 
-async def ask(hook: Authorize, attempt: Attempt) -> Caller | None:
-    """The caller as the hook leaves it. Raises Forbidden."""
+async def apply_hook(hook: Authorize, attempt: Attempt) -> Caller | None:
+    """The caller after the hook's decision. Raises Forbidden."""
     try:
-        answer = hook(attempt)
-        if inspect.isawaitable(answer):
+        decision = hook(attempt)
+        if inspect.isawaitable(decision):
             async with asyncio.timeout(_SECONDS_MAX):
-                answer = await answer
+                decision = await decision
     except Exception as exc:
         log.error("authorize_hook_failed", route=attempt.route, error=repr(exc))
-        raise Forbidden("the operator's authorization could not decide") from exc
-    if isinstance(answer, Caller):
-        return answer
-    if answer is None or answer is True:
+        raise Forbidden("the operator's authorization hook failed") from exc
+    if isinstance(decision, Caller):
+        return decision
+    if decision is None or decision is True:
         return attempt.caller
-    raise Forbidden("the operator's authorization refuses this")
+    raise Forbidden("the operator's authorization hook refused the request")

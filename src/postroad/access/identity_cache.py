@@ -1,4 +1,4 @@
-"""Tenants and keys as every worker sees them: followed in memory, so that a revoked key stops everywhere within moments."""
+"""Tenants and keys in memory, followed by every worker: a change takes effect on all of them within moments."""
 
 import asyncio
 import time
@@ -6,38 +6,39 @@ from collections.abc import Iterator
 
 from postroad.access.key_usage import KeyUsage
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
-from postroad.access.records import KeyRecord, TenantRecord, TenantState
+from postroad.access.records import KeyRecord, TenantRecord
+from postroad.api.access import TenantDisabled, TenantNotFound, TenantState
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale, TenantDisabled, TenantNotFound
+from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential
 from postroad.kernel.names import tenant_id
 
-FIRST_TENANT = "default"
-_RECENT_MAX = 50_000
+DEFAULT_TENANT = "default"
+_CALLERS_MAX = 50_000
 _UNKNOWN_MAX = 10_000
 _UNKNOWN_SECONDS = 1.0
-_TOUCH_SECONDS = 0.05  # how long a good answer to whether the registry is followed is good
-_TIMER_SECONDS_MAX = 30 * 86_400.0  # whoever stays longer is asked to come back
+_FRESHNESS_SECONDS = 0.05  # interval between two checks of the age of the tables
+_TIMER_SECONDS_MAX = 30 * 86_400.0  # longer responses end then, and the client reconnects
 
 
 class IdentityCache:
-    """Who there is. `trust_seconds_max`: how old the registry may be before nobody is let in on its word."""
+    """Authenticates keys from memory. Refuses all callers if the tables are older than `max_age_seconds`."""
 
     def __init__(
         self,
         tenants: ReplicatedTable[TenantRecord],
         keys: ReplicatedTable[KeyRecord],
-        uses: KeyUsage,
+        key_usage: KeyUsage,
         clock: Clock,
         *,
-        trust_seconds_max: float,
+        max_age_seconds: float,
     ) -> None:
-        self.tenants, self.keys, self.uses, self._clock = tenants, keys, uses, clock
-        self._trust_seconds_max = trust_seconds_max
-        self._in_touch_until = 0.0
-        self._recent: dict[str, Caller] = {}  # by the hash of a key's text
-        self._unknown: dict[str, float] = {}  # ids that the engine did not know either, and when that was
+        self.tenants, self.keys, self.key_usage, self._clock = tenants, keys, key_usage, clock
+        self._max_age_seconds = max_age_seconds
+        self._fresh_until = 0.0
+        self._callers: dict[str, Caller] = {}  # by the hash of the key's text
+        self._unknown: dict[str, float] = {}  # ids of keys that do not exist → time of the lookup
         self._hashes: dict[str, tuple[str, ...]] = {}
         self._by_tenant: dict[str | None, set[str]] = {}
         self._watched: dict[str, set[CallerWatch]] = {}
@@ -46,62 +47,62 @@ class IdentityCache:
 
     def _key_changed(self, key_id: str, record: KeyRecord | None) -> None:
         for digest in self._hashes.pop(key_id, ()):
-            self._recent.pop(digest, None)
+            self._callers.pop(digest, None)
         self._unknown.pop(key_id, None)
         if record is None:
-            self.uses.forget(key_id)
+            self.key_usage.forget(key_id)
             for ids in self._by_tenant.values():
                 ids.discard(key_id)
         else:
             self._hashes[key_id] = tuple(one.sha256 for one in record.hashes)
             self._by_tenant.setdefault(record.tenant, set()).add(key_id)
         for watch in tuple(self._watched.get(key_id, ())):
-            if record is None or not self._holds(record, watch.caller):
+            if record is None or not self._still_allows(record, watch.caller):
                 watch.end()
 
     def _tenant_changed(self, tenant: str, record: TenantRecord | None) -> None:
-        self._recent.clear()
+        self._callers.clear()
         if record is None or record.state is not TenantState.READY:
             for watch in [one for some in self._watched.values() for one in some if one.caller.tenant == tenant]:
                 watch.end()
 
-    def check_in_touch(self) -> None:
-        """Raises OutOfTouch: a key may have been revoked without this worker's knowing."""
+    def check_fresh(self) -> None:
+        """Raises RegistryStale if the tables are too old: a key may have been revoked unnoticed."""
         now = time.monotonic()
-        if now < self._in_touch_until:
+        if now < self._fresh_until:
             return
         age = max(self.keys.staleness_seconds, self.tenants.staleness_seconds)
-        if age > self._trust_seconds_max:
-            raise RegistryStale(f"the registry was last followed {age:.0f} s ago", retry_after=5)
-        self._in_touch_until = now + _TOUCH_SECONDS
+        if age > self._max_age_seconds:
+            raise RegistryStale(f"the registry was last updated {age:.0f} s ago", retry_after=5)
+        self._fresh_until = now + _FRESHNESS_SECONDS
 
-    async def caller_by_key(self, text: str, named_tenant: str | None, *, may_ask: bool = True) -> Caller | None:
-        """The caller behind a key, None if it is not good. `may_ask`: look a key up that is not known here; another process
-        may have made it just now.
+    async def caller_by_key(self, text: str, named_tenant: str | None, *, may_fetch: bool = True) -> Caller | None:
+        """The caller of a key, None if the key is invalid. `may_fetch`: look up a key that is not in memory, since another
+        process may have just created it.
 
-        Raises TenantNotFound (to platform keys only), TenantDisabled, Forbidden.
+        Raises TenantNotFound (for platform keys only), TenantDisabled, Forbidden.
         """
         now, digest = self._clock(), key_hash(text)
-        caller = self._recent.get(digest)
+        caller = self._callers.get(digest)
         if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
-            record = await self._record(text, may_ask=may_ask)
-            if record is None or not record.takes(digest, now) or not record.is_good(now):
+            record = await self._record(text, may_fetch=may_fetch)
+            if record is None or not record.accepts(digest, now) or not record.is_active(now):
                 return None
             if record.tenant is None:
-                self.uses.note(record.id, now)
+                self.key_usage.record(record.id, now)
                 return await self._platform_caller(record, named_tenant)
-            caller = await self._remembered(digest, record)
-        self.uses.note(caller.key_id, now)
+            caller = await self._cached_caller(digest, record)
+        self.key_usage.record(caller.key_id, now)
         if named_tenant is not None and named_tenant != caller.tenant:
             raise Forbidden("only a platform key may name another tenant")
         return caller
 
-    async def _record(self, text: str, *, may_ask: bool) -> KeyRecord | None:
+    async def _record(self, text: str, *, may_fetch: bool) -> KeyRecord | None:
         key_id = key_id_of(text, KEY_PREFIXES)
         if key_id is None:
             return None
         record = self.keys.get(key_id)
-        if record is None and may_ask:
+        if record is None and may_fetch:
             now = asyncio.get_running_loop().time()
             if now - self._unknown.get(key_id, -_UNKNOWN_SECONDS) >= _UNKNOWN_SECONDS:
                 record = await self.keys.fetch(key_id)
@@ -111,19 +112,19 @@ class IdentityCache:
                     self._unknown[key_id] = now
         return record
 
-    async def _remembered(self, digest: str, record: KeyRecord) -> Caller:
+    async def _cached_caller(self, digest: str, record: KeyRecord) -> Caller:
         caller = await self.caller_of(record)
-        if len(self._recent) >= _RECENT_MAX:
-            self._recent.clear()
-        is_phased_out = any(one.expires_at_ms is not None for one in record.hashes if one.sha256 == digest)
-        if not is_phased_out and self.keys.get(record.id) is record:  # it may have been revoked while the tenant was looked up
-            self._recent[digest] = caller
+        if len(self._callers) >= _CALLERS_MAX:
+            self._callers.clear()
+        expires = any(one.expires_at_ms is not None for one in record.hashes if one.sha256 == digest)
+        if not expires and self.keys.get(record.id) is record:  # it may have changed while the tenant was fetched
+            self._callers[digest] = caller
         return caller
 
     async def caller_of(self, record: KeyRecord) -> Caller:
-        """Of a tenant's key. Raises TenantDisabled."""
+        """The caller of a tenant's key. Raises TenantDisabled."""
         if record.tenant is None:
-            raise TypeError("a platform key is nobody's without a request")
+            raise TypeError("the caller of a platform key depends on the request")
         tenant = await self.tenants.fetch(record.tenant)
         if tenant is None or tenant.state is not TenantState.READY:
             raise TenantDisabled(f"the tenant {record.tenant!r} is disabled")
@@ -137,7 +138,7 @@ class IdentityCache:
         )
 
     async def _platform_caller(self, record: KeyRecord, named_tenant: str | None) -> Caller:
-        tenant = named_tenant or FIRST_TENANT
+        tenant = named_tenant or DEFAULT_TENANT
         if await self.tenant(tenant) is None:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
         return Caller(
@@ -145,19 +146,20 @@ class IdentityCache:
         )
 
     async def tenant(self, name: str) -> TenantRecord | None:
+        """The tenant, None if it does not exist or was deleted."""
         try:
             record = await self.tenants.fetch(tenant_id(name))
         except InvalidParameter:
             return None
         return None if record is not None and record.state is TenantState.DELETED else record
 
-    async def is_served(self, name: str) -> bool:
-        """Whether the tenant is there and not disabled."""
+    async def is_enabled(self, name: str) -> bool:
+        """True if the tenant exists and is not disabled."""
         record = await self.tenant(name)
         return record is not None and record.state is TenantState.READY
 
     def tenant_ids(self) -> list[str]:
-        """Of the tenants that are not deleted."""
+        """Ids of all tenants that are not deleted."""
         found = [(name, self.tenants.get(name)) for name in self.tenants.keys_under()]
         return [name for name, record in found if record is not None and record.state is not TenantState.DELETED]
 
@@ -165,7 +167,7 @@ class IdentityCache:
         return await self.keys.fetch(key_id)
 
     def keys_of(self, tenant: str | None) -> Iterator[KeyRecord]:
-        """A tenant's keys, or the platform's, oldest first."""
+        """The keys of a tenant, or the platform keys, oldest first."""
         found = [record for key_id in self._by_tenant.get(tenant, ()) if (record := self.keys.get(key_id)) is not None]
         return iter(sorted(found, key=lambda record: (record.created_at_ms, record.id)))
 
@@ -173,16 +175,16 @@ class IdentityCache:
         return len(self._by_tenant.get(tenant, ()))
 
     def watch(self, caller: Caller) -> "CallerWatch":
-        """To be closed. It has ended already if the key was revoked since the caller was let in."""
+        """Watch for the revocation of the caller's credential. The watch is already ended if that has happened."""
         left_ms = None if caller.expires_at_ms is None else caller.expires_at_ms - self._clock()
         watch = CallerWatch(self._watched, caller, left_ms)
         record = self.keys.get(caller.key_id)
-        if caller.credential in (Credential.KEY, Credential.TOKEN) and (record is None or not self._holds(record, caller)):
+        if caller.credential in (Credential.KEY, Credential.TOKEN) and not (record and self._still_allows(record, caller)):
             watch.end()
         return watch
 
-    def _holds(self, record: KeyRecord, caller: Caller) -> bool:
-        return record.is_good(self._clock()) and _still_covers(record, caller)
+    def _still_allows(self, record: KeyRecord, caller: Caller) -> bool:
+        return record.is_active(self._clock()) and _covers(record, caller)
 
     def end_watches(self, key_id: str) -> None:
         for watch in tuple(self._watched.get(key_id, ())):
@@ -190,7 +192,7 @@ class IdentityCache:
 
 
 class CallerWatch:
-    """Tells an answer that goes on for long when its caller's right to it has ended. To be closed."""
+    """Resolves `ended` when the caller's credential is revoked or expires. Must be closed."""
 
     def __init__(self, watched: dict[str, set["CallerWatch"]], caller: Caller, left_ms: int | None) -> None:
         loop = asyncio.get_running_loop()
@@ -215,8 +217,8 @@ class CallerWatch:
             self._timer.cancel()
 
 
-def _still_covers(record: KeyRecord, caller: Caller) -> bool:
-    """Also not if it is to end sooner than the caller was told: who comes back is told anew."""
+def _covers(record: KeyRecord, caller: Caller) -> bool:
+    """True if the key still has the caller's permissions and does not expire before the caller does."""
     if record.expires_at_ms is not None and (caller.expires_at_ms is None or record.expires_at_ms < caller.expires_at_ms):
         return False
     return caller.is_platform or (caller.scopes <= set(record.scopes) and caller.allowed == record.allowed)

@@ -1,53 +1,44 @@
-"""JWTs that a tenant signs for its own users, with secrets it shares with us: HS256, several secrets at a time for rotation.
+"""JWTs that a tenant signs for its own users (HS256), and the shared secrets; several at a time, for rotation.
 
-Claims: `sub` and `exp` must be there, `scope` is `read`, `write` or both, `stream_id` keeps it to one stream. A `kid` in the
-head names the secret; without one all of the tenant's are tried. They open stream and session routes, nothing else.
+Claims: `sub` and `exp` are required, `scope` is `read`, `write` or both, `stream_id` restricts the JWT to one stream. `kid` in
+the header names the secret; without it all secrets of the tenant are tried. JWTs are accepted by stream and session routes only.
 """
 
 import secrets
-from typing import Annotated, Any
+from typing import Any
 
 import jwt
 import msgspec
 import structlog
-from msgspec import UNSET, Meta, UnsetType
 
 from postroad.access.identity_cache import IdentityCache
-from postroad.access.key_service import LATEST_MS, When, check_expiry
-from postroad.access.records import SecretRecord, TenantState
-from postroad.access.views import secret_view
+from postroad.access.key_service import check_expiry
+from postroad.access.records import SecretRecord, jwt_secret_of
+from postroad.api.access import NewJwtSecret, SecretNotFound, TenantDisabled
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import LATEST_MS, Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PreconditionFailed, SecretNotFound, TenantDisabled
+from postroad.kernel.errors import PreconditionFailed
 from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 
 SECRETS_MAX = 5
 _LEEWAY_SECONDS = 5
 _SCOPES = {"read": Scope.READ, "write": Scope.WRITE}
-_TEXT_MAX = 4096
-# A secret that looks like a public key is none to HS256; the others are texts nested too deeply, or claims of odd types.
-_UNREADABLE = (jwt.PyJWTError, RecursionError, TypeError, OverflowError)
+_CHARS_MAX = 4096
+# PyJWT refuses secrets that look like a public key; the others are raised for deeply nested texts and claims of wrong types.
+_INVALID_JWT = (jwt.PyJWTError, RecursionError, TypeError, OverflowError)
 
 log = structlog.get_logger("postroad.access")
 
 
-class NewSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(min_length=1, max_length=100)]
-    secret: (
-        Annotated[str, Meta(min_length=32, max_length=512, description="Made here, and shown once, if left out.")] | UnsetType
-    ) = UNSET
-    expires_at: When | None = None
-
-
 class JwtSecrets:
     def __init__(
-        self, table: ReplicatedTable[SecretRecord], directory: IdentityCache, vault: SecretCipher, audit: Audit, clock: Clock
+        self, table: ReplicatedTable[SecretRecord], identities: IdentityCache, cipher: SecretCipher, audit: Audit, clock: Clock
     ) -> None:
-        self._table, self._directory, self._vault, self._audit, self._clock = table, directory, vault, audit, clock
+        self._table, self._identities, self._cipher, self._audit, self._clock = table, identities, cipher, audit, clock
         self._by_tenant: dict[str, dict[str, SecretRecord]] = {}
         self._plain: dict[str, str] = {}
         table.on_change(self._changed)
@@ -60,12 +51,12 @@ class JwtSecrets:
             known[secret] = record
             return
         known.pop(secret, None)
-        self._directory.end_watches(_caller_id(secret))
+        self._identities.end_watches(_caller_id(secret))
 
-    async def create(self, context: RequestContext, wanted: NewSecret) -> tuple[SecretRecord, str]:
-        """The record, and the secret, which nobody can ask for again."""
+    async def create(self, context: RequestContext, wanted: NewJwtSecret) -> tuple[SecretRecord, str]:
+        """Add a secret; return its record and its text. Raises PreconditionFailed, BodyInvalid."""
         if len(self._by_tenant.get(context.tenant, ())) >= SECRETS_MAX:
-            raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets: delete one that is no longer used")
+            raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets; delete an unused one")
         expires_at_ms = None if wanted.expires_at is None else int(wanted.expires_at.timestamp() * 1000)
         check_expiry(expires_at_ms, self._clock())
         plain = wanted.secret if isinstance(wanted.secret, str) else secrets.token_urlsafe(48)
@@ -74,36 +65,35 @@ class JwtSecrets:
             id=secret_id,
             tenant=context.tenant,
             name=wanted.name,
-            locked=self._vault.encrypt(_owner(context.tenant, secret_id), plain),
+            locked=self._cipher.encrypt(_owner(context.tenant, secret_id), plain),
             created_at_ms=self._clock(),
             expires_at_ms=expires_at_ms,
         )
-        async with self._audit.change(context, "jwt-secret.create", record.id, after=secret_view(record)):
-            await self._table.create(f"{context.tenant}.{record.id}", record)
+        async with self._audit.change(context, "jwt-secret.create", record.id, after=jwt_secret_of(record)):
+            await self._table.create(record.key, record)
         return record, plain
 
     def of(self, tenant: str) -> list[SecretRecord]:
         return sorted(self._by_tenant.get(tenant, {}).values(), key=lambda record: record.id)
 
     async def delete(self, context: RequestContext, secret_id: str) -> None:
-        """Raises SecretNotFound. JWTs that it signed stop within moments, everywhere."""
+        """Refuse JWTs that were signed with this secret, on all gateways within moments. Raises SecretNotFound."""
         record = self._by_tenant.get(context.tenant, {}).get(secret_id)
         if record is None:
             raise SecretNotFound(f"there is no JWT secret {secret_id[:64]!r}")
-        async with self._audit.change(context, "jwt-secret.delete", record.id, before=secret_view(record)):
-            await self._table.delete(f"{context.tenant}.{record.id}")
+        async with self._audit.change(context, "jwt-secret.delete", record.id, before=jwt_secret_of(record)):
+            await self._table.delete(record.key)
 
     async def delete_all(self, tenant: str) -> None:
         for record in self.of(tenant):
-            await self._table.delete(f"{tenant}.{record.id}")
+            await self._table.delete(record.key)
 
-    async def caller(self, text: str, tenant: str) -> Caller | None:
-        """The caller of a JWT, None if it is not good. Raises TenantDisabled."""
+    async def authenticate(self, text: str, tenant: str) -> Caller | None:
+        """The caller of a JWT, None if it is invalid. Raises TenantDisabled."""
         found = self._verified(text, tenant)
         if found is None:
             return None
-        owner = await self._directory.tenant(tenant)
-        if owner is None or owner.state is not TenantState.READY:
+        if not await self._identities.is_enabled(tenant):
             raise TenantDisabled(f"the tenant {tenant!r} is disabled")
         record, claims = found
         subject, scope, stream = claims.get("sub"), claims.get("scope"), claims.get("stream_id")
@@ -122,17 +112,17 @@ class JwtSecrets:
         )
 
     def _verified(self, text: str, tenant: str) -> tuple[SecretRecord, dict[str, Any]] | None:
-        if len(text) > _TEXT_MAX:
+        if len(text) > _CHARS_MAX:
             return None
         now = self._clock()
         try:
             kid = jwt.get_unverified_header(text).get("kid")
-        except _UNREADABLE:
+        except _INVALID_JWT:
             return None
         for record in self._by_tenant.get(tenant, {}).values():
             if (kid is not None and kid != record.id) or (record.expires_at_ms is not None and record.expires_at_ms <= now):
                 continue
-            plain = self._unlocked(record)
+            plain = self._decrypted(record)
             if plain is None:
                 continue
             try:
@@ -143,7 +133,7 @@ class JwtSecrets:
                     leeway=_LEEWAY_SECONDS,
                     options={"require": ["exp", "sub"], "verify_aud": False, "verify_exp": False, "verify_iat": False},
                 )
-            except _UNREADABLE:
+            except _INVALID_JWT:
                 continue
             exp = claims["exp"]
             if isinstance(exp, bool) or not isinstance(exp, int | float) or not now < exp * 1000 < 2**60:
@@ -151,25 +141,24 @@ class JwtSecrets:
             return record, claims
         return None
 
-    def _unlocked(self, record: SecretRecord) -> str | None:
+    def _decrypted(self, record: SecretRecord) -> str | None:
         plain = self._plain.get(record.id)
         if plain is None:
             try:
-                plain = self._plain[record.id] = self._vault.decrypt(_owner(record.tenant, record.id), record.locked)
+                plain = self._plain[record.id] = self._cipher.decrypt(_owner(record.tenant, record.id), record.locked)
             except DecryptionFailed:
-                log.error("jwt_secret_locked", tenant=record.tenant, secret_id=record.id)
+                log.error("jwt_secret_not_decrypted", tenant=record.tenant, secret_id=record.id)
         return plain
 
-    async def relock(self) -> int:
-        """Lock with the newest platform key what an older one locked; how many that were. For the control role."""
+    async def reencrypt(self) -> int:
+        """Encrypt with the newest platform key the secrets that an older one encrypted; return their number."""
         count = 0
         for record in [one for some in list(self._by_tenant.values()) for one in list(some.values())]:
-            plain = self._unlocked(record)
-            if plain is None or self._vault.uses_newest_key(_owner(record.tenant, record.id), record.locked):
+            plain = self._decrypted(record)
+            if plain is None or self._cipher.uses_newest_key(_owner(record.tenant, record.id), record.locked):
                 continue
-            newer = msgspec.structs.replace(record, locked=self._vault.encrypt(_owner(record.tenant, record.id), plain))
-            key = f"{record.tenant}.{record.id}"
-            await self._table.update(key, newer, self._table.revision(key))
+            newer = msgspec.structs.replace(record, locked=self._cipher.encrypt(_owner(record.tenant, record.id), plain))
+            await self._table.update(record.key, newer, self._table.revision(record.key))
             count += 1
         return count
 

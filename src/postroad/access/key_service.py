@@ -1,96 +1,60 @@
-"""Keys as things: made, found, changed, rotated and deleted. A key can give no more than it may do itself."""
+"""Key lifecycle: create, look up, update, rotate, delete. A key cannot grant permissions that it does not have itself."""
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 
 from postroad.access.identity_cache import IdentityCache
-from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, key_hash, key_id_of, new_key
-from postroad.access.records import KeyHash, KeyRecord
-from postroad.access.views import key_view
-from postroad.governance.audit import PLATFORM, Audit
+from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, is_id, key_hash, key_id_of, new_key
+from postroad.access.records import KeyHash, KeyRecord, key_properties_of
+from postroad.api.access import KeyChange, KeyNotFound, NewKey
+from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import LATEST_MS, Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Forbidden, KeyNotFound, PreconditionFailed
+from postroad.kernel.errors import Forbidden, PreconditionFailed
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4
-_GRACE_SECONDS_MAX = 30 * 86_400
-LATEST_MS = 253_402_300_799_999  # the last moment of the year 9999; later ones cannot be shown
-
-Glob = Annotated[str, Meta(min_length=1, max_length=128)]
-Globs = Annotated[tuple[Glob, ...], Meta(max_length=64, description="Names; `*` stands for any run of characters.")]
-Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)]
-KeyName = Annotated[str, Meta(min_length=1, max_length=100)]
-When = Annotated[datetime, Meta(tz=True)]
-
-
-class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    name: KeyName
-    scopes: Scopes = ALL_SCOPES
-    allowed_queues: Globs = ALL_RESOURCES
-    allowed_topics: Globs = ALL_RESOURCES
-    allowed_streams: Globs = ALL_RESOURCES
-    expires_at: When | None = None
-    platform: Annotated[bool, Meta(description="A platform key; only a platform key can make one.")] = False
-
-
-class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What to change; a field that is left out stays."""
-
-    name: KeyName | UnsetType = UNSET
-    scopes: Scopes | UnsetType = UNSET
-    allowed_queues: Globs | UnsetType = UNSET
-    allowed_topics: Globs | UnsetType = UNSET
-    allowed_streams: Globs | UnsetType = UNSET
-    expires_at: When | UnsetType | None = UNSET
-    enabled: bool | UnsetType = UNSET
-
-
-class Rotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    grace_seconds: Annotated[
-        int, Meta(ge=0, le=_GRACE_SECONDS_MAX, description="How long the text that was good until now stays good.")
-    ] = 86_400
 
 
 class KeyService:
     def __init__(
         self,
         table: ReplicatedTable[KeyRecord],
-        directory: IdentityCache,
+        identities: IdentityCache,
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         clock: Clock,
     ) -> None:
-        self._table, self._directory, self._tenant_settings = table, directory, tenant_settings
+        self._table, self._identities, self._tenant_settings = table, identities, tenant_settings
         self._audit, self._clock = audit, clock
 
     async def add(self, record: KeyRecord) -> None:
-        """Make a key known as it is, without asking who wants it. Raises Conflict if it is known already."""
+        """Store a key without checks and audit. Raises Conflict if its id exists."""
         await self._table.create(record.id, record)
 
     async def remove(self, key_id: str) -> None:
         await self._table.delete(key_id)
 
     async def create(self, context: RequestContext, wanted: NewKey) -> tuple[KeyRecord, str]:
-        """The key, and its text, which nobody can ask for again."""
+        """Create a key; return it and its text, which is not stored. Raises Forbidden, BodyInvalid."""
         tenant = None if wanted.platform else context.tenant
         if wanted.platform and not context.caller.is_platform:
-            raise Forbidden("only a platform key can make a platform key")
+            raise Forbidden("only a platform key can create a platform key")
         if wanted.platform and set(wanted.scopes) != set(ALL_SCOPES):
             raise invalid_field("$.scopes", "a platform key has all scopes")
         if tenant is not None:
-            count, most = self._directory.key_count(tenant), self._tenant_settings.of(tenant).max_keys
-            if count >= most:
-                raise Forbidden(f"the tenant has {count} keys; {most} is the limit")
+            count, limit = self._identities.key_count(tenant), self._tenant_settings.of(tenant).max_keys
+            if count >= limit:
+                raise Forbidden(f"the tenant has {count} keys; {limit} is the limit")
         text = new_key(TENANT_PREFIX if tenant else PLATFORM_PREFIX)
-        record = record_of(
+        record = key_record(
             text,
             tenant,
             wanted.name,
@@ -103,19 +67,21 @@ class KeyService:
             created_by=context.caller.key_id,
         )
         check_expiry(record.expires_at_ms, self._clock())
-        _check_no_more(context.caller, record)
-        async with self._audit.change(context, "key.create", record.id, tenant=tenant or PLATFORM, after=key_view(record)):
+        _check_covered(context.caller, record)
+        after = key_properties_of(record)
+        async with self._audit.change(context, "key.create", record.id, tenant=tenant or PLATFORM, after=after):
             await self._table.create(record.id, record)
         return record, text
 
     async def find(self, context: RequestContext, key_id: str) -> KeyRecord:
-        """Raises KeyNotFound, also for what is another tenant's."""
-        record = await self._directory.key(key_id) if key_id.isalnum() and len(key_id) == 16 else None
-        if record is None or not _is_seen_by(context.caller, record):
+        """Raises KeyNotFound, also for a key of another tenant."""
+        record = await self._identities.key(key_id) if is_id(key_id) else None
+        if record is None or not (context.caller.is_platform or record.tenant == context.tenant):
             raise KeyNotFound(f"there is no key {key_id[:64]!r}")
         return record
 
     async def change(self, context: RequestContext, key_id: str, wanted: KeyChange) -> KeyRecord:
+        """Raises KeyNotFound, Forbidden, BodyInvalid, and PreconditionFailed if a key disables itself."""
         record = await self.find(context, key_id)
         if record.tenant is None and wanted.scopes is not UNSET and set(wanted.scopes) != set(ALL_SCOPES):
             raise invalid_field("$.scopes", "a platform key has all scopes")
@@ -137,32 +103,35 @@ class KeyService:
         return changed
 
     async def rotate(self, context: RequestContext, key_id: str, grace_seconds: int) -> tuple[KeyRecord, str]:
-        """The key with a new text; the one before stays good for the grace. The id, and all that goes by it, stays."""
+        """Replace the text of a key; return the key and its new text. The previous text stays valid for the grace period.
+
+        Raises KeyNotFound, Forbidden, and PreconditionFailed if too many previous texts are still valid.
+        """
         record = await self.find(context, key_id)
         text = new_key(TENANT_PREFIX if record.tenant else PLATFORM_PREFIX, key_id=record.id)
         now = self._clock()
 
         def rotated(record: KeyRecord) -> KeyRecord:
-            kept = _phased_out(record.hashes, now, now + grace_seconds * 1000)
+            kept = _expiring(record.hashes, now, now + grace_seconds * 1000)
             if len(kept) >= _HASHES_MAX:
                 raise PreconditionFailed(
-                    f"{len(kept)} earlier texts of this key are still in their grace; rotate with a grace of 0 to end them"
+                    f"{len(kept)} previous texts of this key are still valid; rotate with a grace period of 0 to end them"
                 )
             return msgspec.structs.replace(record, hashes=(KeyHash(sha256=key_hash(text), created_at_ms=now), *kept))
 
         return await self._change(context, "key.rotate", record, rotated), text
 
     async def delete(self, context: RequestContext, key_id: str) -> None:
+        """Raises KeyNotFound, Forbidden, and PreconditionFailed if a key deletes itself."""
         record = await self.find(context, key_id)
         _check_not_own(context, record)
-        _check_no_more(context.caller, record)
-        async with self._audit.change(
-            context, "key.delete", record.id, tenant=record.tenant or PLATFORM, before=key_view(record)
-        ):
+        _check_covered(context.caller, record)
+        before = key_properties_of(record)
+        async with self._audit.change(context, "key.delete", record.id, tenant=record.tenant or PLATFORM, before=before):
             await self._table.delete(record.id)
 
     async def delete_all(self, tenant: str) -> None:
-        for record in list(self._directory.keys_of(tenant)):
+        for record in list(self._identities.keys_of(tenant)):
             await self._table.delete(record.id)
 
     async def _change(
@@ -170,11 +139,11 @@ class KeyService:
     ) -> KeyRecord:
         def checked(before: KeyRecord) -> KeyRecord:
             after = make(before)
-            _check_no_more(context.caller, before)
-            _check_no_more(context.caller, after)
+            _check_covered(context.caller, before)
+            _check_covered(context.caller, after)
             return after if after == before else msgspec.structs.replace(after, updated_at_ms=self._clock())
 
-        before, after = key_view(record), key_view(checked(record))
+        before, after = key_properties_of(record), key_properties_of(checked(record))
         async with self._audit.change(context, action, record.id, tenant=record.tenant or PLATFORM, before=before, after=after):
             changed = await self._table.change(record.id, checked)
         if changed is None:
@@ -182,7 +151,7 @@ class KeyService:
         return changed[1]
 
 
-def record_of(
+def key_record(
     text: str,
     tenant: str | None,
     name: str,
@@ -195,9 +164,10 @@ def record_of(
     expires_at_ms: int | None = None,
     created_by: str = "",
 ) -> KeyRecord:
+    """The record of a new key with this text."""
     key_id = key_id_of(text)
     if key_id is None:
-        raise ValueError("not the text of a key")
+        raise ValueError("the text is not a key")
     return KeyRecord(
         id=key_id,
         tenant=tenant,
@@ -224,8 +194,8 @@ def _ms(when: datetime | None) -> int | None:
     return None if when is None else int(when.timestamp() * 1000)
 
 
-def _phased_out(hashes: tuple[KeyHash, ...], now_ms: int, until_ms: int) -> tuple[KeyHash, ...]:
-    """Those that are still good, none of them beyond `until_ms`."""
+def _expiring(hashes: tuple[KeyHash, ...], now_ms: int, until_ms: int) -> tuple[KeyHash, ...]:
+    """The hashes that are still valid, each expiring at `until_ms` at the latest."""
     ending = [
         msgspec.structs.replace(one, expires_at_ms=min(until_ms, one.expires_at_ms) if one.expires_at_ms else until_ms)
         for one in hashes
@@ -233,24 +203,20 @@ def _phased_out(hashes: tuple[KeyHash, ...], now_ms: int, until_ms: int) -> tupl
     return tuple(one for one in ending if one.expires_at_ms is not None and one.expires_at_ms > now_ms)
 
 
-def _is_seen_by(caller: Caller, record: KeyRecord) -> bool:
-    return caller.is_platform or record.tenant == caller.tenant
-
-
 def _check_not_own(context: RequestContext, record: KeyRecord) -> None:
     if record.id == context.caller.key_id:
-        raise PreconditionFailed("a key cannot disable or delete itself: use another one")
+        raise PreconditionFailed("a key cannot disable or delete itself; use another key")
 
 
-def _check_no_more(caller: Caller, record: KeyRecord) -> None:
-    """Raises Forbidden if the record allows what the caller itself may not do: neither makes nor takes over such a key."""
+def _check_covered(caller: Caller, record: KeyRecord) -> None:
+    """Raises Forbidden if the key has permissions that the caller lacks: it may neither create nor take over such a key."""
     if caller.is_platform:
         return
     more = [scope for scope in record.scopes if scope not in caller.scopes]
     if more:
-        raise Forbidden(f"the key lacks the scope {str(more[0])!r}, so it cannot give it or change a key that has it")
+        raise Forbidden(f"the key lacks the scope {str(more[0])!r}, so it cannot grant it or change a key that has it")
     for kind, globs in (caller.allowed or {}).items():
         given: tuple[str, ...] = getattr(record, f"allowed_{kind}s")
         wider = [glob for glob in given if glob not in globs and ("*" in glob or not caller.may_use(kind, glob))]
         if wider:
-            raise Forbidden(f"the key may not use the {kind}s {wider[0]!r}, so it cannot allow them or change a key that may")
+            raise Forbidden(f"the key may not use the {kind}s {wider[0]!r}, so it cannot grant them or change a key that may")

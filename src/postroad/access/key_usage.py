@@ -1,4 +1,4 @@
-"""When each key was last used: noted in memory with every request, written now and then, precise to about a minute."""
+"""Time of the last use of each key: recorded in memory per request, stored periodically, precise to about a minute."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from postroad.jetstream.bucket import Bucket
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 
-_WRITE_EVERY_SECONDS = 5.0
-_SAME_MS = 60_000  # a use this soon after the one that is stored is not written again
-_AT_ONCE = 64
+_FLUSH_SECONDS = 5.0
+_PRECISION_MS = 60_000  # a use this soon after the stored one is not written
+_CONCURRENCY = 64
 
 log = structlog.get_logger("postroad.access")
 
@@ -22,7 +22,7 @@ class KeyUsage:
         self._seen: dict[str, int] = {}
         self._stored: dict[str, int] = {}
 
-    def note(self, key_id: str, at_ms: int) -> None:
+    def record(self, key_id: str, at_ms: int) -> None:
         self._seen[key_id] = at_ms
 
     def forget(self, key_id: str) -> None:
@@ -30,17 +30,17 @@ class KeyUsage:
         self._stored.pop(key_id, None)
 
     async def run(self) -> None:
-        """Write what is new, for as long as the process lives."""
+        """Flush periodically until cancelled."""
         while True:
-            await asyncio.sleep(_WRITE_EVERY_SECONDS)
-            await self.write()
+            await asyncio.sleep(_FLUSH_SECONDS)
+            await self.flush()
 
-    async def write(self) -> None:
-        due = [key for key, at in self._seen.items() if at - self._stored.get(key, 0) >= _SAME_MS]
-        for start in range(0, len(due), _AT_ONCE):
+    async def flush(self) -> None:
+        due = [key for key, at in self._seen.items() if at - self._stored.get(key, 0) >= _PRECISION_MS]
+        for start in range(0, len(due), _CONCURRENCY):
             try:
-                await asyncio.gather(*(self._write(key) for key in due[start : start + _AT_ONCE]))
-            except PostroadError as problem:  # it is a convenience: the next round tries again
+                await asyncio.gather(*(self._write(key) for key in due[start : start + _CONCURRENCY]))
+            except PostroadError as problem:  # not essential: the next round tries again
                 log.warning("key_uses_not_written", code=problem.code)
                 return
 
@@ -50,12 +50,12 @@ class KeyUsage:
             await self._bucket.put(key, str(at).encode())
             self._stored[key] = at
 
-    async def of(self, keys: Iterable[str]) -> dict[str, int]:
-        """When these keys were last used; one that never was is left out."""
+    async def last_used(self, keys: Iterable[str]) -> dict[str, int]:
+        """Times of the last use in milliseconds, without the keys that were never used."""
         wanted = list(keys)
         found: dict[str, int] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            some = wanted[start : start + _AT_ONCE]
+        for start in range(0, len(wanted), _CONCURRENCY):
+            some = wanted[start : start + _CONCURRENCY]
             for key, value in zip(some, await asyncio.gather(*map(self._bucket.get, some)), strict=True):
                 stored = int(value.value) if value is not None and value.value else 0
                 latest = max(stored, self._seen.get(key, 0))

@@ -1,7 +1,7 @@
-"""A brake on guessing: an address that keeps coming with unknown credentials is told to wait.
+"""Throttling of clients that send invalid credentials, per address.
 
-Credentials that are good go on working from the same address, which others may share. What the brake saves is the look-ups that
-unknown ones cost, and the log; keys themselves are too long to be guessed at any speed.
+Valid credentials keep working from a throttled address, which other clients may share. The throttle saves the lookups and log
+entries that unknown credentials cost; keys are too long to be guessed at any rate.
 """
 
 import ipaddress
@@ -15,31 +15,29 @@ _ADDRESSES_MAX = 10_000
 
 
 class LoginThrottle:
-    """`burst` failures may come at once, and `per_minute` from then on, per address and worker."""
+    """A token bucket per address and worker: `burst` failures at once, then `per_minute`."""
 
     def __init__(self, burst: int, per_minute: float, now: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._per_second, self._now = burst, per_minute / 60, now
-        self._levels: dict[str, tuple[float, float]] = {}  # address → failures that still count, and when that was
+        self._levels: dict[str, tuple[float, float]] = {}  # address → level of the bucket, and the time it had that level
 
-    def is_braked(self, address: str) -> bool:
+    def is_throttled(self, address: str) -> bool:
         return bool(self._levels) and self._level(_group(address)) + 1 > self._burst
 
-    def fail(self, address: str, why: str) -> Exception:
-        """Count a failure; what to raise for it."""
+    def record_failure(self, address: str, detail: str) -> RateLimited | Unauthenticated:
+        """Count a failure and return the error to raise."""
         metrics.refused.inc()
         group = _group(address)
         level = self._level(group)
-        if level + 1 > self._burst:  # by a little as well, since time passes between any two
+        if level + 1 > self._burst:  # slightly above counts, too: the level falls between two calls
             self._levels[group] = self._levels.pop(group)
             seconds = (level + 1 - self._burst) / self._per_second
-            return RateLimited(
-                "too many requests with credentials that are not known came from this address", retry_after=seconds
-            )
+            return RateLimited("too many requests with unknown credentials from this address", retry_after=seconds)
         self._levels.pop(group, None)
         if len(self._levels) >= _ADDRESSES_MAX:
-            del self._levels[next(iter(self._levels))]  # the one that has been quiet for longest
+            del self._levels[next(iter(self._levels))]  # the address with the oldest failure
         self._levels[group] = (level + 1, self._now())
-        return Unauthenticated(why)
+        return Unauthenticated(detail)
 
     def _level(self, group: str) -> float:
         level, at = self._levels.get(group, (0.0, 0.0))
@@ -47,7 +45,7 @@ class LoginThrottle:
 
 
 def _group(address: str) -> str:
-    """One IPv6 user has a whole /64. IPv4 users of a socket that takes both are told apart as such."""
+    """The /64 network of an IPv6 address, since one client has all of it; IPv4 addresses, mapped ones included, as they are."""
     if ":" not in address:
         return address
     try:

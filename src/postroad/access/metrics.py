@@ -1,5 +1,5 @@
-"""What access counts. No credential, and nothing made of one, is ever a label."""
+"""Metrics of authentication. Credentials, and values derived from them, are never labels."""
 
 from postroad.kernel.buffered_metrics import Counter
 
-refused = Counter("postroad_auth_refused_total", "Requests whose credential was not good.")
+refused = Counter("postroad_auth_refused_total", "Requests with invalid credentials.")

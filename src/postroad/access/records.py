@@ -1,10 +1,10 @@
-"""What the registry stores of tenants and of their credentials. Versioned; secrets are hashed or locked, never plain."""
-
-from enum import StrEnum
+"""Stored records of tenants and credentials, and their API representations. Secrets are stored hashed or encrypted."""
 
 import msgspec
 
 from postroad.access.keys import is_same_hash
+from postroad.api.access import Invite, InviteState, JwtSecret, Key, KeyProperties, Tenant, TenantState
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.identity import ALL_RESOURCES, Scope, resource_restrictions
 
 TENANTS_BUCKET = "postroad_tenants"
@@ -15,17 +15,8 @@ KEY_USES_BUCKET = "postroad_key_uses"
 TOKEN_USES_BUCKET = "postroad_token_uses"  # noqa: S105  # a bucket's name
 
 
-class TenantState(StrEnum):
-    """A deleted tenant leaves its id behind: a new one of that name would find the old one's audit log and events."""
-
-    READY = "ready"
-    DISABLED = "disabled"
-    DELETING = "deleting"
-    DELETED = "deleted"
-
-
 class TenantRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`invite` is the one that the tenant was claimed with."""
+    """A tenant, stored under its id. `invite` is the id of the invite that created it."""
 
     v: int = 1
     id: str
@@ -37,7 +28,7 @@ class TenantRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class KeyHash(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One text that the key may be given as. A rotation adds one and lets the ones before it expire."""
+    """Hash of a text of a key. A rotation adds one; the previous ones expire."""
 
     sha256: str
     created_at_ms: int
@@ -45,7 +36,7 @@ class KeyHash(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A key, under its id. One without a tenant is a platform key."""
+    """A key, stored under its id. A platform key has no tenant."""
 
     v: int = 2
     id: str
@@ -66,11 +57,12 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
         return resource_restrictions(queue=self.allowed_queues, topic=self.allowed_topics, stream=self.allowed_streams)
 
-    def is_good(self, at_ms: int) -> bool:
+    def is_active(self, at_ms: int) -> bool:
+        """True if the key is enabled and has not expired."""
         return self.is_enabled and (self.expires_at_ms is None or at_ms < self.expires_at_ms)
 
-    def takes(self, sha256: str, at_ms: int) -> bool:
-        """Whether this is the hash of one of its texts. Compares with all of them, in the same time wherever they differ."""
+    def accepts(self, sha256: str, at_ms: int) -> bool:
+        """True if this is the hash of a valid text of the key. The time does not depend on where the hashes differ."""
         found = [
             is_same_hash(one.sha256, sha256) and (one.expires_at_ms is None or at_ms < one.expires_at_ms) for one in self.hashes
         ]
@@ -78,7 +70,7 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A secret that a tenant signs JWTs with, under `<tenant>.<id>`; `locked` is encrypted (`vault.py`)."""
+    """A secret that a tenant signs JWTs with, stored under `<tenant>.<id>`. `locked` is the encrypted secret."""
 
     v: int = 1
     id: str
@@ -88,9 +80,13 @@ class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_at_ms: int
     expires_at_ms: int | None = None
 
+    @property
+    def key(self) -> str:
+        return f"{self.tenant}.{self.id}"
+
 
 class InviteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Good for one tenant, once. With `tenant` it is good for that name only."""
+    """An invite, stored under its id. It creates one tenant, of the id `tenant` if that is set."""
 
     v: int = 1
     id: str
@@ -103,3 +99,64 @@ class InviteRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     expires_at_ms: int
     claimed_at_ms: int | None = None
     claimed_tenant: str | None = None
+
+
+def tenant_of(record: TenantRecord) -> Tenant:
+    return Tenant(
+        id=record.id,
+        state=record.state,
+        description=record.description,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+    )
+
+
+def key_properties_of(record: KeyRecord) -> KeyProperties:
+    grace_ends = [one.expires_at_ms for one in record.hashes if one.expires_at_ms is not None]
+    return KeyProperties(
+        id=record.id,
+        tenant=record.tenant,
+        name=record.name,
+        scopes=record.scopes,
+        allowed_queues=record.allowed_queues,
+        allowed_topics=record.allowed_topics,
+        allowed_streams=record.allowed_streams,
+        enabled=record.is_enabled,
+        created_by=record.created_by or None,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+        expires_at=_time(record.expires_at_ms),
+        rotated_until=rfc3339(max(grace_ends)) if grace_ends else None,
+    )
+
+
+def key_of(record: KeyRecord, last_used_ms: int | None) -> Key:
+    return Key(**msgspec.structs.asdict(key_properties_of(record)), last_used_at=_time(last_used_ms))
+
+
+def jwt_secret_of(record: SecretRecord) -> JwtSecret:
+    return JwtSecret(
+        id=record.id, name=record.name, created_at=rfc3339(record.created_at_ms), expires_at=_time(record.expires_at_ms)
+    )
+
+
+def invite_of(record: InviteRecord, now_ms: int) -> Invite:
+    state: InviteState = (
+        "claimed" if record.claimed_at_ms is not None else "expired" if record.expires_at_ms <= now_ms else "open"
+    )
+    return Invite(
+        id=record.id,
+        state=state,
+        tenant=record.tenant,
+        note=record.note,
+        auto_create_queues=record.auto_create_queues,
+        created_by=record.created_by,
+        created_at=rfc3339(record.created_at_ms),
+        expires_at=rfc3339(record.expires_at_ms),
+        claimed_at=_time(record.claimed_at_ms),
+        claimed_tenant=record.claimed_tenant,
+    )
+
+
+def _time(at_ms: int | None) -> str | None:
+    return None if at_ms is None else rfc3339(at_ms)

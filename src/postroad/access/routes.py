@@ -1,185 +1,122 @@
-"""What a tenant's admin governs over HTTP: keys, JWT secrets and settings; and for every caller: who am I, and stream tokens."""
+"""HTTP routes of keys, JWT secrets and stream tokens."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import msgspec
-from msgspec import Meta
 
 from postroad.access.identity_cache import IdentityCache
-from postroad.access.jwts import JwtSecrets, NewSecret
-from postroad.access.key_service import KeyChange, KeyService, NewKey, Rotation
-from postroad.access.key_usage import KeyUsage
-from postroad.access.records import KeyRecord
-from postroad.access.tokens import NewToken, Tokens
-from postroad.access.views import KeyView, SecretView, key_view, secret_view
-from postroad.governance.tenant_settings import TenantSettings, TenantSettingsChange, TenantSettingsStore
+from postroad.access.jwts import JwtSecrets
+from postroad.access.key_service import KeyService
+from postroad.access.records import KeyRecord, jwt_secret_of, key_of, key_properties_of
+from postroad.access.tokens import Tokens
+from postroad.api.access import (
+    IssuedJwtSecret,
+    IssuedKey,
+    IssuedToken,
+    JwtSecretPage,
+    Key,
+    KeyChange,
+    KeyNotFound,
+    KeyPage,
+    KeyQuery,
+    KeyRotation,
+    NewJwtSecret,
+    NewKey,
+    NewToken,
+    SecretNotFound,
+    WhoAmI,
+)
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.clock import Timestamp, rfc3339
-from postroad.kernel.errors import (
-    EngineUnavailable,
-    Forbidden,
-    InvalidParameter,
-    KeyNotFound,
-    PreconditionFailed,
-    SecretNotFound,
-)
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter, PreconditionFailed
 from postroad.kernel.identity import ALL_RESOURCES, Credential, RouteRequirement, Scope
 
-
-class KeyList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    keys: list[KeyView]
-    next_cursor: str | None
-
-
-class KeyMade(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`key` is the text to call with. It is shown here and never again."""
-
-    key: str
-    record: KeyView
-
-
-PlaceCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\.[0-9A-Za-z]{16}$")]  # when, and which
-
-
-class KeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: PlaceCursor | None = None
-    platform: Annotated[bool, Meta(description="The platform's keys instead of the tenant's. Platform keys only.")] = False
-
-
-class SecretList(msgspec.Struct, frozen=True):
-    secrets: list[SecretView]
-
-
-class SecretMade(msgspec.Struct, frozen=True):
-    """`secret` is what JWTs are to be signed with (HS256). It is shown here and never again."""
-
-    secret: str
-    record: SecretView
-
-
-class TokenMade(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    token: Annotated[str, Meta(description="Send it as `?bearer=` or as a Bearer token.")]
-    resource: str
-    expires_at: Timestamp
-
-
-class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What the credential of this request is, and allows."""
-
-    tenant: str
-    platform: bool
-    credential: Credential
-    key_id: str
-    key_name: str
-    subject: str | None
-    scopes: list[Scope]
-    allowed_queues: tuple[str, ...]
-    allowed_topics: tuple[str, ...]
-    allowed_streams: tuple[str, ...]
-    expires_at: Timestamp | None
-
-
-class SettingsView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What holds, and which of it was chosen here; the rest is the platform's default."""
-
-    settings: TenantSettings
-    chosen: dict[str, Any]
-
-
-_CHANGING = (EngineUnavailable,)
+NO_STORE = (b"cache-control", b"no-store")  # responses with secrets
 
 
 class AccessRoutes:
-    def __init__(
-        self,
-        directory: IdentityCache,
-        keyring: KeyService,
-        uses: KeyUsage,
-        secrets: JwtSecrets,
-        tokens: Tokens,
-        tenant_settings: TenantSettingsStore,
-    ) -> None:
-        self._directory, self._keyring, self._uses = directory, keyring, uses
-        self._secrets, self._tokens, self._tenant_settings = secrets, tokens, tenant_settings
+    def __init__(self, identities: IdentityCache, keys: KeyService, secrets: JwtSecrets, tokens: Tokens) -> None:
+        self._identities, self._keys, self._secrets, self._tokens = identities, keys, secrets, tokens
 
     def table(self) -> Sequence[Route]:
-        return [*self._callers_table(), *self._keys_table(), *self._secrets_table(), *self._settings_table()]
+        return [*self._caller_routes(), *self._key_routes(), *self._secret_routes()]
 
-    def _callers_table(self) -> list[Route]:
+    def _caller_routes(self) -> list[Route]:
         return [
             Route(
                 "GET",
                 "/v1/whoami",
                 self.whoami,
                 RouteRequirement.IDENTITY,
-                "Who am I?",
+                "Show the credential of the request",
                 "Access",
                 response=WhoAmI,
                 takes_jwt=True,
-                description="What the credential of the request is, and allows. Also for a tenant's JWTs.",
+                description="Shows the tenant, scopes and restrictions of the credential. Accepts JWTs, too.",
             ),
             Route(
                 "POST",
                 "/v1/tokens",
                 self.create_token,
                 Scope.READ,
-                "Get a stream token",
+                "Create a stream token",
                 "Access",
                 body=NewToken,
-                response=TokenMade,
+                response=IssuedToken,
                 status=201,
-                description="For live reading where no header can be sent. Read-only, one resource; it dies with the key.",
+                description=(
+                    "For live reads where the client cannot send a header. "
+                    "The token is read-only and valid for one resource. It becomes invalid with the key."
+                ),
             ),
         ]
 
-    def _keys_table(self) -> list[Route]:
+    def _key_routes(self) -> list[Route]:
         keys, one = "/api/control/keys", "/api/control/keys/{key}"
-        found = (KeyNotFound, *_CHANGING)
+        stored = (EngineUnavailable,)
+        found = (KeyNotFound, *stored)
         return [
-            Route(
-                "GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, response=KeyList, errors=_CHANGING
-            ),
+            Route("GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, response=KeyPage, errors=stored),
             Route(
                 "POST",
                 keys,
                 self.create_key,
                 Scope.ADMIN,
-                "Make a key",
+                "Create a key",
                 "Keys",
                 body=NewKey,
-                response=KeyMade,
+                response=IssuedKey,
                 status=201,
-                errors=_CHANGING,
-                description="The key is shown once. A key can give no more than it may do itself.",
+                errors=stored,
+                description="The text of the key is shown once. A key cannot grant permissions that it does not have itself.",
             ),
-            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", response=KeyView, errors=found),
+            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", response=Key, errors=found),
             Route(
                 "PATCH",
                 one,
                 self.change_key,
                 Scope.ADMIN,
-                "Change, disable or enable a key",
+                "Update, disable or enable a key",
                 "Keys",
                 body=KeyChange,
-                response=KeyView,
+                response=Key,
                 errors=(PreconditionFailed, *found),
-                description="Takes effect on every gateway in under a second.",
+                description="Takes effect on every gateway in less than a second.",
             ),
             Route(
                 "POST",
                 f"{one}/rotate",
                 self.rotate_key,
                 Scope.ADMIN,
-                "Give a key a new text",
+                "Rotate a key",
                 "Keys",
-                body=Rotation,
-                response=KeyMade,
+                body=KeyRotation,
+                response=IssuedKey,
                 errors=(PreconditionFailed, *found),
-                description="The text before stays good for the grace. The key's id, scopes and history stay.",
+                description=(
+                    "Replaces the text of the key; its id, scopes and history stay. "
+                    "The previous text stays valid for the grace period."
+                ),
             ),
             Route(
                 "DELETE",
@@ -193,10 +130,10 @@ class AccessRoutes:
             ),
         ]
 
-    def _secrets_table(self) -> list[Route]:
+    def _secret_routes(self) -> list[Route]:
         path = "/api/control/jwt-secrets"
         return [
-            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", response=SecretList),
+            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", response=JwtSecretPage),
             Route(
                 "POST",
                 path,
@@ -204,11 +141,11 @@ class AccessRoutes:
                 Scope.ADMIN,
                 "Add a JWT secret",
                 "JWT secrets",
-                body=NewSecret,
-                response=SecretMade,
+                body=NewJwtSecret,
+                response=IssuedJwtSecret,
                 status=201,
-                errors=(PreconditionFailed, *_CHANGING),
-                description="For JWTs (HS256) that open stream and session routes. Up to five at a time, for rotation.",
+                errors=(PreconditionFailed, EngineUnavailable),
+                description="Stream and session routes accept JWTs signed with it (HS256). A tenant has at most five.",
             ),
             Route(
                 "DELETE",
@@ -218,25 +155,7 @@ class AccessRoutes:
                 "Delete a JWT secret",
                 "JWT secrets",
                 status=204,
-                errors=(SecretNotFound, *_CHANGING),
-            ),
-        ]
-
-    def _settings_table(self) -> list[Route]:
-        path = "/v1/admin/settings"
-        return [
-            Route("GET", path, self.get_settings, Scope.ADMIN, "Show the tenant's settings", "Settings", response=SettingsView),
-            Route(
-                "POST",
-                path,
-                self.change_settings,
-                Scope.ADMIN,
-                "Change the tenant's settings",
-                "Settings",
-                body=TenantSettingsChange,
-                response=SettingsView,
-                errors=_CHANGING,
-                description="Takes effect on every gateway in under a second. null goes back to the default.",
+                errors=(SecretNotFound, EngineUnavailable),
             ),
         ]
 
@@ -253,7 +172,7 @@ class AccessRoutes:
                 key_id=caller.key_id,
                 key_name=caller.name,
                 subject=caller.subject,
-                scopes=sorted(caller.scopes),
+                scopes=tuple(sorted(caller.scopes)),
                 allowed_queues=allowed.get("queue", ALL_RESOURCES),
                 allowed_topics=allowed.get("topic", ALL_RESOURCES),
                 allowed_streams=allowed.get("stream", ALL_RESOURCES),
@@ -263,75 +182,66 @@ class AccessRoutes:
 
     async def create_token(self, request: Request) -> Response:
         wanted: NewToken = request.body
-        token, expires_at_ms = self._tokens.mint(request.caller, wanted)
-        return Response(TokenMade(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
+        token, expires_at_ms = self._tokens.issue(request.caller, wanted)
+        return Response(IssuedToken(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
 
     async def list_keys(self, request: Request) -> Response:
         query: KeyQuery = request.query
         if query.platform and not request.caller.is_platform:
-            raise Forbidden("only a platform key may see the platform's keys")
-        records = list(self._directory.keys_of(None if query.platform else request.caller.tenant))
+            raise Forbidden("only a platform key may list the platform keys")
+        records = list(self._identities.keys_of(None if query.platform else request.caller.tenant))
         if query.cursor is not None:
-            records = [record for record in records if _place(record) > _place_of(query.cursor)]
+            after = _parse_cursor(query.cursor)
+            records = [record for record in records if _position(record) > after]
         shown = records[: query.limit]
-        used = await self._uses.of(record.id for record in shown)
-        cursor = ".".join(map(str, _place(shown[-1]))) if len(records) > query.limit else None
-        return Response(KeyList(keys=[key_view(record, used.get(record.id)) for record in shown], next_cursor=cursor))
+        used = await self._identities.key_usage.last_used(record.id for record in shown)
+        cursor = ".".join(map(str, _position(shown[-1]))) if len(records) > query.limit else None
+        return Response(KeyPage(items=[key_of(record, used.get(record.id)) for record in shown], next_cursor=cursor))
 
     async def create_key(self, request: Request) -> Response:
-        record, text = await self._keyring.create(request.context, request.body)
-        return Response(KeyMade(key=text, record=key_view(record)), status=201, headers=[_NOT_STORED])
+        record, text = await self._keys.create(request.context, request.body)
+        return issued_key(record, text, status=201)
 
     async def get_key(self, request: Request) -> Response:
-        return Response(await self._view(await self._keyring.find(request.context, request.parameters["key"])))
+        return Response(await self._key(await self._keys.find(request.context, request.parameters["key"])))
 
     async def change_key(self, request: Request) -> Response:
-        return Response(await self._view(await self._keyring.change(request.context, request.parameters["key"], request.body)))
+        return Response(await self._key(await self._keys.change(request.context, request.parameters["key"], request.body)))
 
     async def rotate_key(self, request: Request) -> Response:
-        rotation: Rotation = request.body
-        record, text = await self._keyring.rotate(request.context, request.parameters["key"], rotation.grace_seconds)
-        return Response(KeyMade(key=text, record=key_view(record)), headers=[_NOT_STORED])
+        rotation: KeyRotation = request.body
+        record, text = await self._keys.rotate(request.context, request.parameters["key"], rotation.grace_seconds)
+        return issued_key(record, text)
 
     async def delete_key(self, request: Request) -> Response:
-        await self._keyring.delete(request.context, request.parameters["key"])
+        await self._keys.delete(request.context, request.parameters["key"])
         return Response(status=204)
 
-    async def _view(self, record: KeyRecord) -> KeyView:
-        return key_view(record, (await self._uses.of([record.id])).get(record.id))
+    async def _key(self, record: KeyRecord) -> Key:
+        return key_of(record, (await self._identities.key_usage.last_used([record.id])).get(record.id))
 
     async def list_secrets(self, request: Request) -> Response:
-        return Response(SecretList([secret_view(record) for record in self._secrets.of(request.caller.tenant)]))
+        return Response(JwtSecretPage(items=[jwt_secret_of(record) for record in self._secrets.of(request.caller.tenant)]))
 
     async def create_secret(self, request: Request) -> Response:
-        record, plain = await self._secrets.create(request.context, request.body)
-        return Response(SecretMade(plain, secret_view(record)), status=201, headers=[_NOT_STORED])
+        record, text = await self._secrets.create(request.context, request.body)
+        return Response(IssuedJwtSecret(secret=text, record=jwt_secret_of(record)), status=201, headers=[NO_STORE])
 
     async def delete_secret(self, request: Request) -> Response:
         await self._secrets.delete(request.context, request.parameters["secret"])
         return Response(status=204)
 
-    async def get_settings(self, request: Request) -> Response:
-        return Response(settings_view(self._tenant_settings, request.caller.tenant))
 
-    async def change_settings(self, request: Request) -> Response:
-        await self._tenant_settings.change(request.context, request.caller.tenant, request.body)
-        return Response(settings_view(self._tenant_settings, request.caller.tenant))
+def issued_key(record: KeyRecord, text: str, *, status: int = 200) -> Response:
+    return Response(IssuedKey(key=text, record=key_properties_of(record)), status=status, headers=[NO_STORE])
 
 
-_NOT_STORED = (b"cache-control", b"no-store")
-
-
-def settings_view(tenant_settings: TenantSettingsStore, tenant: str) -> SettingsView:
-    return SettingsView(settings=tenant_settings.of(tenant), chosen=tenant_settings.chosen(tenant))
-
-
-def _place(record: KeyRecord) -> tuple[int, str]:
+def _position(record: KeyRecord) -> tuple[int, str]:
     return record.created_at_ms, record.id
 
 
-def _place_of(cursor: str) -> tuple[int, str]:
+def _parse_cursor(cursor: str) -> tuple[int, str]:
     at, _, key_id = cursor.partition(".")
     if not at.isdecimal() or len(at) > 18:
-        raise InvalidParameter("the cursor is not one that this list gave out")
+        raise InvalidParameter("the cursor was not returned by this list")
     return int(at), key_id

@@ -1,78 +1,67 @@
-"""Tenants as things: made, found, changed, disabled and deleted with all that is theirs."""
+"""Tenant lifecycle: create, look up, update, disable, delete with all resources."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 import structlog
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 
-from postroad.access.identity_cache import FIRST_TENANT
-from postroad.access.key_service import KeyService, record_of
-from postroad.access.records import TenantRecord, TenantState
-from postroad.access.views import tenant_view
+from postroad.access.identity_cache import DEFAULT_TENANT
+from postroad.access.key_service import KeyService, key_record
+from postroad.access.records import TenantRecord, tenant_of
+from postroad.api.access import NewTenant, TenantChange, TenantNotFound, TenantState
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, PostroadError, PreconditionFailed, TenantNotFound
+from postroad.kernel.errors import AlreadyExists, Conflict, InvalidParameter, PostroadError, PreconditionFailed
 from postroad.kernel.identity import ALL_SCOPES
 from postroad.kernel.json import invalid_field
 from postroad.kernel.names import tenant_id
 
-Cleaner = Callable[[str], Awaitable[None]]
-Description = Annotated[str, Meta(max_length=1000)]
-_LOOK_EVERY_SECONDS = 60.0
+DeleteResources = Callable[[str], Awaitable[None]]
+_POLL_SECONDS = 60.0
 
 log = structlog.get_logger("postroad.access")
 
 
-class NewTenant(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    id: Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")]
-    description: Description = ""
-    auto_create_queues: bool = False
-
-
-class TenantChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What to change; a field that is left out stays."""
-
-    description: Description | UnsetType = UNSET
-    enabled: Annotated[bool | UnsetType, Meta(description="A disabled tenant's credentials are refused everywhere.")] = UNSET
-
-
 class Tenants:
-    """`cleaners` delete what a tenant has, whatever that is; they are told its id and may be called again."""
+    """`reserved` are the words that cannot be tenant ids; `deleters` delete the resources of a tenant. Both are collected from
+    the capabilities once all are built. A deleter may be called again for the same tenant."""
 
     def __init__(
         self,
         table: ReplicatedTable[TenantRecord],
-        keyring: KeyService,
+        keys: KeyService,
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         clock: Clock,
     ) -> None:
-        self._table, self._keyring, self._tenant_settings, self._audit, self._clock = (
-            table,
-            keyring,
-            tenant_settings,
-            audit,
-            clock,
-        )
-        self._cleaners: Sequence[Cleaner] = ()
-        self._must_clean = asyncio.Event()
+        self._table, self._keys, self._tenant_settings = table, keys, tenant_settings
+        self._audit, self._clock = audit, clock
+        self.reserved: frozenset[str] = frozenset()
+        self.deleters: Sequence[DeleteResources] = ()
+        self._deletion_requested = asyncio.Event()
         table.on_change(self._changed)
-
-    def clean_with(self, *cleaners: Cleaner) -> None:
-        self._cleaners = cleaners
 
     def _changed(self, _tenant: str, record: TenantRecord | None) -> None:
         if record is not None and record.state is TenantState.DELETING:
-            self._must_clean.set()
+            self._deletion_requested.set()
+
+    def check_id(self, name: str, path: str) -> None:
+        """Check the id of a new tenant, which is at `path` in the body. Raises BodyInvalid."""
+        try:
+            tenant_id(name)
+        except InvalidParameter as fault:
+            raise invalid_field(path, fault.detail) from fault
+        if name in self.reserved:
+            raise invalid_field(path, f"{name!r} is a word of the API and cannot be a tenant id")
 
     def page(self, limit: int, after: str | None) -> tuple[list[TenantRecord], str | None]:
+        """Ordered by id. The cursor is the last id."""
         ids = [name for name in self._table.keys_under() if after is None or name > after]
         found = [record for name in ids if (record := self._table.get(name)) and record.state is not TenantState.DELETED]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
@@ -86,41 +75,41 @@ class Tenants:
         raise TenantNotFound(f"there is no tenant {name[:64]!r}")
 
     async def create(self, context: RequestContext, wanted: NewTenant) -> TenantRecord:
-        """Raises AlreadyExists."""
+        """Raises AlreadyExists, BodyInvalid."""
+        self.check_id(wanted.id, "$.id")
         record = self._record(wanted.id, wanted.description)
-        await self._check_free(record.id)
-        async with self._audit.change(context, "tenant.create", record.id, tenant=record.id, after=tenant_view(record)):
+        await self._check_unused(record.id)
+        async with self._audit.change(context, "tenant.create", record.id, tenant=record.id, after=tenant_of(record)):
             await self.add(record, auto_create_queues=wanted.auto_create_queues)
         return record
 
     async def add(self, record: TenantRecord, *, auto_create_queues: bool) -> None:
-        """Raises AlreadyExists. The settings come first: a tenant that is there has them."""
-        await self._check_free(record.id)
+        """Store a tenant without checks of its id and audit. Raises AlreadyExists.
+
+        The settings are stored first, so that every tenant that exists has them.
+        """
+        await self._check_unused(record.id)
         await self._tenant_settings.set_up(record.id, auto_create_queues=auto_create_queues)
         try:
             await self._table.create(record.id, record)
         except Conflict as exc:
-            raise AlreadyExists(f"there is a tenant {record.id!r}") from exc
+            raise AlreadyExists(f"the tenant {record.id!r} exists") from exc
 
-    async def _check_free(self, name: str) -> None:
+    async def _check_unused(self, name: str) -> None:
         found = await self._table.fetch(name)
         if found is not None:
-            was = "was" if found.state is TenantState.DELETED else "is"
-            raise AlreadyExists(f"there {was} a tenant {name!r}, and ids are not used twice")
+            state = "existed" if found.state is TenantState.DELETED else "exists"
+            raise AlreadyExists(f"the tenant {name!r} {state}; an id cannot be used twice")
 
     def _record(self, name: str, description: str = "", invite: str | None = None) -> TenantRecord:
-        try:
-            checked = tenant_id(name)
-        except InvalidParameter as fault:
-            raise invalid_field("$.id", fault.detail) from fault
         now = self._clock()
-        return TenantRecord(id=checked, description=description, invite=invite, created_at_ms=now, updated_at_ms=now)
+        return TenantRecord(id=name, description=description, invite=invite, created_at_ms=now, updated_at_ms=now)
 
     async def change(self, context: RequestContext, name: str, wanted: TenantChange) -> TenantRecord:
-        """Raises TenantNotFound, NotNow while it is being deleted."""
+        """Raises TenantNotFound, and PreconditionFailed while the tenant is being deleted."""
         record = await self.find(name)
-        if wanted.enabled is False and record.id == FIRST_TENANT:
-            raise PreconditionFailed("the first tenant stands in for requests that name none; it cannot be disabled")
+        if wanted.enabled is False and record.id == DEFAULT_TENANT:
+            raise PreconditionFailed("the default tenant cannot be disabled: requests that name no tenant use it")
 
         def changed(record: TenantRecord) -> TenantRecord:
             if record.state is TenantState.DELETING:
@@ -133,21 +122,22 @@ class Tenants:
                 after = msgspec.structs.replace(after, state=state)
             return after if after == record else msgspec.structs.replace(after, updated_at_ms=self._clock())
 
-        after = tenant_view(changed(record))
-        async with self._audit.change(
-            context, "tenant.change", record.id, tenant=record.id, before=tenant_view(record), after=after
-        ):
+        before, after = tenant_of(record), tenant_of(changed(record))
+        async with self._audit.change(context, "tenant.change", record.id, tenant=record.id, before=before, after=after):
             found = await self._table.change(record.id, changed)
         if found is None:
             raise TenantNotFound(f"there is no tenant {record.id!r}")
         return found[1]
 
     async def delete(self, context: RequestContext, name: str) -> TenantRecord:
-        """From now on none of its credentials work; what it has is deleted soon, by the control role (`clean_up`)."""
+        """Refuse the tenant's credentials from now on. The control role deletes its resources (`run_deletions`).
+
+        Raises TenantNotFound, and PreconditionFailed for the default tenant.
+        """
         record = await self.find(name)
-        if record.id == FIRST_TENANT:
-            raise PreconditionFailed("the first tenant stands in for requests that name none; it cannot be deleted")
-        async with self._audit.change(context, "tenant.delete", record.id, tenant=record.id, before=tenant_view(record)):
+        if record.id == DEFAULT_TENANT:
+            raise PreconditionFailed("the default tenant cannot be deleted: requests that name no tenant use it")
+        async with self._audit.change(context, "tenant.delete", record.id, tenant=record.id, before=tenant_of(record)):
             found = await self._table.change(
                 record.id,
                 lambda now: (
@@ -158,61 +148,71 @@ class Tenants:
             )
         return found[1] if found else record
 
-    async def clean_up(self) -> None:
-        """Finish deletions, as they come and once a minute, until cancelled. For the control role."""
+    async def run_deletions(self) -> None:
+        """Delete the resources of tenants that are being deleted, until cancelled. For the leader of the control role."""
         while True:
-            self._must_clean.clear()
+            self._deletion_requested.clear()
             for name in list(self._table.keys_under()):
                 record = self._table.get(name)
                 if record is not None and record.state is TenantState.DELETING:
-                    await self._clean(name)
+                    await self._delete_resources(name)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_SECONDS):
-                    await self._must_clean.wait()
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._deletion_requested.wait()
 
-    async def _clean(self, name: str) -> None:
-        """The record goes last: who is interrupted begins again."""
+    async def _delete_resources(self, name: str) -> None:
+        """The record changes last, so an interrupted deletion is repeated."""
         try:
-            for cleaner in self._cleaners:
-                await cleaner(name)
-            await self._keyring.delete_all(name)
+            for delete in self.deleters:
+                await delete(name)
+            await self._keys.delete_all(name)
             await self._tenant_settings.remove(name)
             await self._table.change(name, lambda now: msgspec.structs.replace(now, state=TenantState.DELETED))
             log.info("tenant_deleted", tenant=name)
         except PostroadError as problem:
             log.warning("tenant_not_deleted", tenant=name, code=problem.code, detail=problem.detail)
 
-    async def make_first(self, *, tenant_key: str, admin_key: str) -> bool:
-        """On a fresh engine: the tenant `default` with its key, and the platform admin key. False if that was done before.
+    async def create_default(self, *, tenant_key: str, admin_key: str) -> bool:
+        """Create the tenant `default` with its key, and the platform admin key. Return False if the tenant exists.
 
-        The tenant's record is written last, so an interrupted start is simply done again with the same keys.
+        The tenant is stored last, so an interrupted start can be repeated with the same keys.
         """
-        if await self._table.fetch(FIRST_TENANT) is not None:
+        if await self._table.fetch(DEFAULT_TENANT) is not None:
             return False
         now = self._clock()
         for record in (
-            record_of(tenant_key, FIRST_TENANT, "first key", ALL_SCOPES, now),
-            record_of(admin_key, None, "platform admin", ALL_SCOPES, now),
+            key_record(tenant_key, DEFAULT_TENANT, "first key", ALL_SCOPES, now),
+            key_record(admin_key, None, "platform admin", ALL_SCOPES, now),
         ):
             with contextlib.suppress(Conflict):
-                await self._keyring.add(record)
+                await self._keys.add(record)
         with contextlib.suppress(AlreadyExists):
-            await self.add(self._record(FIRST_TENANT), auto_create_queues=True)
+            await self.add(self._record(DEFAULT_TENANT), auto_create_queues=True)
         return True
 
-    async def claim(self, name: str, invite: str, *, auto_create_queues: bool) -> TenantRecord:
-        """The tenant of an invite. One that an interrupted claim of the same invite has left is taken up."""
+    async def create_for_invite(self, name: str, invite: str, *, auto_create_queues: bool) -> None:
+        """Create the tenant of an invite, unless an interrupted claim of the same invite already did. Raises AlreadyExists."""
         record = self._record(name, invite=invite)
         try:
             await self.add(record, auto_create_queues=auto_create_queues)
-            return record
         except AlreadyExists:
             found = await self._table.fetch(record.id)
             if found is None or found.invite != invite or found.state is not TenantState.READY:
                 raise
-            return found
 
-    async def abandon(self, name: str) -> None:
-        """Of a claim that lost against another one: nobody ever was this tenant, so its id is free again."""
+    async def discard(self, name: str) -> None:
+        """Remove the tenant of a claim that lost against another one. It was never used, so its id is free again."""
         await self._tenant_settings.remove(name)
         await self._table.delete(name)
+
+
+def reserved_words(paths: Iterable[str]) -> frozenset[str]:
+    """Words that follow a prefix where other paths have `{project}`: a tenant of such an id could not be reached there."""
+    segments = [path.split("/") for path in paths]
+    prefixes = {tuple(path[: path.index("{project}")]) for path in segments if "{project}" in path}
+    return frozenset(
+        path[len(prefix)]
+        for path in segments
+        for prefix in prefixes
+        if tuple(path[: len(prefix)]) == prefix and len(path) > len(prefix) and not path[len(prefix)].startswith("{")
+    )

@@ -7,7 +7,7 @@ import typer
 from postroad.cli.output import AsJson, connected, from_json, show, to_json
 
 if TYPE_CHECKING:
-    from postroad.client import TenantSettings
+    from postroad.client import EffectiveSettings
 
 settings = typer.Typer(
     help="Settings that change while Postroad runs: the tenant's, or the platform's defaults. Needs the scope admin.",
@@ -48,7 +48,7 @@ def unset_settings(
         _show(client.settings.reset(*known, platform=platform), as_json)
 
 
-def _show(found: "TenantSettings", as_json: bool) -> None:
+def _show(found: "EffectiveSettings", as_json: bool) -> None:
     from msgspec.structs import fields
 
     rows = [
@@ -75,9 +75,9 @@ def _known(name: str) -> str:
     """As the SDK calls it; dashes and the API's own spelling will do."""
     from msgspec.structs import fields
 
-    from postroad.client import TenantSettings
+    from postroad.client import EffectiveSettings
 
-    names = {field.encode_name: field.name for field in fields(TenantSettings)}
+    names = {field.encode_name: field.name for field in fields(EffectiveSettings)}
     wanted = names.get(name, name.replace("-", "_"))
     if wanted not in names.values():
         raise typer.BadParameter(f"there is no setting {name!r}; there are {', '.join(names.values())}")

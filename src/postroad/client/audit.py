@@ -1,8 +1,8 @@
-"""`client.audit`: who changed what. Needs the scope `admin`."""
+"""`client.audit`: the audit log. Needs the scope `admin`."""
 
+from postroad.api.governance import AuditEntry, AuditPage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, pages
 from postroad.client.encoding import Moment, moment
-from postroad.client.shapes.governance import AuditEntry, AuditPage
 
 
 class AuditCalls:
@@ -19,10 +19,10 @@ class AuditCalls:
         tenant: str | None = None,
         page_size: int = 100,
     ) -> Pages[AuditEntry]:
-        """The entries that fit, newest first, fetched page by page as they are needed.
+        """List audit entries, newest first.
 
-        `action` may end in `*`; `actor` is a key's id. A platform key sees all tenants', or those of `tenant`, which may be
-        `_platform`. Where few entries fit, the server is asked several times before the first comes.
+        `action` may end in `*`; `actor` is the id of a key. A platform key lists the entries of all tenants, or of `tenant`,
+        which may be `_platform`. If few entries match, the first one may take several requests.
         """
         query = {
             "from": moment(since),
@@ -34,8 +34,7 @@ class AuditCalls:
             "tenant": tenant,
             "limit": page_size,
         }
-        call: Call[AuditPage] = Call(method="GET", path="/api/control/audit", query=query, response=AuditPage)
-        return Pages(call=call, items=lambda page: page.entries, cursor=lambda page: page.next_cursor)
+        return Pages(call=Call(method="GET", path="/api/control/audit", query=query, response=AuditPage))
 
 
 class Audit(AuditCalls, SyncNamespace):

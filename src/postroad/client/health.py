@@ -1,13 +1,13 @@
-"""`client.health`: is it there, and can it serve?"""
+"""`client.health`: readiness of the server."""
 
+from postroad.api.health import Readiness
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.shapes.health import Readiness
 
 
 class HealthCalls:
     @operation
     def ready(self) -> Call[Readiness]:
-        """What the server says of itself. Raises Unreachable while it is not ready."""
+        """Show the readiness checks of the server. Raises Unreachable while it is not ready."""
         return Call(method="GET", path="/readyz", response=Readiness)
 
 

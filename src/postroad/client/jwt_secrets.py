@@ -1,8 +1,8 @@
-"""`client.jwt_secrets`: what the tenant signs JWTs for its own users with (HS256). Needs the scope `admin`."""
+"""`client.jwt_secrets`: secrets that the tenant signs JWTs for its own users with (HS256). Needs the scope `admin`."""
 
+from postroad.api.access import IssuedJwtSecret, JwtSecret, JwtSecretPage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, given, moment, segment
-from postroad.client.shapes.access import JwtSecret, JwtSecretList, MadeJwtSecret
 
 _SECRETS = "/api/control/jwt-secrets"
 
@@ -10,22 +10,21 @@ _SECRETS = "/api/control/jwt-secrets"
 class JwtSecretCalls:
     @pages
     def list(self) -> Pages[JwtSecret]:
-        """The tenant's secrets, oldest first, without their texts."""
-        call: Call[JwtSecretList] = Call(method="GET", path=_SECRETS, response=JwtSecretList)
-        return Pages(call=call, items=lambda page: page.secrets, cursor=lambda _: None)
+        """List the tenant's secrets, oldest first, without their texts."""
+        return Pages(call=Call(method="GET", path=_SECRETS, response=JwtSecretPage))
 
     @operation
-    def create(self, name: str, *, secret: str | None = None, expires_at: Moment | None = None) -> Call[MadeJwtSecret]:
-        """Add a secret: yours, of at least 32 characters, or one that is made; `.secret` of what comes back, this once.
+    def create(self, name: str, *, secret: str | None = None, expires_at: Moment | None = None) -> Call[IssuedJwtSecret]:
+        """Add a secret of at least 32 characters; it is generated if omitted. `.secret` of the result is shown once.
 
-        A tenant has up to five at a time, for rotation. Raises NotNow when it has.
+        A tenant has up to five secrets, for rotation. Raises PreconditionFailed if the limit is reached.
         """
         body = given(name=name, secret=secret, expiresAt=moment(expires_at))
-        return Call(method="POST", path=_SECRETS, body=body, response=MadeJwtSecret, is_repeatable=False)
+        return Call(method="POST", path=_SECRETS, body=body, response=IssuedJwtSecret, is_repeatable=False)
 
     @operation
     def delete(self, secret_id: str) -> Call[None]:
-        """JWTs that it signed are refused from now on. Raises SecretNotFound, also when a repeated try finds it gone already."""
+        """Delete a secret; JWTs that were signed with it are refused. Raises SecretNotFound, also if a retry finds it deleted."""
         return Call(method="DELETE", path=f"{_SECRETS}/{segment(secret_id)}")
 
 

@@ -1,10 +1,10 @@
-"""`client.keys`: API keys, and who the caller is. All but `whoami` needs the scope `admin`."""
+"""`client.keys`: API keys and the caller's own credential. All calls but `whoami` need the scope `admin`."""
 
 from msgspec import UNSET, UnsetType
 
+from postroad.api.access import IssuedKey, Key, KeyPage, WhoAmI
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, Texts, given, identifier, moment
-from postroad.client.shapes.access import Key, KeyPage, MadeKey, WhoAmI
 
 _KEYS = "/api/control/keys"
 
@@ -12,15 +12,14 @@ _KEYS = "/api/control/keys"
 class KeyCalls:
     @operation
     def whoami(self) -> Call[WhoAmI]:
-        """What the credential of this client is, and allows."""
+        """Show the credential of this client and its permissions."""
         return Call(method="GET", path="/v1/whoami", response=WhoAmI)
 
     @pages
     def list(self, *, platform: bool = False, page_size: int = 100) -> Pages[Key]:
-        """The tenant's keys, oldest first; with `platform`, the platform's instead, which takes a platform key."""
+        """List the tenant's keys, oldest first; with `platform`, the platform keys, which needs a platform key."""
         query = {"limit": page_size, "platform": platform or None}
-        call: Call[KeyPage] = Call(method="GET", path=_KEYS, query=query, response=KeyPage)
-        return Pages(call=call, items=lambda page: page.keys, cursor=lambda page: page.next_cursor)
+        return Pages(call=Call(method="GET", path=_KEYS, query=query, response=KeyPage))
 
     @operation
     def create(
@@ -33,10 +32,10 @@ class KeyCalls:
         allowed_streams: Texts | None = None,
         expires_at: Moment | None = None,
         platform: bool = False,
-    ) -> Call[MadeKey]:
-        """A new key; its text is `.key` of what comes back, this once. What is left out is not limited.
+    ) -> Call[IssuedKey]:
+        """Create a key; `.key` of the result is its text, which is shown once. Omitted arguments do not restrict the key.
 
-        `allowed_…` are names in which `*` stands for any run of characters. Raises Forbidden for more than the caller may do.
+        `allowed_…` are names in which `*` matches any run of characters. Raises Forbidden for permissions that the caller lacks.
         """
         body = given(
             name=name,
@@ -46,11 +45,11 @@ class KeyCalls:
             allowedStreams=allowed_streams,
             expiresAt=moment(expires_at),
         )
-        return Call(method="POST", path=_KEYS, body={**body, "platform": platform}, response=MadeKey, is_repeatable=False)
+        return Call(method="POST", path=_KEYS, body={**body, "platform": platform}, response=IssuedKey, is_repeatable=False)
 
     @operation
     def get(self, key_id: str) -> Call[Key]:
-        """Raises KeyNotFound."""
+        """Show a key. Raises KeyNotFound."""
         return Call(method="GET", path=_path(key_id), response=Key)
 
     @operation
@@ -66,7 +65,10 @@ class KeyCalls:
         expires_at: Moment | UnsetType | None = UNSET,
         enabled: bool | None = None,
     ) -> Call[Key]:
-        """Change what is given; `expires_at=None` is never. Counts everywhere within a second. Raises KeyNotFound, Forbidden."""
+        """Update a key; omitted arguments keep their value, `expires_at=None` removes the expiry.
+
+        Takes effect on every gateway in less than a second. Raises KeyNotFound, Forbidden, PreconditionFailed.
+        """
         body = given(
             name=name,
             scopes=scopes,
@@ -81,23 +83,29 @@ class KeyCalls:
 
     @operation
     def enable(self, key_id: str) -> Call[Key]:
-        """Raises KeyNotFound."""
+        """Enable a key. Raises KeyNotFound."""
         return Call(method="PATCH", path=_path(key_id), body={"enabled": True}, response=Key)
 
     @operation
     def disable(self, key_id: str) -> Call[Key]:
-        """Refused everywhere within a second, until it is enabled again. Raises KeyNotFound, NotNow for the caller's own."""
+        """Disable a key: every gateway refuses it in less than a second, until it is enabled.
+
+        Raises KeyNotFound, and PreconditionFailed for the caller's own key.
+        """
         return Call(method="PATCH", path=_path(key_id), body={"enabled": False}, response=Key)
 
     @operation
-    def rotate(self, key_id: str, *, grace_seconds: int = 86_400) -> Call[MadeKey]:
-        """A new text for the key, which keeps its id; the text before stays good for the grace. Raises KeyNotFound, NotNow."""
+    def rotate(self, key_id: str, *, grace_seconds: int = 86_400) -> Call[IssuedKey]:
+        """Replace the text of a key, which keeps its id. The previous text stays valid for the grace period.
+
+        Raises KeyNotFound, PreconditionFailed.
+        """
         body = {"graceSeconds": grace_seconds}
-        return Call(method="POST", path=f"{_path(key_id)}/rotate", body=body, response=MadeKey, is_repeatable=False)
+        return Call(method="POST", path=f"{_path(key_id)}/rotate", body=body, response=IssuedKey, is_repeatable=False)
 
     @operation
     def delete(self, key_id: str) -> Call[None]:
-        """Raises NotNow for the caller's own, and KeyNotFound, also when a repeated try finds it gone already."""
+        """Delete a key. Raises KeyNotFound, also if a retry finds it deleted, and PreconditionFailed for the caller's own key."""
         return Call(method="DELETE", path=_path(key_id))
 
 

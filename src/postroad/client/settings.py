@@ -1,17 +1,17 @@
-"""`client.settings`: settings that change while Postroad runs, a tenant's (scope `admin`) or the platform's defaults."""
+"""`client.settings`: settings that can change at run time, of a tenant (scope `admin`) or the defaults of all tenants."""
 
+from postroad.api.governance import EffectiveSettings
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.encoding import camel, given
-from postroad.client.shapes.governance import TenantSettings
 
 
 class SettingsCalls:
-    """With `platform` it is the defaults of all tenants that chose nothing else, which takes a platform key."""
+    """With `platform`, calls apply to the defaults of all tenants, which needs a platform key."""
 
     @operation
-    def get(self, *, platform: bool = False) -> Call[TenantSettings]:
-        """What holds, and what of it was chosen here."""
-        return Call(method="GET", path=_path(platform), response=TenantSettings)
+    def get(self, *, platform: bool = False) -> Call[EffectiveSettings]:
+        """Show the settings in effect, and which of them were set at this level."""
+        return Call(method="GET", path=_path(platform), response=EffectiveSettings)
 
     @operation
     def update(
@@ -27,8 +27,8 @@ class SettingsCalls:
         max_queues: int | None = None,
         max_keys: int | None = None,
         platform: bool = False,
-    ) -> Call[TenantSettings]:
-        """Choose what is given; the rest stays. Raises Forbidden for a tenant's key that changes a limit."""
+    ) -> Call[EffectiveSettings]:
+        """Change settings; omitted arguments keep their value. Raises Forbidden if a tenant's key changes a limit."""
         body = given(
             auditMode=audit_mode,
             autoCreateQueues=auto_create_queues,
@@ -40,13 +40,13 @@ class SettingsCalls:
             maxQueues=max_queues,
             maxKeys=max_keys,
         )
-        return Call(method="POST", path=_path(platform), body=body, response=TenantSettings)
+        return Call(method="POST", path=_path(platform), body=body, response=EffectiveSettings)
 
     @operation
-    def reset(self, *names: str, platform: bool = False) -> Call[TenantSettings]:
-        """Go back to the default in these, by their names above."""
+    def reset(self, *names: str, platform: bool = False) -> Call[EffectiveSettings]:
+        """Restore the defaults of these settings, named like the arguments of `update`."""
         body = {camel(name): None for name in names}
-        return Call(method="POST", path=_path(platform), body=body, response=TenantSettings)
+        return Call(method="POST", path=_path(platform), body=body, response=EffectiveSettings)
 
 
 def _path(platform: bool) -> str:

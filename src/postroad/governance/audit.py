@@ -1,7 +1,7 @@
-"""The audit log: every change of the control plane, who made it, and what it changed. It can be added to and read, nothing else.
+"""The audit log: every change of the control plane with its actor. Entries can be appended and read, not changed or deleted.
 
-The entry is stored before the change is made, so no change can be without one; a change that then fails has a second entry,
-with the outcome `failed` and the first one's id.
+The entry is stored before the change is made, so every change has one. A change that then fails gets a second entry with the
+outcome `failed` and the id of the first.
 """
 
 from collections.abc import AsyncIterator
@@ -11,46 +11,26 @@ from typing import Any
 
 import msgspec
 
+from postroad.api.governance import AuditEntry, AuditPage
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, stream_info
-from postroad.kernel.clock import Clock, Timestamp, rfc3339
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.ids import new_id
 
 AUDIT_STREAM = "AUDIT"
-PLATFORM = "_platform"  # stands where a tenant's id stands, for what concerns the installation
 _PAGE = 500
-_DENSE = 2_000  # entries that one window may have; a window with more is read in halves
+_WINDOW_ENTRIES_MAX = 2_000  # a window with more entries is read in halves
 _WINDOW_MAX = 4_194_304
 _SCANNED_MAX = 20_000
-_MASKED = frozenset({"secret", "key", "code", "token", "password", "locked", "sha256", "hashes"})
-
-
-class AuditEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """Format 1, on `audit.<tenant>`. `before` and `after` are what the API shows of the thing, with secrets masked."""
-
-    v: int
-    id: str
-    at: Timestamp
-    tenant: str
-    action: str
-    target: str
-    outcome: str = "ok"
-    of: str | None = None
-    actor_key_id: str
-    actor_is_platform: bool = False
-    actor_subject: str | None = None
-    request_id: str
-    address: str = ""
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
+_SECRET_FIELDS = frozenset({"secret", "key", "code", "token", "password", "locked", "sha256", "hashes"})
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Times are RFC 3339 in UTC, `action` may end in `*`, the others are equal."""
+    """Conditions that an entry must meet. Times are RFC 3339 in UTC; `action` may end in `*`; the others must be equal."""
 
     since: str | None = None
     until: str | None = None
@@ -59,7 +39,7 @@ class AuditFilter:
     target: str | None = None
     request_id: str | None = None
 
-    def takes(self, entry: AuditEntry) -> bool:
+    def matches(self, entry: AuditEntry) -> bool:
         return (
             (self.since is None or entry.at >= self.since)
             and (self.until is None or entry.at < self.until)
@@ -70,14 +50,8 @@ class AuditFilter:
         )
 
 
-class AuditPage(msgspec.Struct, frozen=True):
-    entries: list[AuditEntry]
-    next_cursor: str | None
-    scanned: int
-
-
 def audit_stream(replicas: int, keep_days: int = 0) -> StreamSpec:
-    """Nobody can delete from it, not even we. `keep_days` lets the engine drop what is older; 0 keeps everything."""
+    """The stream of the log. It refuses deletions. The engine drops entries older than `keep_days`; 0 keeps all."""
     options = {
         "allow_atomic": True,
         "num_replicas": replicas,
@@ -106,7 +80,7 @@ class Audit:
         outcome: str = "ok",
         of: str | None = None,
     ) -> str:
-        """Return the entry's id once it is durable."""
+        """Append an entry; return its id once it is durable."""
         caller = context.caller
         entry = AuditEntry(
             v=1,
@@ -122,8 +96,8 @@ class Audit:
             actor_subject=caller.subject,
             request_id=context.request_id,
             address=context.address,
-            before=_shown(before),
-            after=_shown(after),
+            before=_masked(before),
+            after=_masked(after),
         )
         await self._committer.append(PendingMessage(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
         return entry.id
@@ -139,7 +113,7 @@ class Audit:
         before: object = None,
         after: object = None,
     ) -> AsyncIterator[None]:
-        """The block makes the change; it is on record before it begins, and if it fails that is on record too."""
+        """Record a change before the block makes it; if the block fails, record the failure, too."""
         first = await self.record(context, action, target, tenant=tenant, before=before, after=after)
         try:
             yield
@@ -148,20 +122,20 @@ class Audit:
             raise
 
     async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> AuditPage:
-        """Newest first, until there are `limit` entries, the beginning is reached, or enough was scanned.
+        """Newest first, until `limit` entries are found, the beginning is reached, or the scan limit is reached.
 
-        The log is read in windows of sequences from its end. Where a tenant's entries are few the windows grow, so that the
-        cost goes by the entries and not by what other tenants have written between them.
+        The log is read backwards in windows of sequences. Windows grow where a tenant has few entries, so the cost depends on
+        the tenant's entries and not on those of other tenants.
         """
         info = await stream_info(self._connection, AUDIT_STREAM)
         top = info.state.last_seq if info else 0
         if before is not None:
             top = min(top, before - 1)
-        bottom_most = max(1, info.state.first_seq) if info else 1
+        first = max(1, info.state.first_seq) if info else 1
         entries: list[AuditEntry] = []
         scanned, width = 0, _PAGE
-        while top >= bottom_most and scanned < _SCANNED_MAX:
-            bottom = max(bottom_most, top - width + 1)
+        while top >= first and scanned < _SCANNED_MAX:
+            bottom = max(first, top - width + 1)
             found = await self._window(tenant, bottom, top)
             if found is None:
                 width //= 2
@@ -169,18 +143,20 @@ class Audit:
             for sequence, entry in reversed(found):
                 scanned += 1
                 if wanted.since is not None and entry.at < wanted.since:
-                    return AuditPage(entries, None, scanned)
-                if wanted.takes(entry):
+                    return AuditPage(items=entries, next_cursor=None, scanned=scanned)
+                if wanted.matches(entry):
                     entries.append(entry)
                     if len(entries) == limit:
-                        return AuditPage(entries, str(sequence) if sequence > bottom_most else None, scanned)
+                        cursor = str(sequence) if sequence > first else None
+                        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
             top = bottom - 1
             if len(found) < _PAGE // 2:
                 width = min(width * 4, _WINDOW_MAX)
-        return AuditPage(entries, str(top + 1) if top >= bottom_most else None, scanned)
+        cursor = str(top + 1) if top >= first else None
+        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
 
     async def _window(self, tenant: str | None, bottom: int, top: int) -> list[tuple[int, AuditEntry]] | None:
-        """The entries from `bottom` to `top`, None if there are too many to hold."""
+        """The entries from `bottom` to `top`, None if they are too many for one window."""
         subject = f"audit.{tenant}" if tenant else "audit.>"
         found: list[tuple[int, AuditEntry]] = []
         position = bottom
@@ -190,7 +166,7 @@ class Audit:
                 if stored.sequence > top:
                     return found
                 found.append((stored.sequence, _decode(stored.payload)))
-            if len(found) > _DENSE and top - bottom >= _PAGE:
+            if len(found) > _WINDOW_ENTRIES_MAX and top - bottom >= _PAGE:
                 return None
             if page.is_end:
                 break
@@ -205,9 +181,9 @@ def _is_action(wanted: str, action: str) -> bool:
     return action.startswith(wanted[:-1]) if wanted.endswith("*") else action == wanted
 
 
-def _shown(thing: object) -> dict[str, Any] | None:
-    """As the API shows it, except that what is called like a secret is masked, whoever forgot to leave it out."""
-    if thing is None:
+def _masked(resource: object) -> dict[str, Any] | None:
+    """The API representation of a resource, with fields that have the name of a secret masked."""
+    if resource is None:
         return None
-    shown: dict[str, Any] = msgspec.to_builtins(thing)
-    return {name: "***" if name.lower() in _MASKED and value else value for name, value in shown.items()}
+    shown: dict[str, Any] = msgspec.to_builtins(resource)
+    return {name: "***" if name.lower() in _SECRET_FIELDS and value else value for name, value in shown.items()}

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroad.governance.audit import audit_stream
+from postroad.governance.routes import GovernanceRoutes
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.tenant_settings import SETTINGS_BUCKET
+from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.platform import Capability
@@ -22,6 +24,9 @@ class GovernanceCapability(Capability):
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.platform.tenant_settings.table,)
+
+    def routes(self) -> Sequence[Route]:
+        return GovernanceRoutes(self.platform.tenant_settings, self.platform.audit).table()
 
 
 CAPABILITY = GovernanceCapability

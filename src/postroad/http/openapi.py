@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from postroad.api.access import TenantDisabled, TenantNotFound
 from postroad.api.problems import Problem
 from postroad.http.problems import PROBLEM_MEDIA
 from postroad.http.routing import Route
@@ -19,8 +20,6 @@ from postroad.kernel.errors import (
     PostroadError,
     RateLimited,
     RegistryStale,
-    TenantDisabled,
-    TenantNotFound,
     TooLarge,
     Unauthenticated,
     UnsupportedMediaType,

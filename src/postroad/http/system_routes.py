@@ -10,10 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from postroad.api.health import Check, Health, Readiness
 from postroad.http.app import Authenticator
 from postroad.http.openapi import openapi_document
 from postroad.http.request import Request
@@ -23,24 +23,6 @@ from postroad.kernel.buffered_metrics import flush
 from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
 from postroad.kernel.identity import RouteRequirement
 from postroad.kernel.json import encode
-
-
-class Health(msgspec.Struct, frozen=True):
-    status: str
-    version: str
-
-
-class Check(msgspec.Struct, frozen=True):
-    ok: bool
-    detail: str = ""
-
-
-class Readiness(msgspec.Struct, frozen=True):
-    """Ready when every check is ok."""
-
-    status: str
-    checks: dict[str, Check]
-
 
 ReadinessChecks = Callable[[], Awaitable[dict[str, Check]]]
 

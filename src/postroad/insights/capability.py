@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from postroad.api.health import Check
 from postroad.http.routing import Route
-from postroad.http.system_routes import Check
 from postroad.insights.pipeline_status import PipelineWatch, measure
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights

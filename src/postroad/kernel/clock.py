@@ -1,4 +1,4 @@
-"""Time as everyone here passes it: whole milliseconds since 1970, UTC."""
+"""Time in whole milliseconds since 1970 (UTC), and its text forms."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,9 @@ from msgspec import Meta
 
 Clock = Callable[[], int]
 
-Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # as `rfc3339` writes it
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # in responses, as `rfc3339` writes it
+AwareDatetime = Annotated[datetime, Meta(tz=True)]  # in requests: RFC 3339 with a time zone
+LATEST_MS = 253_402_300_799_999  # the end of the year 9999; later times have no text form
 
 
 def now_ms() -> int:
@@ -25,5 +27,5 @@ def rfc3339(at_ms: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _seconds_text(second: int) -> str:
-    """Kept, since most calls are about few seconds: now, when a message came, when its lease ends."""
+    """Cached: most calls are for few distinct seconds (now, the arrival of a message, the end of its lease)."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

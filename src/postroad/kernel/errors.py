@@ -127,10 +127,6 @@ class ProducerFenced(AuthError, code="producer-fenced", status=403, title="Produ
     """A producer with the same id and a higher epoch has written to the stream; `Producer-Epoch` has that epoch."""
 
 
-class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="Tenant disabled"):
-    """The tenant is disabled or is being deleted. Its credentials are refused until it is enabled."""
-
-
 class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Rate limited"):
     """This address sent too many requests with unknown credentials; `Retry-After` has the time to wait."""
 
@@ -172,26 +168,6 @@ class MessageNotFound(NotFound, code="message-not-found", status=404, title="Mes
 
 class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
     """The tenant has no job with this id, it ended before the retention period, or the key may not use its queue."""
-
-
-class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="Tenant not found"):
-    """The tenant that the platform key named does not exist."""
-
-
-class KeyNotFound(NotFound, code="key-not-found", status=404, title="Key not found"):
-    """No key has this id, or the caller may not see it."""
-
-
-class SecretNotFound(NotFound, code="secret-not-found", status=404, title="Secret not found"):
-    """The tenant has no JWT secret with this id."""
-
-
-class InviteNotFound(NotFound, code="invite-not-found", status=404, title="Invite not found"):
-    """The invite id or code is unknown, or the invite was revoked."""
-
-
-class InviteEnded(NotFound, code="invite-ended", status=410, title="Invite expired"):
-    """The invite was already used, or it has expired. Ask for a new one."""
 
 
 class MethodNotAllowed(NotFound, code="method-not-allowed", status=405, title="Method not allowed"):

@@ -19,7 +19,7 @@ from typing import TypeVar
 import structlog
 
 from postroad.access.capability import AccessCapability
-from postroad.access.identity_cache import FIRST_TENANT
+from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
@@ -203,10 +203,10 @@ async def _first_start(settings: Settings) -> tuple[dict[str, str], bool]:
         await prepare_engine(platform)
         build(platform)
         access = platform.use(AccessCapability)
-        if await platform.identities.tenant(FIRST_TENANT) is not None:
+        if await platform.identities.tenant(DEFAULT_TENANT) is not None:
             return _read_credentials(settings.data_dir), False
         credentials = _read_credentials(settings.data_dir) or _write_credentials(settings.data_dir)
-        await access.tenants.make_first(**credentials)
+        await access.tenants.create_default(**credentials)
         return credentials, True
 
 

@@ -23,7 +23,7 @@ class StreamSubscriptionsCapability(Capability):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
         streams, outbound, clock = platform.use(StreamsCapability).service, platform.outbound, platform.clock
-        is_served = platform.identities.is_served
+        is_served = platform.identities.is_enabled
         has_localhost = platform.settings.section(AccessSettings).open
         self.table = platform.table(SUBSCRIPTIONS_BUCKET, SubscriptionRecord)
         self._keys = SigningKeys(platform.platform_keys)

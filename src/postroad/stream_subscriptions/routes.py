@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from postroad.api.access import TenantDisabled
 from postroad.http.problems import problem_response
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -24,7 +25,6 @@ from postroad.kernel.errors import (
     PostroadError,
     PreconditionFailed,
     SubscriptionNotFound,
-    TenantDisabled,
     Unauthenticated,
     WakeFenced,
     WebhookRefused,

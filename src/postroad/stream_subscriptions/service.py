@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from postroad.api.access import TenantDisabled
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -19,7 +20,6 @@ from postroad.kernel.errors import (
     InvalidParameter,
     PreconditionFailed,
     SubscriptionNotFound,
-    TenantDisabled,
     Unauthenticated,
     WebhookRefused,
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from msgspec.structs import force_setattr
 
-from postroad.governance.tenant_settings import AuditMode
+from postroad.api.governance import AuditMode
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext

@@ -3,11 +3,10 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
+from postroad.api.telemetry import EventPosition, EventStreamQuery
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
@@ -18,20 +17,10 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
 from postroad.kernel.identity import Caller, Scope
-from postroad.kernel.matching import PATTERN, pattern, pattern_matches
+from postroad.kernel.matching import pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 
 _POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
-
-
-EventId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$", description="Go on after this event.")]
-
-
-class StreamQuery(msgspec.Struct, frozen=True, rename={"last_event_id": "lastEventId"}, forbid_unknown_fields=True):
-    events: Annotated[
-        str, Meta(min_length=1, max_length=256, pattern=PATTERN, description="Which events: a pattern such as `job.*`.")
-    ] = ">"
-    last_event_id: EventId | None = None
 
 
 class _Head(msgspec.Struct):
@@ -55,10 +44,10 @@ class TelemetryRoutes:
                 Scope.READ,
                 "Follow the tenant's events",
                 "Telemetry",
-                query=StreamQuery,
+                query=EventStreamQuery,
                 media="text/event-stream",
                 resource="telemetry",
-                headers=(("Last-Event-ID", EventId),),
+                headers=(("Last-Event-ID", EventPosition),),
                 errors=(EngineUnavailable,),
                 description=(
                     "Server-sent events, from now on or after `Last-Event-ID`. `event` is the type, `data` the event as JSON. "
@@ -68,7 +57,7 @@ class TelemetryRoutes:
         ]
 
     async def stream(self, request: Request) -> Response:
-        query: StreamQuery = request.query
+        query: EventStreamQuery = request.query
         wanted = pattern(query.events)
         positions = await self._positions(request.header(b"last-event-id") or query.last_event_id)
         return event_stream(request, self._frames(request.caller, wanted, positions))

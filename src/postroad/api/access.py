@@ -1,0 +1,278 @@
+"""Tenants, keys, JWT secrets, stream tokens and invites."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postroad.api.pages import Limit, page_of
+from postroad.kernel.clock import AwareDatetime, Timestamp
+from postroad.kernel.errors import AuthError, NotFound
+from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Credential, Scope
+
+GRACE_SECONDS_MAX = 30 * 86_400
+
+TenantId = Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")]
+Description = Annotated[str, Meta(max_length=1000)]
+KeyName = Annotated[str, Meta(min_length=1, max_length=100)]
+Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)]
+Glob = Annotated[str, Meta(min_length=1, max_length=128)]
+Globs = Annotated[tuple[Glob, ...], Meta(max_length=64, description="Names; `*` matches any run of characters.")]
+CreatedCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\.[0-9A-Za-z]{16}$")]  # creation time and id of the last item
+
+
+class TenantDisabled(AuthError, code="tenant-disabled", status=403, title="Tenant disabled"):
+    """The tenant is disabled or is being deleted. Its credentials are refused until it is enabled."""
+
+
+class TenantNotFound(NotFound, code="tenant-not-found", status=404, title="Tenant not found"):
+    """The tenant that the platform key named does not exist."""
+
+
+class KeyNotFound(NotFound, code="key-not-found", status=404, title="Key not found"):
+    """No key has this id, or the caller may not see it."""
+
+
+class SecretNotFound(NotFound, code="secret-not-found", status=404, title="Secret not found"):
+    """The tenant has no JWT secret with this id."""
+
+
+class InviteNotFound(NotFound, code="invite-not-found", status=404, title="Invite not found"):
+    """The invite id or code is unknown, or the invite was revoked."""
+
+
+class InviteEnded(NotFound, code="invite-ended", status=410, title="Invite expired"):
+    """The invite was already used, or it has expired. Ask for a new one."""
+
+
+class IssuedCredential(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of responses whose first field is a secret that is shown once. Printing the object masks it."""
+
+    def __repr__(self) -> str:
+        secret, *rest = self.__struct_fields__
+        shown = "".join(f", {name}={getattr(self, name)!r}" for name in rest)
+        return f"{type(self).__name__}({secret}='***'{shown})"
+
+
+# Tenants
+
+
+class TenantState(StrEnum):
+    """The id of a deleted tenant stays in use: a new tenant of that id would see the old one's audit log and events."""
+
+    READY = "ready"
+    DISABLED = "disabled"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+class Tenant(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    id: str
+    state: TenantState
+    description: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class NewTenant(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    id: TenantId
+    description: Description = ""
+    auto_create_queues: bool = False
+
+
+class TenantChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Fields to change; omitted fields keep their value."""
+
+    description: Description | UnsetType = UNSET
+    enabled: Annotated[bool | UnsetType, Meta(description="The credentials of a disabled tenant are refused.")] = UNSET
+
+
+class TenantQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+
+
+TenantPage = page_of(Tenant, "tenants")
+
+
+# Keys
+
+
+class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A key without its text and its usage."""
+
+    id: str
+    tenant: Annotated[str | None, Meta(description="null for a platform key.")]
+    name: str
+    scopes: tuple[Scope, ...]
+    allowed_queues: tuple[str, ...]
+    allowed_topics: tuple[str, ...]
+    allowed_streams: tuple[str, ...]
+    enabled: bool
+    created_by: str | None = None
+    created_at: Timestamp
+    updated_at: Timestamp
+    expires_at: Timestamp | None
+    rotated_until: Annotated[Timestamp | None, Meta(description="End of the grace period of the previous text.")] = None
+
+
+class Key(KeyProperties, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A key. Its text is shown once, in the response that creates or rotates it."""
+
+    last_used_at: Annotated[Timestamp | None, Meta(description="Precise to about a minute; null if never used.")]
+
+
+class IssuedKey(IssuedCredential, frozen=True, rename="camel", kw_only=True):
+    """`key` is the text to authenticate with. It is shown here only."""
+
+    key: str
+    record: KeyProperties
+
+
+class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    name: KeyName
+    scopes: Scopes = ALL_SCOPES
+    allowed_queues: Globs = ALL_RESOURCES
+    allowed_topics: Globs = ALL_RESOURCES
+    allowed_streams: Globs = ALL_RESOURCES
+    expires_at: AwareDatetime | None = None
+    platform: Annotated[bool, Meta(description="Create a platform key. Platform keys only.")] = False
+
+
+class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Fields to change; omitted fields keep their value."""
+
+    name: KeyName | UnsetType = UNSET
+    scopes: Scopes | UnsetType = UNSET
+    allowed_queues: Globs | UnsetType = UNSET
+    allowed_topics: Globs | UnsetType = UNSET
+    allowed_streams: Globs | UnsetType = UNSET
+    expires_at: AwareDatetime | UnsetType | None = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class KeyRotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    grace_seconds: Annotated[int, Meta(ge=0, le=GRACE_SECONDS_MAX, description="Seconds that the previous text stays valid.")] = (
+        86_400
+    )
+
+
+class KeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: CreatedCursor | None = None
+    platform: Annotated[bool, Meta(description="List the platform keys instead of the tenant's. Platform keys only.")] = False
+
+
+KeyPage = page_of(Key, "keys")
+
+
+class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The credential of the request and its permissions."""
+
+    tenant: str
+    platform: bool
+    credential: Credential
+    key_id: str
+    key_name: str
+    subject: str | None
+    scopes: tuple[Scope, ...]
+    allowed_queues: tuple[str, ...]
+    allowed_topics: tuple[str, ...]
+    allowed_streams: tuple[str, ...]
+    expires_at: Timestamp | None
+
+
+# JWT secrets
+
+
+class JwtSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A secret that the tenant signs JWTs with, without its text. `id` may be the `kid` of a JWT."""
+
+    id: str
+    name: str
+    created_at: Timestamp
+    expires_at: Timestamp | None
+
+
+class IssuedJwtSecret(IssuedCredential, frozen=True, kw_only=True):
+    """`secret` is the text to sign JWTs with (HS256). It is shown here only."""
+
+    secret: str
+    record: JwtSecret
+
+
+class NewJwtSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    secret: (
+        Annotated[str, Meta(min_length=32, max_length=512, description="Generated, and shown once, if omitted.")] | UnsetType
+    ) = UNSET
+    expires_at: AwareDatetime | None = None
+
+
+class JwtSecretPage(msgspec.Struct, frozen=True, kw_only=True):
+    """All JWT secrets of a tenant. They are few: there is one page."""
+
+    items: list[JwtSecret] = msgspec.field(name="secrets")
+    next_cursor: ClassVar[None] = None
+
+
+# Stream tokens
+
+
+class NewToken(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    resource: Annotated[str, Meta(min_length=1, max_length=512, description="Resource to read, such as `telemetry`.")]
+    expires_in_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 3600
+    once: Annotated[bool, Meta(description="Valid for one connection.")] = False
+
+
+class IssuedToken(IssuedCredential, frozen=True, rename="camel", kw_only=True):
+    token: Annotated[str, Meta(description="Send it as `?bearer=` or as a Bearer token.")]
+    resource: str
+    expires_at: Timestamp
+
+
+# Invites
+
+InviteState = Literal["open", "claimed", "expired"]
+
+
+class Invite(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    id: str
+    state: InviteState
+    tenant: Annotated[str | None, Meta(description="The only tenant id that it can create; null for any.")]
+    note: str
+    auto_create_queues: bool
+    created_by: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    claimed_at: Timestamp | None
+    claimed_tenant: str | None
+
+
+class IssuedInvite(IssuedCredential, frozen=True, kw_only=True):
+    """`code` is the text to claim the invite with. It is shown here only."""
+
+    code: str
+    invite: Invite
+
+
+class NewInvite(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    tenant: Annotated[TenantId | None, Meta(description="The only tenant id that it can create; any if omitted.")] = None
+    note: Annotated[str, Meta(max_length=1000)] = ""
+    auto_create_queues: bool = False
+    expires_in_seconds: Annotated[int, Meta(ge=60, le=90 * 86_400)] = 7 * 86_400
+
+
+class InviteClaim(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    code: Annotated[str, Meta(min_length=1, max_length=128)]
+    tenant: Annotated[TenantId | None, Meta(description="Id of the tenant; may be omitted if the invite names it.")] = None
+    key_name: Annotated[str, Meta(min_length=1, max_length=100)] = "first key"
+
+
+class InviteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: CreatedCursor | None = None
+
+
+InvitePage = page_of(Invite, "invites")

@@ -1,0 +1,17 @@
+"""The live stream of events."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.kernel.matching import PATTERN
+
+EventPosition = Annotated[str, Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$", description="Continue after this event.")]
+
+
+class EventStreamQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    events: Annotated[
+        str, Meta(min_length=1, max_length=256, pattern=PATTERN, description="Pattern of event types, such as `job.*`.")
+    ] = ">"
+    last_event_id: EventPosition | None = None
