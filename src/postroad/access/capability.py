@@ -37,6 +37,9 @@ _KEY_ID = {"pattern": "^[0-9A-Za-z]{16}$"}
 
 class AccessCapability(Capability):
     name = "access"
+    cli_groups: ClassVar[Mapping[str, str]] = {
+        "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read."
+    }
     buckets = (TENANTS_BUCKET, KEYS_BUCKET, SECRETS_BUCKET, INVITES_BUCKET, KEY_USES_BUCKET, TOKEN_USES_BUCKET)
     errors = (TenantDisabled, TenantNotFound, KeyNotFound, SecretNotFound, InviteNotFound, InviteEnded)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -25,7 +25,7 @@ from postroad.api.access import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import AlreadyExists, EngineUnavailable, PreconditionFailed, RateLimited
 from postroad.kernel.identity import RouteRequirement
@@ -42,7 +42,18 @@ class PlatformRoutes:
         tenants, one = "/api/control/tenants", "/api/control/tenants/{tenant}"
         tag, need = "Tenants", RouteRequirement.PLATFORM
         return [
-            Route("GET", tenants, self.list_tenants, need, "List tenants", tag, query=TenantQuery, response=TenantPage),
+            Route(
+                "GET",
+                tenants,
+                self.list_tenants,
+                need,
+                "List tenants",
+                tag,
+                query=TenantQuery,
+                response=TenantPage,
+                sdk="tenants.list",
+                cli=Command("tenants list", ("id", "state", "description", "created_at")),
+            ),
             Route(
                 "POST",
                 tenants,
@@ -54,8 +65,21 @@ class PlatformRoutes:
                 response=Tenant,
                 status=201,
                 errors=(AlreadyExists, EngineUnavailable),
+                sdk="tenants.create",
+                cli=Command("tenants create"),
             ),
-            Route("GET", one, self.get_tenant, need, "Show a tenant", tag, response=Tenant, errors=(TenantNotFound,)),
+            Route(
+                "GET",
+                one,
+                self.get_tenant,
+                need,
+                "Show a tenant",
+                tag,
+                response=Tenant,
+                errors=(TenantNotFound,),
+                sdk="tenants.get",
+                cli=Command("tenants show"),
+            ),
             Route(
                 "PATCH",
                 one,
@@ -66,6 +90,8 @@ class PlatformRoutes:
                 body=TenantChange,
                 response=Tenant,
                 errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
+                sdk="tenants.update",
+                cli=Command("tenants update"),
             ),
             Route(
                 "DELETE",
@@ -78,13 +104,25 @@ class PlatformRoutes:
                 status=202,
                 errors=(TenantNotFound, PreconditionFailed, EngineUnavailable),
                 description="Its credentials are refused at once. Its state is `deleting` until all its resources are deleted.",
+                sdk="tenants.delete",
             ),
         ]
 
     def _invite_routes(self) -> list[Route]:
         invites, tag, need = "/api/control/invites", "Invites", RouteRequirement.PLATFORM
         return [
-            Route("GET", invites, self.list_invites, need, "List invites", tag, query=InviteQuery, response=InvitePage),
+            Route(
+                "GET",
+                invites,
+                self.list_invites,
+                need,
+                "List invites",
+                tag,
+                query=InviteQuery,
+                response=InvitePage,
+                sdk="invites.list",
+                cli=Command("invites list", ("id", "state", "tenant", "claimed_tenant", "expires_at", "claimed_at", "note")),
+            ),
             Route(
                 "POST",
                 invites,
@@ -97,6 +135,8 @@ class PlatformRoutes:
                 status=201,
                 errors=(EngineUnavailable,),
                 description="Its code creates one tenant and its first key, once. The code is shown once.",
+                sdk="invites.create",
+                cli=Command("invites create", shown_once="code", options=(("expires_in_seconds", "expires-in"),)),
             ),
             Route(
                 "DELETE",
@@ -107,6 +147,8 @@ class PlatformRoutes:
                 tag,
                 status=204,
                 errors=(InviteNotFound, EngineUnavailable),
+                sdk="invites.revoke",
+                cli=Command("invites revoke", confirm="Revoke the invite {invite}?", done="revoked the invite {invite}"),
             ),
             Route(
                 "POST",
@@ -120,6 +162,7 @@ class PlatformRoutes:
                 status=201,
                 errors=(InviteNotFound, InviteEnded, AlreadyExists, RateLimited, EngineUnavailable),
                 description="Creates the tenant and its first key. The text of the key is shown once.",
+                sdk="invites.claim",
             ),
         ]
 

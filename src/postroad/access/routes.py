@@ -26,7 +26,7 @@ from postroad.api.access import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter, PreconditionFailed
 from postroad.kernel.identity import ALL_RESOURCES, Credential, RouteRequirement, Scope
@@ -53,6 +53,7 @@ class AccessRoutes:
                 response=WhoAmI,
                 takes_jwt=True,
                 description="Shows the tenant, scopes and restrictions of the credential. Accepts JWTs, too.",
+                sdk="keys.whoami",
             ),
             Route(
                 "POST",
@@ -68,6 +69,9 @@ class AccessRoutes:
                     "For live reads where the client cannot send a header. "
                     "The token is read-only and valid for one resource. It becomes invalid with the key."
                 ),
+                sdk="tokens.create",
+                cli=Command("tokens create", shown_once="token", options=(("expires_in_seconds", "expires-in"),)),
+                repeatable=True,
             ),
         ]
 
@@ -76,7 +80,19 @@ class AccessRoutes:
         stored = (EngineUnavailable,)
         found = (KeyNotFound, *stored)
         return [
-            Route("GET", keys, self.list_keys, Scope.ADMIN, "List keys", "Keys", query=KeyQuery, response=KeyPage, errors=stored),
+            Route(
+                "GET",
+                keys,
+                self.list_keys,
+                Scope.ADMIN,
+                "List keys",
+                "Keys",
+                query=KeyQuery,
+                response=KeyPage,
+                errors=stored,
+                sdk="keys.list",
+                cli=Command("keys list", ("id", "name", "scopes", "enabled", "expires_at", "last_used_at", "created_at")),
+            ),
             Route(
                 "POST",
                 keys,
@@ -89,8 +105,31 @@ class AccessRoutes:
                 status=201,
                 errors=stored,
                 description="The text of the key is shown once. A key cannot grant permissions that it does not have itself.",
+                sdk="keys.create",
+                cli=Command(
+                    "keys create",
+                    shown_once="key",
+                    options=(
+                        ("scopes", "scope"),
+                        ("allowed_queues", "queue"),
+                        ("allowed_topics", "topic"),
+                        ("allowed_streams", "stream"),
+                        ("expires_at", "expires"),
+                    ),
+                ),
             ),
-            Route("GET", one, self.get_key, Scope.ADMIN, "Show a key", "Keys", response=Key, errors=found),
+            Route(
+                "GET",
+                one,
+                self.get_key,
+                Scope.ADMIN,
+                "Show a key",
+                "Keys",
+                response=Key,
+                errors=found,
+                sdk="keys.get",
+                cli=Command("keys show"),
+            ),
             Route(
                 "PATCH",
                 one,
@@ -102,6 +141,17 @@ class AccessRoutes:
                 response=Key,
                 errors=(PreconditionFailed, *found),
                 description="Takes effect on every gateway in less than a second.",
+                sdk="keys.update",
+                cli=Command(
+                    "keys update",
+                    options=(
+                        ("scopes", "scope"),
+                        ("allowed_queues", "queue"),
+                        ("allowed_topics", "topic"),
+                        ("allowed_streams", "stream"),
+                        ("expires_at", "expires"),
+                    ),
+                ),
             ),
             Route(
                 "POST",
@@ -117,6 +167,8 @@ class AccessRoutes:
                     "Replaces the text of the key; its id, scopes and history stay. "
                     "The previous text stays valid for the grace period."
                 ),
+                sdk="keys.rotate",
+                cli=Command("keys rotate", shown_once="key"),
             ),
             Route(
                 "DELETE",
@@ -127,6 +179,8 @@ class AccessRoutes:
                 "Keys",
                 status=204,
                 errors=(PreconditionFailed, *found),
+                sdk="keys.delete",
+                cli=Command("keys delete", confirm="Delete the key {key}?", done="deleted the key {key}"),
             ),
         ]
 
@@ -146,6 +200,7 @@ class AccessRoutes:
                 status=201,
                 errors=(PreconditionFailed, EngineUnavailable),
                 description="Stream and session routes accept JWTs signed with it (HS256). A tenant has at most five.",
+                sdk="jwt_secrets.create",
             ),
             Route(
                 "DELETE",
@@ -156,6 +211,7 @@ class AccessRoutes:
                 "JWT secrets",
                 status=204,
                 errors=(SecretNotFound, EngineUnavailable),
+                sdk="jwt_secrets.delete",
             ),
         ]
 

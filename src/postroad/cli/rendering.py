@@ -1,7 +1,9 @@
 """What generated commands print, and how they read their options."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -38,9 +40,21 @@ def numbers(text: str | None) -> list[int] | None:
         raise typer.BadParameter(f"{text!r} is not a list of numbers such as 1000,5000") from None
 
 
+def nullable(text: str | None, convert: Callable[[str], Any]) -> Any:
+    """An option that can also remove a value: UNSET if it was not given, None for `none`."""
+    from msgspec import UNSET
+
+    return UNSET if text is None else None if text in ("none", "never") else convert(text)
+
+
 def json_value(text: str | None, name: str) -> Any:
+    """JSON from the option, or from the file that it names; `-` is standard input."""
+    if text is None:
+        return None
     try:
-        return None if text is None else from_json(text)
+        return from_json(text if text[:1] in '{["' else sys.stdin.read() if text == "-" else Path(text).read_text())
+    except OSError as exc:
+        raise typer.BadParameter(f"{name}: {exc}") from exc
     except ValueError as exc:
         raise typer.BadParameter(f"{name} is not JSON: {exc}") from exc
 

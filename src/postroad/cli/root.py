@@ -6,7 +6,6 @@ import typer
 
 from postroad import __version__
 from postroad.cli.audit import audit
-from postroad.cli.credentials import secrets, tokens
 from postroad.cli.dead_letters import dlq
 from postroad.cli.demo import demo
 from postroad.cli.generated import GROUPS
@@ -19,6 +18,7 @@ from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import Choice, choice
 from postroad.cli.queues import health, queues
 from postroad.cli.report import report
+from postroad.cli.secrets import secrets
 from postroad.cli.server import openapi_command, serve_command, up_command
 from postroad.cli.sessions import sessions
 from postroad.cli.settings import settings
@@ -79,7 +79,6 @@ cli.command("report", rich_help_panel=_SERVER)(report)
 cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
 cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)
 cli.add_typer(secrets, name="secrets", rich_help_panel=_GOVERN)
-cli.add_typer(tokens, name="tokens", rich_help_panel=_GOVERN)
 cli.add_typer(settings, name="settings", rich_help_panel=_GOVERN)
 cli.add_typer(tenants, name="tenants", rich_help_panel=_GOVERN)
 cli.add_typer(invites, name="invites", rich_help_panel=_GOVERN)

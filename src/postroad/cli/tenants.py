@@ -21,42 +21,6 @@ def _row(tenant: "Tenant") -> list[object]:
 _HEAD = ("id", "state", "description", "created")
 
 
-@tenants.command("list")
-def list_tenants(as_json: AsJson = False) -> None:
-    """All tenants."""
-    with connected() as client:
-        show(list(client.tenants.list()), as_json, _HEAD, _row)
-
-
-@tenants.command("show")
-def show_tenant(tenant: Name, as_json: AsJson = False) -> None:
-    """A tenant and its state."""
-    with connected() as client:
-        show(client.tenants.get(tenant), as_json, _HEAD, _row)
-
-
-@tenants.command("create")
-def create_tenant(
-    tenant: Name,
-    description: Annotated[str, typer.Option(help="For people.")] = "",
-    auto_create_queues: Annotated[
-        bool, typer.Option("--auto-create-queues", help="Publishing to a queue that does not exist makes it.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a tenant. It has no key yet: `postroad --tenant NAME keys create …` makes one."""
-    with connected() as client:
-        made = client.tenants.create(tenant, description=description, auto_create_queues=auto_create_queues)
-        show(made, as_json, _HEAD, _row)
-
-
-@tenants.command("update")
-def update_tenant(tenant: Name, description: Annotated[str, typer.Option(help="For people.")], as_json: AsJson = False) -> None:
-    """Describe a tenant differently."""
-    with connected() as client:
-        show(client.tenants.update(tenant, description=description), as_json, _HEAD, _row)
-
-
 @tenants.command("enable")
 def enable_tenant(tenant: Name, as_json: AsJson = False) -> None:
     """Let a tenant's credentials work again."""

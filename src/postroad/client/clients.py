@@ -4,11 +4,9 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from postroad.client.audit import AsyncAudit, Audit
 from postroad.client.generated import AsyncGeneratedNamespaces, GeneratedNamespaces
 from postroad.client.health import AsyncHealth, Health
 from postroad.client.insights import AsyncInsights, AsyncPipeline, Insights, Pipeline
-from postroad.client.invites import AsyncInvites, Invites
 from postroad.client.jobs import AsyncJobs, Jobs
 from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
@@ -18,8 +16,6 @@ from postroad.client.settings import AsyncSettings, Settings
 from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
 from postroad.client.streams import AsyncStreams, Streams
 from postroad.client.tasks import AsyncTasks, Tasks
-from postroad.client.tenants import AsyncTenants, Tenants
-from postroad.client.tokens import AsyncTokens, Tokens
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -71,13 +67,9 @@ class Postroad(GeneratedNamespaces):
         self.insights = Insights(self._transport)
         self.pipeline = Pipeline(self._transport)
         self.tasks = Tasks(self._transport)
-        self.tenants = Tenants(self._transport)
         self.keys = Keys(self._transport)
         self.jwt_secrets = JwtSecrets(self._transport)
-        self.tokens = Tokens(self._transport)
-        self.invites = Invites(self._transport)
         self.settings = Settings(self._transport)
-        self.audit = Audit(self._transport)
         self.health = Health(self._transport)
 
     def as_async(self) -> "AsyncPostroad":
@@ -123,13 +115,9 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         self.insights = AsyncInsights(self._transport)
         self.pipeline = AsyncPipeline(self._transport)
         self.tasks = AsyncTasks(self._transport)
-        self.tenants = AsyncTenants(self._transport)
         self.keys = AsyncKeys(self._transport)
         self.jwt_secrets = AsyncJwtSecrets(self._transport)
-        self.tokens = AsyncTokens(self._transport)
-        self.invites = AsyncInvites(self._transport)
         self.settings = AsyncSettings(self._transport)
-        self.audit = AsyncAudit(self._transport)
         self.health = AsyncHealth(self._transport)
 
     async def close(self) -> None:

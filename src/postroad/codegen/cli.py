@@ -1,15 +1,13 @@
 """Generates the CLI's ordinary commands: one function per route that names a command, on top of the SDK."""
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, parameters_of
+from postroad.codegen.sdk import docstring
 from postroad.http.routing import Command, Route
-
-_WIDTH = 110
 
 
 def groups(routes: Iterable[Route]) -> dict[str, list[Route]]:
@@ -94,8 +92,7 @@ def _command(route: Route) -> Command:
 
 
 def _docstring(route: Route) -> str:
-    lines = textwrap.wrap(" ".join(filter(None, [f"{route.summary}.", route.description])), _WIDTH, break_long_words=False)
-    return lines[0] if len(lines) == 1 else "\n    ".join(lines) + "\n    "
+    return docstring(f"{route.summary}.", route.description)
 
 
 def _statements(route: Route, command: Command, parameters: Sequence[Parameter], imports: Imports) -> list[str]:
@@ -107,9 +104,9 @@ def _statements(route: Route, command: Command, parameters: Sequence[Parameter],
         imports.add("itertools", "islice")
         imports.add("postroad.cli.rendering", "show_list")
         return [*lines, f"show_list(list(islice({call}, limit)), as_json, {_columns(command.columns)})"]
-    if command.secret:
+    if command.shown_once:
         imports.add("postroad.cli.rendering", "show_secret")
-        return [*lines, f'show_secret({call}, as_json, "{command.secret}")']
+        return [*lines, f'show_secret({call}, as_json, "{command.shown_once}")']
     if route.response is not None:
         imports.add("postroad.cli.rendering", "show_item")
         return [*lines, f"show_item({call}, as_json)"]
@@ -135,11 +132,15 @@ def _argument(one: Parameter, command: Command, imports: Imports) -> str:
 def _option(one: Parameter, command: Command, imports: Imports) -> str:
     flag = _flag(one, command)
     kind = _cli_type(one, imports)
-    if one.type is bool and one.default is False:
-        return f'{one.name}: Annotated[bool, typer.Option("--{flag}", {_help(one)})] = False'
-    if one.type is bool:
-        return f'{one.name}: Annotated[bool | None, typer.Option("--{flag}/--no-{flag}", {_help(one)})] = None'
-    return f'{one.name}: Annotated[{kind} | None, typer.Option("--{flag}", {_help(one)})] = None'
+    described = ", ".join(filter(None, [f'"--{flag}/--no-{flag}"' if _is_switch(one) else f'"--{flag}"', _help(one)]))
+    if one.type is bool and not _is_switch(one):
+        return f"{one.name}: Annotated[bool, typer.Option({described})] = False"
+    return f"{one.name}: Annotated[{kind} | None, typer.Option({described})] = None"
+
+
+def _is_switch(one: Parameter) -> bool:
+    """True if leaving the option out differs from saying no."""
+    return one.type is bool and one.default is not False
 
 
 def _flag(one: Parameter, command: Command) -> str:
@@ -157,7 +158,9 @@ def _help(one: Parameter) -> str:
         text = f"{text} Such as `90s`, `12h`, `7d`.".strip()
     elif contains(one.type, datetime):
         text = f"{text} A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.".strip()
-    return f'help="{text}"'
+    if one.nullable:
+        text = f"{text} `none` removes it.".strip()
+    return f'help="{text}"' if text else ""
 
 
 def _is_duration(one: Parameter) -> bool:
@@ -205,6 +208,9 @@ def _converted(one: Parameter, imports: Imports) -> str:
     if contains(kind, datetime):
         direction = "ago" if one.part == "query" else "from_now"
         imports.add("postroad.cli.times", direction)
+        if one.nullable:
+            imports.add("postroad.cli.rendering", "nullable")
+            return f"nullable({one.name}, {direction})"
         return f"{direction}({one.name}) if {one.name} else None"
     if _cli_type(one, imports) == "str" and kind is not str:
         imports.add("postroad.cli.rendering", "json_value")

@@ -40,7 +40,7 @@ class Parameter:
 def parameters_of(route: Route) -> list[Parameter]:
     """Path parameters, then required and optional fields of the body, then those of the query."""
     found = [
-        Parameter(name, name, "path", str, msgspec.NODEFAULT, False, f"The {name}'s id or name.")
+        Parameter(name, name, "path", str, msgspec.NODEFAULT, False, f"Id or name of the {name}.")
         for name in route.parameters
         if name != OWN_TENANT
     ]
@@ -48,6 +48,7 @@ def parameters_of(route: Route) -> list[Parameter]:
     if is_paged(route):
         fields = [one for one in fields if one.wire not in ("limit", "cursor")]
     taken = {one.name for one in found}
+    fields = [_renamed(one, _argument_name(one.name, route)) for one in fields]
     fields = [one if one.name not in taken else _renamed(one, f"new_{one.name}") for one in fields]
     return [*found, *(one for one in fields if one.required), *(one for one in fields if not one.required)]
 
@@ -93,6 +94,11 @@ def _parameter(one: msgspec.structs.FieldInfo, part: str, hint: Any) -> Paramete
         nullable=type(None) in _members(plain) and UnsetType in _members(plain),
         description=description,
     )
+
+
+def _argument_name(field: str, route: Route) -> str:
+    """`id` would hide the built-in: in `tenants.create` it is `tenant_id`."""
+    return f"{route.sdk.split('.')[-2].removesuffix('s')}_id" if field == "id" and route.sdk else field
 
 
 def _renamed(one: Parameter, name: str) -> Parameter:

@@ -21,7 +21,7 @@ from postroad.codegen.parameters import (
 from postroad.http.routing import Route
 from postroad.kernel.errors import Overloaded, PostroadError, Unavailable
 
-_WIDTH = 130
+_DOCSTRING_CHARS = 114
 
 
 def namespaces(routes: Iterable[Route]) -> dict[str, list[Route]]:
@@ -100,9 +100,11 @@ def _argument(one: Parameter, route: Route, imports: Imports) -> str:
     kind = rendered(one.type, imports, as_argument=True)
     if one.required:
         return f"{one.name}: {kind}"
+    if one.type is bool and one.default is False:
+        return f"{one.name}: bool = False"
     if one.nullable:
         imports.add("msgspec", "UNSET", "UnsetType")
-        return f"{one.name}: {kind} | None | UnsetType = UNSET"
+        return f"{one.name}: {kind} | UnsetType | None = UNSET"
     return f"{one.name}: {kind} | None = None"
 
 
@@ -127,10 +129,16 @@ def _returns(route: Route, imports: Imports) -> str:
 def _docstring(route: Route) -> str:
     raises = [error.__name__ for error in route.errors if not issubclass(error, Unavailable) or error is Overloaded]
     raises = [name for name in raises if name not in (Overloaded.__name__, PostroadError.__name__)]
-    sentences = [f"{route.summary}.", route.description, f"Raises {', '.join(raises)}." if raises else ""]
-    text = " ".join(sentence for sentence in sentences if sentence)
-    lines = textwrap.wrap(text, _WIDTH - 16, break_long_words=False)
-    return lines[0] if len(lines) == 1 else "\n    ".join(lines) + "\n    "
+    return docstring(f"{route.summary}.", route.description, f"Raises {', '.join(raises)}." if raises else "")
+
+
+def docstring(summary: str, *more: str) -> str:
+    """One line if it fits, else the summary and a wrapped paragraph."""
+    rest = " ".join(sentence for sentence in more if sentence)
+    together = f"{summary} {rest}".strip()
+    if len(together) <= _DOCSTRING_CHARS:
+        return together
+    return "\n    ".join([summary, "", *textwrap.wrap(rest, _DOCSTRING_CHARS, break_long_words=False), ""])
 
 
 def _body(route: Route, parameters: Sequence[Parameter], imports: Imports) -> list[str]:
@@ -165,7 +173,7 @@ def _value(one: Parameter, imports: Imports) -> str:
     if contains(one.type, datetime):
         imports.add("postroad.client.encoding", "moment")
         return f"moment({one.name})"
-    return one.name
+    return f"{one.name} or None" if one.type is bool and one.default is False else one.name
 
 
 def _path(route: Route, imports: Imports) -> str:

@@ -60,6 +60,7 @@ class GovernanceRoutes:
                 response=AuditPage,
                 errors=(EngineUnavailable,),
                 description="Newest first. An admin key of a tenant sees the tenant's entries, a platform key all entries.",
+                sdk="audit.list",
             ),
         ]
 

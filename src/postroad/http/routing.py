@@ -19,14 +19,14 @@ class Command:
     """The CLI command that is generated for a route.
 
     `columns` are the attributes of a table's columns (`stats.ready`); without them every field is shown. `confirm` is asked
-    before the call, with path parameters in braces. `secret` is the attribute that is printed alone, once. `done` is printed
+    before the call, with path parameters in braces. `shown_once` is the secret attribute that is printed alone. `done` is printed
     after a call without a response. `anonymous`: the call is made without a key.
     """
 
     name: str
     columns: tuple[str, ...] = ()
     confirm: str = ""
-    secret: str = ""
+    shown_once: str = ""
     done: str = ""
     anonymous: bool = False
     options: tuple[tuple[str, str], ...] = ()  # field and option name, where it is not the field's own

@@ -2,8 +2,16 @@
 
 import typer
 
-from postroad.cli.generated import tasks
+from postroad.cli.generated import invites, keys, tasks, tenants, tokens
 
-MODULES = (tasks,)
+MODULES = (
+    invites,
+    keys,
+    tasks,
+    tenants,
+    tokens,
+)
 
-GROUPS: dict[str, typer.Typer] = {}
+GROUPS: dict[str, typer.Typer] = {
+    "tokens": tokens.tokens,
+}

@@ -18,8 +18,9 @@ class TasksCalls:
 
     @operation
     def cancel(self, task: Task | str) -> Call[Task]:
-        """Cancel a task. The task stops soon; completed work is not undone. A task that has ended does not change. Raises
-        TaskNotFound.
+        """Cancel a task.
+
+        The task stops soon; completed work is not undone. A task that has ended does not change. Raises TaskNotFound.
         """
         return Call(method="DELETE", path=f"/v1/tasks/{segment(task)}", response=Task)
 

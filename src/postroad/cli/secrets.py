@@ -1,20 +1,17 @@
-"""`postroad secrets …` and `postroad tokens …`: what opens streams and sessions beside keys."""
+"""`postroad secrets …`: secrets that the tenant signs JWTs with."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from postroad.cli.output import AsJson, Yes, confirm, connected, show, show_once
-from postroad.cli.times import duration, from_now
+from postroad.cli.times import from_now
 
 if TYPE_CHECKING:
     from postroad.client import JwtSecret
 
 secrets = typer.Typer(
     help="Secrets that the tenant signs JWTs for its own users with (HS256). Needs the scope admin.", no_args_is_help=True
-)
-tokens = typer.Typer(
-    help="Stream tokens, for live reading where no header can be sent. Needs the scope read.", no_args_is_help=True
 )
 
 
@@ -55,16 +52,3 @@ def delete_secret(secret_id: Annotated[str, typer.Argument(help="The secret's id
         confirm(f"Delete the JWT secret {secret_id}?", yes)
         client.jwt_secrets.delete(secret_id)
         typer.echo(f"deleted the JWT secret {secret_id}")
-
-
-@tokens.command("create")
-def create_token(
-    resource: Annotated[str, typer.Argument(help="What it may read, such as `telemetry`.")],
-    expires_in: Annotated[str, typer.Option(help="`90s`, `15m`, `1h`; at most 24h.")] = "1h",
-    once: Annotated[bool, typer.Option("--once", help="Good for one connection.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Get a token for `?bearer=`. It is printed alone on standard output, and dies with the key."""
-    with connected() as client:
-        made = client.tokens.create(resource, expires_in_seconds=duration(expires_in), once=once)
-        show_once(made, as_json, made.token, f"a token for {made.resource}, good until {made.expires_at}")

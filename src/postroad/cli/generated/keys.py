@@ -1,0 +1,126 @@
+"""Commands of `postroad keys`. Generated from the route table by `make generate`; do not edit."""
+
+from itertools import islice
+from typing import Annotated, Literal
+
+import typer
+
+from postroad.cli.keys import keys
+from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.rendering import nullable, show_item, show_list, show_secret
+from postroad.cli.times import from_now, seconds
+
+
+@keys.command("list")
+def list_keys(
+    platform: Annotated[
+        bool, typer.Option("--platform", help="List the platform keys instead of the tenant's. Platform keys only.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List keys."""
+    with connected() as client:
+        show_list(
+            list(islice(client.keys.list(platform=platform, page_size=min(limit, 1000)), limit)),
+            as_json,
+            ("id", "name", "scopes", "enabled", "expires_at", "last_used_at", "created_at"),
+        )
+
+
+@keys.command("create")
+def create_keys(
+    name: Annotated[str, typer.Argument()],
+    scopes: Annotated[list[Literal["publish", "consume", "read", "write", "admin"]] | None, typer.Option("--scope")] = None,
+    allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
+    allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
+    allowed_streams: Annotated[
+        list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
+    ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.")
+    ] = None,
+    platform: Annotated[bool, typer.Option("--platform", help="Create a platform key. Platform keys only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key. The text of the key is shown once. A key cannot grant permissions that it does not have itself."""
+    with connected() as client:
+        show_secret(
+            client.keys.create(
+                name,
+                scopes=scopes,
+                allowed_queues=allowed_queues,
+                allowed_topics=allowed_topics,
+                allowed_streams=allowed_streams,
+                expires_at=from_now(expires_at) if expires_at else None,
+                platform=platform,
+            ),
+            as_json,
+            "key",
+        )
+
+
+@keys.command("show")
+def show_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")], as_json: AsJson = False) -> None:
+    """Show a key."""
+    with connected() as client:
+        show_item(client.keys.get(key), as_json)
+
+
+@keys.command("update")
+def update_keys(
+    key: Annotated[str, typer.Argument(help="Id or name of the key.")],
+    name: Annotated[str | None, typer.Option("--name")] = None,
+    scopes: Annotated[list[Literal["publish", "consume", "read", "write", "admin"]] | None, typer.Option("--scope")] = None,
+    allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
+    allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
+    allowed_streams: Annotated[
+        list[str] | None, typer.Option("--stream", help="Names; `*` matches any run of characters.")
+    ] = None,
+    expires_at: Annotated[
+        str | None,
+        typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`. `none` removes it."),
+    ] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--no-enabled")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Update, disable or enable a key. Takes effect on every gateway in less than a second."""
+    with connected() as client:
+        show_item(
+            client.keys.update(
+                key,
+                name=name,
+                scopes=scopes,
+                allowed_queues=allowed_queues,
+                allowed_topics=allowed_topics,
+                allowed_streams=allowed_streams,
+                expires_at=nullable(expires_at, from_now),
+                enabled=enabled,
+            ),
+            as_json,
+        )
+
+
+@keys.command("rotate")
+def rotate_keys(
+    key: Annotated[str, typer.Argument(help="Id or name of the key.")],
+    grace_seconds: Annotated[
+        str | None, typer.Option("--grace", help="Seconds that the previous text stays valid. Such as `90s`, `12h`, `7d`.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rotate a key.
+
+    Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period.
+    """
+    with connected() as client:
+        show_secret(client.keys.rotate(key, grace_seconds=seconds(grace_seconds)), as_json, "key")
+
+
+@keys.command("delete")
+def delete_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")], yes: Yes = False) -> None:
+    """Delete a key."""
+    with connected() as client:
+        confirm(f"Delete the key {key}?", yes)
+        client.keys.delete(key)
+        typer.echo(f"deleted the key {key}")

@@ -1,0 +1,30 @@
+"""Calls of `client.jwt_secrets`. Generated from the route table by `make generate`; do not edit."""
+
+from postroad.api.access import IssuedJwtSecret
+from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
+from postroad.client.encoding import Moment, body_of, moment, segment
+
+
+class JwtSecretsCalls:
+    @operation
+    def create(self, name: str, *, secret: str | None = None, expires_at: Moment | None = None) -> Call[IssuedJwtSecret]:
+        """Add a JWT secret.
+
+        Stream and session routes accept JWTs signed with it (HS256). A tenant has at most five. Raises
+        PreconditionFailed.
+        """
+        body = body_of({"name": name, "secret": secret, "expiresAt": moment(expires_at)})
+        return Call(method="POST", path="/api/control/jwt-secrets", body=body, response=IssuedJwtSecret, is_repeatable=False)
+
+    @operation
+    def delete(self, secret: str) -> Call[None]:
+        """Delete a JWT secret. Raises SecretNotFound."""
+        return Call(method="DELETE", path=f"/api/control/jwt-secrets/{segment(secret)}")
+
+
+class JwtSecrets(JwtSecretsCalls, SyncNamespace):
+    pass
+
+
+class AsyncJwtSecrets(JwtSecretsCalls, AsyncNamespace):
+    pass

@@ -1,0 +1,115 @@
+"""Calls of `client.keys`. Generated from the route table by `make generate`; do not edit."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from postroad.api.access import IssuedKey, Key, KeyPage, WhoAmI
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.encoding import Moment, body_of, moment, segment
+from postroad.kernel.identity import Scope
+
+
+class KeysCalls:
+    @operation
+    def whoami(self) -> Call[WhoAmI]:
+        """Show the credential of the request.
+
+        Shows the tenant, scopes and restrictions of the credential. Accepts JWTs, too.
+        """
+        return Call(method="GET", path="/v1/whoami", response=WhoAmI)
+
+    @pages
+    def list(self, *, platform: bool = False, page_size: int = 100) -> Pages[Key]:
+        """List keys."""
+        return Pages(
+            call=Call(
+                method="GET", path="/api/control/keys", query={"platform": platform or None, "limit": page_size}, response=KeyPage
+            )
+        )
+
+    @operation
+    def create(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[Scope | str] | None = None,
+        allowed_queues: Sequence[str] | None = None,
+        allowed_topics: Sequence[str] | None = None,
+        allowed_streams: Sequence[str] | None = None,
+        expires_at: Moment | None = None,
+        platform: bool = False,
+    ) -> Call[IssuedKey]:
+        """Create a key. The text of the key is shown once. A key cannot grant permissions that it does not have itself."""
+        body = body_of(
+            {
+                "name": name,
+                "scopes": scopes,
+                "allowedQueues": allowed_queues,
+                "allowedTopics": allowed_topics,
+                "allowedStreams": allowed_streams,
+                "expiresAt": moment(expires_at),
+                "platform": platform or None,
+            }
+        )
+        return Call(method="POST", path="/api/control/keys", body=body, response=IssuedKey, is_repeatable=False)
+
+    @operation
+    def get(self, key: Key | str) -> Call[Key]:
+        """Show a key. Raises KeyNotFound."""
+        return Call(method="GET", path=f"/api/control/keys/{segment(key)}", response=Key)
+
+    @operation
+    def update(
+        self,
+        key: Key | str,
+        *,
+        name: str | None = None,
+        scopes: Sequence[Scope | str] | None = None,
+        allowed_queues: Sequence[str] | None = None,
+        allowed_topics: Sequence[str] | None = None,
+        allowed_streams: Sequence[str] | None = None,
+        expires_at: Moment | UnsetType | None = UNSET,
+        enabled: bool | None = None,
+    ) -> Call[Key]:
+        """Update, disable or enable a key.
+
+        Takes effect on every gateway in less than a second. Raises PreconditionFailed, KeyNotFound.
+        """
+        body = body_of(
+            {
+                "name": name,
+                "scopes": scopes,
+                "allowedQueues": allowed_queues,
+                "allowedTopics": allowed_topics,
+                "allowedStreams": allowed_streams,
+                "enabled": enabled,
+            },
+            {"expiresAt": moment(expires_at)},
+        )
+        return Call(method="PATCH", path=f"/api/control/keys/{segment(key)}", body=body, response=Key)
+
+    @operation
+    def rotate(self, key: str, *, grace_seconds: int | None = None) -> Call[IssuedKey]:
+        """Rotate a key.
+
+        Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period.
+        Raises PreconditionFailed, KeyNotFound.
+        """
+        body = body_of({"graceSeconds": grace_seconds})
+        return Call(
+            method="POST", path=f"/api/control/keys/{segment(key)}/rotate", body=body, response=IssuedKey, is_repeatable=False
+        )
+
+    @operation
+    def delete(self, key: str) -> Call[None]:
+        """Delete a key. Raises PreconditionFailed, KeyNotFound."""
+        return Call(method="DELETE", path=f"/api/control/keys/{segment(key)}")
+
+
+class Keys(KeysCalls, SyncNamespace):
+    pass
+
+
+class AsyncKeys(KeysCalls, AsyncNamespace):
+    pass
