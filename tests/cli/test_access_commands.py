@@ -32,7 +32,7 @@ def test_a_tenant_from_its_making_to_its_end(operator: Shell, name: str) -> None
     made = operator.run("tenants", "create", name, "--description", "of a test", "--auto-create-queues", "--json").json
     assert (made["id"], made["state"], made["description"]) == (name, "ready", "of a test")
     again = operator.try_to("tenants", "create", name)
-    assert (again.code, "There is one already" in again.complaints) == (1, True)
+    assert (again.code, "Already exists" in again.complaints) == (1, True)
 
     assert name in operator.run("tenants", "list").output
     assert "other" in operator.run("tenants", "update", name, "--description", "other").output
@@ -95,10 +95,9 @@ async def test_a_key_from_its_making_to_its_end(shell: Shell) -> None:
 
     rotated = shell.run("keys", "rotate", key_id, "--grace", "0s")
     [text] = lines(rotated.output)
-    assert "no longer good" in rotated.complaints
     await eventually(lambda: owner.try_to("whoami").code == 3)
     assert shell.with_environment(POSTROAD_KEY=text).run("whoami", "--json").json["keyId"] == key_id
-    assert "good until" in shell.run("keys", "rotate", key_id).complaints
+    assert "shown once" in shell.run("keys", "rotate", key_id).complaints
 
     refused = shell.try_to("keys", "delete", key_id, given="n\n")
     assert (refused.code, "'reader'" in refused.output) == (1, True)

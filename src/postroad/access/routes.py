@@ -71,7 +71,6 @@ class AccessRoutes:
                 ),
                 sdk="tokens.create",
                 cli=Command("tokens create", shown_once="token", options=(("expires_in_seconds", "expires-in"),)),
-                repeatable=True,
             ),
         ]
 

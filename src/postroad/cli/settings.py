@@ -75,9 +75,9 @@ def _known(name: str) -> str:
     """As the SDK calls it; dashes and the API's own spelling will do."""
     from msgspec.structs import fields
 
-    from postroad.client import EffectiveSettings
+    from postroad.client import TenantSettings
 
-    names = {field.encode_name: field.name for field in fields(EffectiveSettings)}
+    names = {field.encode_name: field.name for field in fields(TenantSettings)}
     wanted = names.get(name, name.replace("-", "_"))
     if wanted not in names.values():
         raise typer.BadParameter(f"there is no setting {name!r}; there are {', '.join(names.values())}")

@@ -176,6 +176,8 @@ def _cli_type(one: Parameter, imports: Imports) -> str:
     kind: Any = one.type
     if _is_list(one):
         item = get_args(kind)[0]
+        if isinstance(item, type) and issubclass(item, Enum):  # typer takes no list of literals
+            return f"list[{imports.name_of(item)}]"
         return "str" if item is int else f"list[{_cli_name(item, imports)}]"
     if _is_duration(one):
         return "str"

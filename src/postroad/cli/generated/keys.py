@@ -1,7 +1,7 @@
 """Commands of `postroad keys`. Generated from the route table by `make generate`; do not edit."""
 
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -9,6 +9,7 @@ from postroad.cli.keys import keys
 from postroad.cli.output import AsJson, Yes, confirm, connected
 from postroad.cli.rendering import nullable, show_item, show_list, show_secret
 from postroad.cli.times import from_now, seconds
+from postroad.kernel.identity import Scope
 
 
 @keys.command("list")
@@ -31,7 +32,7 @@ def list_keys(
 @keys.command("create")
 def create_keys(
     name: Annotated[str, typer.Argument()],
-    scopes: Annotated[list[Literal["publish", "consume", "read", "write", "admin"]] | None, typer.Option("--scope")] = None,
+    scopes: Annotated[list[Scope] | None, typer.Option("--scope")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
     allowed_streams: Annotated[
@@ -71,7 +72,7 @@ def show_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")]
 def update_keys(
     key: Annotated[str, typer.Argument(help="Id or name of the key.")],
     name: Annotated[str | None, typer.Option("--name")] = None,
-    scopes: Annotated[list[Literal["publish", "consume", "read", "write", "admin"]] | None, typer.Option("--scope")] = None,
+    scopes: Annotated[list[Scope] | None, typer.Option("--scope")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
     allowed_streams: Annotated[

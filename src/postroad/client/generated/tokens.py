@@ -14,7 +14,7 @@ class TokensCalls:
         becomes invalid with the key.
         """
         body = body_of({"resource": resource, "expiresInSeconds": expires_in_seconds, "once": once or None})
-        return Call(method="POST", path="/v1/tokens", body=body, response=IssuedToken)
+        return Call(method="POST", path="/v1/tokens", body=body, response=IssuedToken, is_repeatable=False)
 
 
 class Tokens(TokensCalls, SyncNamespace):
