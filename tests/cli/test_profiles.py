@@ -8,14 +8,14 @@ import pytest
 from postroad.cli import profile_commands
 from postroad.cli.profiles import (
     DEFAULT_URL,
-    Choice,
+    GlobalOptions,
     Profile,
-    ProfileFault,
+    ProfileError,
     Profiles,
     Target,
     profiles_path,
     read_profiles,
-    target,
+    resolve_target,
     write_profiles,
 )
 from tests.cli.shell import Shell
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def chosen(home: Path, profile: str | None = None, tenant: str | None = None, **environ: str) -> Target:
-    return target(Choice(profile, tenant), {"XDG_CONFIG_HOME": str(home), **environ})
+    return resolve_target(GlobalOptions(profile, tenant), {"XDG_CONFIG_HOME": str(home), **environ})
 
 
 # The file
@@ -61,20 +61,20 @@ def test_no_file_is_no_profiles(tmp_path: Path) -> None:
 def test_a_file_that_is_something_else_is_a_fault(tmp_path: Path, text: str) -> None:
     path = tmp_path / "profiles.toml"
     path.write_text(text)
-    with pytest.raises(ProfileFault):
+    with pytest.raises(ProfileError):
         read_profiles(path)
 
 
 @pytest.mark.parametrize(("url", "key", "tenant"), [("ftp://x", KEY, None), ("http://x", 'a"b', None), ("http://x", KEY, "a\n")])
 def test_what_could_break_the_file_is_refused(url: str, key: str, tenant: str | None) -> None:
-    with pytest.raises(ProfileFault) as refused:
+    with pytest.raises(ProfileError) as refused:
         Profile(url, key, tenant)
     assert key not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "-x", "x" * 65])
 def test_a_name_is_a_plain_word(name: str) -> None:
-    with pytest.raises(ProfileFault):
+    with pytest.raises(ProfileError):
         Profiles().with_profile(name, Profile("http://x", KEY), is_current=False)
 
 
@@ -88,10 +88,10 @@ def test_a_key_does_not_show_itself() -> None:
 def test_the_first_profile_is_the_current_one_until_another_is_used() -> None:
     one = Profiles().with_profile("a", Profile("http://a", KEY), is_current=False)
     two = one.with_profile("b", Profile("http://b", KEY), is_current=False)
-    assert (one.current, two.current, two.using("b").current) == ("a", "a", "b")
-    assert two.using("b").without("b") == Profiles(None, one.by_name)
-    with pytest.raises(ProfileFault, match="there are a, b"):
-        two.using("c")
+    assert (one.current, two.current, two.with_default("b").current) == ("a", "a", "b")
+    assert two.with_default("b").without("b") == Profiles(None, one.by_name)
+    with pytest.raises(ProfileError, match="known profiles: a, b"):
+        two.with_default("c")
 
 
 # Who wins
@@ -104,7 +104,7 @@ def test_the_current_profile_is_used_when_nothing_is_said(home: Path, tmp_path: 
 
 def test_the_environment_names_another_profile(home: Path) -> None:
     assert chosen(home, POSTROAD_PROFILE="prod") == Target("https://prod", OTHER_KEY, "acme")
-    with pytest.raises(ProfileFault):
+    with pytest.raises(ProfileError):
         chosen(home, POSTROAD_PROFILE="nobody")
 
 
@@ -198,10 +198,10 @@ def test_no_key_at_all_is_refused(stranger: Shell) -> None:
     assert stranger.try_to("profiles", "add", "x", "--admin", given=KEY).code == 2
 
 
-def test_a_file_that_others_can_read_is_told(stranger: Shell) -> None:
+def test_a_file_that_other_users_can_read_is_reported(stranger: Shell) -> None:
     stranger.run("profiles", "add", "a", given=KEY)
     (stranger.home / "postroad" / "profiles.toml").chmod(0o644)
-    assert "others can read" in stranger.run("profiles", "list").complaints
+    assert "other users can read" in stranger.run("profiles", "list").complaints
 
 
 def test_names_are_completed(stranger: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from postroad.cli.output import Yes, confirm, connected, exit_on_error, show, to_json
-from postroad.cli.profiles import CREDENTIALS, Choice, choice, target
+from postroad.cli.profiles import CREDENTIALS, GlobalOptions, global_options, resolve_target
 from postroad.kernel.errors import AuthError, Unavailable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def demo(
 def target_for_demo(yes: bool) -> tuple[str, str]:
     """The server and the platform key, after a look at both. Ends the command where the demo has no business."""
     with exit_on_error():
-        found = target(choice.get(Choice()))
+        found = resolve_target(global_options.get(GlobalOptions()))
     if not is_loopback(found.url):
         confirm(f"{found.url} is not on this machine. Make three tenants there, and send them traffic?", yes)
     with connected() as client:

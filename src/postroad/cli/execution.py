@@ -9,7 +9,7 @@ from collections.abc import Callable
 import typer
 
 from postroad.cli.output import echo_warnings, to_json
-from postroad.cli.profiles import environment_of_children
+from postroad.cli.profiles import child_environment
 from postroad.client import Message, Postroad
 from postroad.client.worker import DeadLetter, Ended, Retry, Worker, WorkerOptions
 
@@ -46,7 +46,7 @@ def _environment(queue: str, message: Message) -> dict[str, str]:
         "POSTROAD_CORRELATION_ID": message.correlation_id or "",
         "POSTROAD_HEADERS": to_json(message.headers).decode(),
     }
-    return environment_of_children() | {name: value.replace("\0", "") for name, value in told.items()}
+    return child_environment() | {name: value.replace("\0", "") for name, value in told.items()}
 
 
 async def _run(command: str, payload: bytes, environment: dict[str, str]) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroad.cli.output import AsJson, connected, json_as_it_is, print_json, show, to_json
+from postroad.cli.output import AsJson, connected, print_json, raw_json, show, to_json
 from postroad.cli.queues import Name, json_of, queues
 from postroad.cli.times import ago
 
@@ -42,7 +42,7 @@ def publish(
     with connected() as client:
         published = client.queues.publish(
             queue,
-            json_of(sys.stdin.read() if payload == "-" else payload, "the payload", json_as_it_is),
+            json_of(sys.stdin.read() if payload == "-" else payload, "the payload", raw_json),
             headers=dict(_pair(text) for text in header or []),
             delay_ms=delay_ms,
             idempotency_key=idempotency_key,

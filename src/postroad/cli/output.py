@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.profiles import Choice, choice, target, without_key
+from postroad.cli.profiles import GlobalOptions, global_options, missing_key_hint, resolve_target
 from postroad.kernel.errors import AuthError, InvalidRequest, NotFound, PostroadError, RateLimited, Unavailable
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def exit_on_error() -> Iterator[None]:
 def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
     """A client of the server that the options, the environment or a profile names (`profiles.py`)."""
     with exit_on_error():
-        found = target(choice.get(Choice()))
+        found = resolve_target(global_options.get(GlobalOptions()))
         if found.key is None and not anonymous:
-            raise ValueError(without_key())
+            raise ValueError(missing_key_hint())
         from postroad.client import Postroad
 
         if anonymous:
@@ -124,7 +124,7 @@ def from_json(text: str) -> Any:
     return msgspec.json.decode(text)
 
 
-def json_as_it_is(text: str) -> Any:
+def raw_json(text: str) -> Any:
     """The JSON text, to be sent to the byte: numbers are not rounded on the way. Raises ValueError."""
     import msgspec
 

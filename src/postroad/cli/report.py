@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from postroad.cli.output import connected
-from postroad.cli.profiles import Choice, choice, target
+from postroad.cli.profiles import GlobalOptions, global_options, resolve_target
 
 if TYPE_CHECKING:
     from postroad.client import Postroad
@@ -68,7 +68,7 @@ def _clients() -> Iterator[tuple[str, list[tuple[str, "Postroad"]]]]:
     with connected() as client, ExitStack() as opened:
         from postroad.client import Postroad
 
-        me, found = client.keys.whoami(), target(choice.get(Choice()))
+        me, found = client.keys.whoami(), resolve_target(global_options.get(GlobalOptions()))
         if not me.platform or found.tenant:
             yield found.url, [(me.tenant, client)]
             return

@@ -16,7 +16,7 @@ from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
 from postroad.cli.pipeline import pipeline
 from postroad.cli.profile_commands import profile_names, profiles
-from postroad.cli.profiles import Choice, choice
+from postroad.cli.profiles import GlobalOptions, global_options
 from postroad.cli.queues import health, queues
 from postroad.cli.report import report
 from postroad.cli.server import openapi_command, serve_command, up_command
@@ -54,7 +54,7 @@ def root(
     if version:
         typer.echo(f"postroad {__version__}")
         raise typer.Exit
-    choice.set(Choice(profile, tenant))
+    global_options.set(GlobalOptions(profile, tenant))
 
 
 _SERVER, _USE, _GOVERN = "The server", "Messages", "Access"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, json_as_it_is, print_json, show_one, to_json
+from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, print_json, raw_json, show_one, to_json
 from postroad.cli.queues import json_of
 from postroad.cli.times import duration, from_now
 from postroad.kernel.errors import Forbidden
@@ -200,7 +200,7 @@ def body_of(data: bytes, media: str) -> bytes:
     """As it goes into the stream: JSON as one message, also if it is an array, which the protocol would take apart."""
     if not _is_json(media):
         return data
-    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "what is to be appended", json_as_it_is)) + b"]"
+    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "what is to be appended", raw_json)) + b"]"
 
 
 def _is_json(media: str) -> bool:
