@@ -184,6 +184,12 @@ def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
         assert getattr(parameter, "help", None), f"{parameter.name} says nothing of itself"
 
 
+def test_every_list_can_be_printed_whole() -> None:
+    lists = [command for words, command in COMMANDS.items() if words[-1] == "list" or words[0] == "insights"]
+    assert len(lists) > 10
+    assert all("wide" in {parameter.name for parameter in command.params} for command in lists)
+
+
 def _name(called: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
@@ -200,11 +206,11 @@ def used_words() -> set[tuple[str, ...]]:
     return found
 
 
-STARTED_ELSEWHERE = {("up",), ("serve",)}  # tests/faults starts and stops them
+TESTED_ELSEWHERE = {("up",), ("serve",), ("demo",), ("report",)}  # in tests/faults, tests/demo and tests/report
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    assert set(COMMANDS) - used_words() == STARTED_ELSEWHERE
+    assert set(COMMANDS) - used_words() == TESTED_ELSEWHERE
 
 
 def test_the_groups_say_what_they_are_for(stranger: Shell) -> None:

@@ -105,7 +105,7 @@ def _tell(played: "Played") -> None:
     stopped = {"time": "", "signal": ", stopped", "problem": ", broken off"}[played.ended_by]
     typer.echo(f"seed {played.wanted.seed}, {took:.0f} s, {played.calls:,} calls{stopped}. Acknowledged by the server:")
     names = [tally.tenant for tally in played.tallies]
-    show(list(ROWS), False, ("", *names, "all"), lambda name: row(played.tallies, name))
+    show(list(ROWS), False, ("", *names, "all"), lambda name: row(played.tallies, name), wide=True)
     if played.wanted.is_deleted:
         typer.echo("the three tenants are being deleted", err=True)
         return

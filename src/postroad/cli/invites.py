@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, show, show_once
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, show, show_once
 from postroad.cli.times import duration
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def _row(invite: "Invite") -> list[object]:
 
 
 @invites.command("list")
-def list_invites(as_json: AsJson = False) -> None:
+def list_invites(as_json: AsJson = False, wide: Wide = False) -> None:
     """All invites, newest first, without their codes."""
     with connected() as client:
         head = ("id", "state", "tenant", "expires", "claimed", "note")
-        show(list(client.invites.list()), as_json, head, _row)
+        show(list(client.invites.list()), as_json, head, _row, wide=wide)
 
 
 @invites.command("create")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, show, show_once, show_one, words
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, show, show_once, show_one, words
 from postroad.cli.times import duration, from_now
 from postroad.kernel.identity import Scope
 
@@ -73,10 +73,11 @@ def whoami(as_json: AsJson = False) -> None:
 def list_keys(
     platform: Annotated[bool, typer.Option("--platform", help="The platform's keys instead of the tenant's.")] = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """All keys, without their texts."""
     with connected() as client:
-        show(list(client.keys.list(platform=platform)), as_json, _HEAD, _row)
+        show(list(client.keys.list(platform=platform)), as_json, _HEAD, _row, wide=wide)
 
 
 @keys.command("show")

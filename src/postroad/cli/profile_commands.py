@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, exit_on_error, show
+from postroad.cli.output import AsJson, Wide, Yes, confirm, exit_on_error, show
 from postroad.cli.profiles import (
     DEFAULT_URL,
     Profile,
@@ -39,7 +39,7 @@ Name = Annotated[str, typer.Argument(help="The profile's name.", autocompletion=
 
 
 @profiles.command("list")
-def list_profiles(as_json: AsJson = False) -> None:
+def list_profiles(as_json: AsJson = False, wide: Wide = False) -> None:
     """List profiles. Only the beginning of each key is shown."""
     with exit_on_error():
         found = read_profiles()
@@ -55,6 +55,7 @@ def list_profiles(as_json: AsJson = False) -> None:
             as_json,
             head,
             lambda row: ["*" if row["current"] else "", row["name"], row["url"], row["key"], row["tenant"] or ""],
+            wide=wide,
         )
 
 

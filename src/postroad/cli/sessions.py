@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, print_json, show, show_one
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one
 from postroad.cli.streams import (
     AsLines,
     ContentType,
@@ -127,7 +127,7 @@ def _told(done: "FannedOut", stream: str) -> str:
 
 
 @sessions.command("show")
-def show_session(session: SessionId, project: Project = None, as_json: AsJson = False) -> None:
+def show_session(session: SessionId, project: Project = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """What a session subscribes to, and until when it lives. To ask does not let it live longer."""
     with connected() as client:
         seen = client.sessions.get(session, project=project)
@@ -153,6 +153,7 @@ def show_session(session: SessionId, project: Project = None, as_json: AsJson = 
                     "yes" if one.envelope else "no",
                     "?" if one.outstanding is None else one.outstanding,
                 ),
+                wide=wide,
             )
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, connected, show
+from postroad.cli.output import AsJson, Wide, Yes, connected, show
 
 if TYPE_CHECKING:
     from postroad.client import Tenant
@@ -22,10 +22,10 @@ _HEAD = ("id", "state", "description", "created")
 
 
 @tenants.command("list")
-def list_tenants(as_json: AsJson = False) -> None:
+def list_tenants(as_json: AsJson = False, wide: Wide = False) -> None:
     """All tenants."""
     with connected() as client:
-        show(list(client.tenants.list()), as_json, _HEAD, _row)
+        show(list(client.tenants.list()), as_json, _HEAD, _row, wide=wide)
 
 
 @tenants.command("show")
