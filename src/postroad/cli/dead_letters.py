@@ -22,6 +22,7 @@ from postroad.cli.messages import (
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one, to_json
 from postroad.cli.queues import DryRun, Name, tell_purged
 from postroad.cli.rendering import show_item
+from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
 from postroad.cli.times import ago
 
@@ -72,7 +73,13 @@ def list_letters(
         if as_json:
             print_json(page)
             return
-        show(page.messages, False, ("message", "died", "attempts", "reason", "last error", "payload"), _row, wide=wide)
+        show(
+            page.messages,
+            False,
+            ("message", "died", "attempts", Column("reason", priority=1), "last error", "payload"),
+            _row,
+            wide=wide,
+        )
         typer.echo(f"{page.total:,} in all; ", err=True, nl=False)
         tell_page(page.scanned, page.matched, page.next_cursor)
 

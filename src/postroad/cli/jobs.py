@@ -7,6 +7,7 @@ import typer
 
 from postroad.cli.output import AsJson, Wide, connected, print_json, show, show_one, to_json
 from postroad.cli.progress import share, watched
+from postroad.cli.table import Column
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def list_jobs(
         show(
             list(islice(found, limit)),
             as_json,
-            ("job", "queue", "status", "attempts", "error", "created", "updated"),
+            ("job", "queue", Column("status", priority=1), "attempts", "error", "created", "updated"),
             _row,
             wide=wide,
         )

@@ -8,6 +8,7 @@ import typer
 
 from postroad.cli.output import AsJson, Wide, connected, print_json, raw_json, show, to_json
 from postroad.cli.queues import Name, json_of, queues
+from postroad.cli.table import Column
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ def pull(
     """Lease messages and print them. Without --ack they come back when their time is up."""
     with connected() as client:
         pulled = client.queues.pull(queue, max_messages=count, wait_ms=wait_ms, visibility_timeout_ms=visibility_timeout_ms)
-        show(pulled.messages, as_json, ("message", "attempt", "enqueued", "payload", "receipt"), _message_row, wide=wide)
+        show(
+            pulled.messages,
+            as_json,
+            ("message", "attempt", "enqueued", Column("payload", priority=1), "receipt"),
+            _message_row,
+            wide=wide,
+        )
         if ack and pulled.messages:
             client.queues.ack_many(queue, pulled.messages)
 
@@ -164,7 +171,7 @@ def peek(
         if as_json:
             print_json(page)
             return
-        show(page.messages, False, ("message", "job", "enqueued", "payload"), _seen_row, wide=wide)
+        show(page.messages, False, ("message", "job", "enqueued", Column("payload", priority=1)), _seen_row, wide=wide)
         tell_page(page.scanned, page.matched, page.next_cursor)
 
 
