@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.shell import Finished, Shell
+from tests.cli.shell import Completed, Shell
 from tests.installation import Installation
 from tests.waiting import eventually
 
@@ -105,11 +105,11 @@ async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Install
 
 
 @pytest.fixture(scope="module")
-def told(own: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Finished, dict[str, Any]]]:
+def told(own: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Completed, dict[str, Any]]]:
     """What a run of three seconds said, and its summary. All tests look at the same one."""
     home = tmp_path_factory.mktemp("told")
     shell = Shell(home, {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"]})
-    finished = shell.by_process("demo", "--seconds", "3", "--seed", "266", "--json-summary", str(home / "summary.json"))
+    finished = shell.run_process("demo", "--seconds", "3", "--seed", "266", "--json-summary", str(home / "summary.json"))
     assert finished.code == 0, finished
     yield finished, json.loads((home / "summary.json").read_text())
 
@@ -118,7 +118,7 @@ def of_tenant(own: Installation, tenant: str) -> Postroad:
     return Postroad(own.url, own.credentials["admin_key"], tenant=tenant)
 
 
-def test_what_is_planned_is_published(told: tuple[Finished, dict[str, Any]]) -> None:
+def test_what_is_planned_is_published(told: tuple[Completed, dict[str, Any]]) -> None:
     summary = told[1]
     assert (summary["seed"], summary["seconds"], summary["endedBy"]) == (266, 3, "time")
     for story in STORIES:
@@ -137,7 +137,7 @@ def test_what_is_planned_is_published(told: tuple[Finished, dict[str, Any]]) -> 
         )
 
 
-async def test_the_summary_is_what_the_server_says(own: Installation, told: tuple[Finished, dict[str, Any]]) -> None:
+async def test_the_summary_is_what_the_server_says(own: Installation, told: tuple[Completed, dict[str, Any]]) -> None:
     for story in STORIES:
         counted = told[1]["tenants"][story.name]
         with of_tenant(own, story.name) as client:
@@ -166,7 +166,7 @@ async def test_the_summary_is_what_the_server_says(own: Installation, told: tupl
                     assert groups == mine["deadReasons"], queue.name
 
 
-def test_there_is_something_of_everything(told: tuple[Finished, dict[str, Any]]) -> None:
+def test_there_is_something_of_everything(told: tuple[Completed, dict[str, Any]]) -> None:
     tenants = told[1]["tenants"]
     names = (
         "published",
@@ -193,14 +193,14 @@ def test_there_is_something_of_everything(told: tuple[Finished, dict[str, Any]])
 
 
 async def test_the_summary_is_told_to_people_and_the_key_is_gone(
-    own: Installation, told: tuple[Finished, dict[str, Any]]
+    own: Installation, told: tuple[Completed, dict[str, Any]]
 ) -> None:
     finished, summary = told
-    assert all(name in finished.output for name in summary["tenants"])
+    assert all(name in finished.stdout for name in summary["tenants"])
     published = sum(tenant["published"] for tenant in summary["tenants"].values())
-    line = next(line for line in finished.output.splitlines() if line.startswith("published"))
+    line = next(line for line in finished.stdout.splitlines() if line.startswith("published"))
     assert line.split()[-1] == f"{published:,}"
-    assert "postroad tenants delete demo-shop" in finished.complaints
+    assert "postroad tenants delete demo-shop" in finished.stderr
     for name in summary["tenants"]:
         with of_tenant(own, name) as client:
             assert list(client.keys.list()) == []
@@ -222,7 +222,7 @@ def unpolled(client: Postroad) -> int:
 
 
 async def test_ctrl_c_finishes_what_is_in_hand_and_a_second_run_takes_the_same_tenants(
-    own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
+    own: Installation, told: tuple[Completed, dict[str, Any]], tmp_path: Path
 ) -> None:
     with of_tenant(own, BANK.name) as client:
         before = unpolled(client)
@@ -230,11 +230,11 @@ async def test_ctrl_c_finishes_what_is_in_hand_and_a_second_run_takes_the_same_t
         try:
             await eventually(lambda: unpolled(client) > before, 20)
             process.send_signal(signal.SIGINT)
-            said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
+            said, stderr = await asyncio.to_thread(process.communicate, timeout=15)
         finally:
             process.kill()
             process.wait()
-        assert process.returncode == 0, complaints
+        assert process.returncode == 0, stderr
         assert "stopped" in said
         summary = json.loads((tmp_path / "s.json").read_text())
         assert (summary["endedBy"], set(summary["tenants"])) == ("signal", {story.name for story in STORIES})
@@ -243,7 +243,7 @@ async def test_ctrl_c_finishes_what_is_in_hand_and_a_second_run_takes_the_same_t
 
 
 async def test_a_second_signal_is_not_waited_for(
-    own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
+    own: Installation, told: tuple[Completed, dict[str, Any]], tmp_path: Path
 ) -> None:
     with of_tenant(own, BANK.name) as client:
         before = unpolled(client)
@@ -252,12 +252,12 @@ async def test_a_second_signal_is_not_waited_for(
             await eventually(lambda: unpolled(client) > before, 20)
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
-            said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
+            said, stderr = await asyncio.to_thread(process.communicate, timeout=15)
         finally:
             process.kill()
             process.wait()
-        assert (process.returncode, said) == (130, ""), complaints
-        assert "no summary" in complaints and "Traceback" not in complaints
+        assert (process.returncode, said) == (130, ""), stderr
+        assert "no summary" in stderr and "Traceback" not in stderr
         assert list(client.keys.list()) == []
 
 
@@ -274,27 +274,27 @@ def test_tenants_can_be_deleted_and_the_next_run_takes_others(operator: Shell, t
 
 def test_a_server_that_is_not_there_is_told(operator: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.2)
-    finished = operator.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").try_to("demo")
+    finished = operator.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").invoke("demo")
     assert finished.code == 1
-    assert "postroad up" in finished.complaints
+    assert "postroad up" in finished.stderr
 
 
 def test_only_the_platforms_admin_key_will_do(shell: Shell) -> None:
     for someone in (shell, shell.with_environment(POSTROAD_KEY="pr_live_wrong")):
-        finished = someone.try_to("demo")
+        finished = someone.invoke("demo")
         assert finished.code == 1, finished
-        assert "no demo at" in finished.complaints or "the platform's admin key" in finished.complaints
+        assert "no demo at" in finished.stderr or "the platform's admin key" in finished.stderr
 
 
-def test_without_a_key_it_is_as_for_every_command(stranger: Shell) -> None:
-    assert stranger.try_to("demo").code == 2
+def test_without_a_key_it_is_as_for_every_command(anonymous: Shell) -> None:
+    assert anonymous.invoke("demo").code == 2
 
 
 def test_another_machine_is_asked_about(operator: Shell) -> None:
     away = operator.with_environment(POSTROAD_URL="http://postroad.example:1")
-    refused = away.try_to("demo", given="n\n")
+    refused = away.invoke("demo", stdin="n\n")
     assert refused.code == 1
-    assert "is not on this machine" in refused.output
+    assert "is not on this machine" in refused.stdout
 
 
 @pytest.mark.parametrize(

@@ -441,7 +441,7 @@ async def test_a_report_is_one_file(
     operator.run("tenants", "create", name)
     await stored(running, open_connection, name, hours)
     told = operator.run("--tenant", name, "report", "--day", "2026-11-16")
-    path = Path(told.output.strip())
+    path = Path(told.stdout.strip())
     assert path == Path(f"postroad-report-{name}-2026-11-16.html")
     written = path.read_text()  # noqa: ASYNC240
     check(written)
@@ -450,7 +450,7 @@ async def test_a_report_is_one_file(
     assert "<dd>4,444" in written
     assert EVIL_SHOWN in written and "nobody has polled it" in written and "4,321" in written
     assert "mails: waiting for its first delivery" in written
-    empty = operator.run("--tenant", name, "report", "--day", "2026-11-14", "--out", "-").output
+    empty = operator.run("--tenant", name, "report", "--day", "2026-11-14", "--out", "-").stdout
     assert "No dead letters on this day." in empty and "No message was delivered on this day." in empty
 
 
@@ -461,7 +461,7 @@ async def test_with_a_platform_key_it_is_about_all_tenants(
         operator.run("tenants", "create", tenant)
         await stored(running, open_connection, tenant, (5,))
     out = tmp_path / "all.html"
-    assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).output.strip() == str(out)
+    assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).stdout.strip() == str(out)
     written = out.read_text()
     check(written)
     assert "All tenants" in written
@@ -473,13 +473,13 @@ async def test_a_key_that_is_kept_to_some_queues_gets_their_part(
 ) -> None:
     operator.run("tenants", "create", name)
     await stored(running, open_connection, name, (5,))
-    key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").output.strip()
-    written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").output
+    key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").stdout.strip()
+    written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").stdout
     assert written.count("This key may not see it") == 2
     assert "mails: waiting" in written
 
 
 def test_what_goes_wrong_is_told(shell: Shell) -> None:
-    assert shell.try_to("report", "--day", "someday").code == 2
-    refused = shell.try_to("report", "--out", "no/such/folder/r.html")
-    assert (refused.code, "No such file or directory" in refused.complaints) == (1, True)
+    assert shell.invoke("report", "--day", "someday").code == 2
+    refused = shell.invoke("report", "--out", "no/such/folder/r.html")
+    assert (refused.code, "No such file or directory" in refused.stderr) == (1, True)

@@ -72,9 +72,9 @@ class _StderrHandler(logging.Handler):
 
 
 @contextmanager
-def echo_warnings(logger: str) -> Iterator[None]:
+def echo_warnings() -> Iterator[None]:
     """Print the SDK's warnings on standard error, such as that the server does not answer and the call is retried."""
-    log, handler = logging.getLogger(logger), _StderrHandler(logging.WARNING)
+    log, handler = logging.getLogger("postroad"), _StderrHandler(logging.WARNING)
     log.addHandler(handler)
     try:
         yield

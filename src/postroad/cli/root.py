@@ -41,8 +41,8 @@ def root(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Server and key to use, of those in `postroad profiles`; wins over POSTROAD_URL, _KEY and _TENANT. "
-            "(env: POSTROAD_PROFILE, which does not)",
+            help="Profile (server and key) to use; overrides POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. "
+            "(env: POSTROAD_PROFILE, which does not override them)",
             show_default=False,
             autocompletion=profile_names,
         ),
@@ -57,7 +57,7 @@ def root(
     global_options.set(GlobalOptions(profile, tenant))
 
 
-_SERVER, _USE, _GOVERN = "The server", "Messages", "Access"
+_SERVER, _USE, _GOVERN = "Server", "Messaging", "Access"
 
 cli.command("up", rich_help_panel=_SERVER)(up_command)
 cli.command("serve", rich_help_panel=_SERVER)(serve_command)

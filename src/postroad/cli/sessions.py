@@ -21,8 +21,8 @@ from postroad.cli.streams import (
     Skip,
     body_of,
     content_type_of,
-    given_data,
-    write_as_it_comes,
+    print_live,
+    read_data,
 )
 from postroad.kernel.errors import PostroadError
 
@@ -95,7 +95,7 @@ def publish(
 
     It succeeds when the stream has it. Sessions that do not have it yet get it later, by themselves.
     """
-    given = given_data(data, file)
+    given = read_data(data, file)
     if given is None:
         raise typer.BadParameter("nothing to publish: give an argument or --file")
     with connected() as client:
@@ -198,7 +198,7 @@ def tail(
     with connected() as client:
         client.sessions.get(session, project=project)  # there is none: say so, and not that its stream is missing
         with _touching(client, session, project, touched):
-            write_as_it_comes(
+            print_live(
                 client,
                 f"session:{session}",
                 start,
