@@ -117,10 +117,10 @@ def show_one(thing: Any, as_json: bool, **cells: object) -> None:
     typer.echo("\n".join(details(pairs, _terminal_width())))
 
 
-def show_once(made: Any, as_json: bool, text: str, about: str) -> None:
+def show_once(created: Any, as_json: bool, text: str, about: str) -> None:
     """Print a secret that cannot be read again alone on standard output, and its description on standard error."""
     if as_json:
-        print_json(made)
+        print_json(created)
         return
     typer.echo(f"{about}. This is shown once:", err=True)
     typer.echo(text)

@@ -79,10 +79,10 @@ def add_profile(
         known = read_profiles()
         if name in known.by_name and not replace:
             raise ProfileError(f"the profile {name!r} exists; --replace replaces it")
-        made = Profile(url or environment_url() or DEFAULT_URL, _key(key_file, admin=admin), tenant)
-        changed = known.with_profile(name, made, is_current=use)
+        added = Profile(url or environment_url() or DEFAULT_URL, _key(key_file, admin=admin), tenant)
+        changed = known.with_profile(name, added, is_current=use)
         write_profiles(changed)
-        typer.echo(f"added {name}: {made.masked_key} at {made.url}" + (", the default" if changed.current == name else ""))
+        typer.echo(f"added {name}: {added.masked_key} at {added.url}" + (", the default" if changed.current == name else ""))
 
 
 @profiles.command("use")

@@ -37,17 +37,17 @@ def report(
     The path is printed on standard output.
     """
     now = datetime.now(UTC)
-    wanted = parse_day(day, now)
+    report_day = parse_day(day, now)
     with _clients() as (url, clients):
         from postroad.report.fetch import fetch_day
         from postroad.report.page import render_page
 
-        html = render_page(fetch_day(clients, wanted, None if grain == "auto" else grain, url, now))
+        html = render_page(fetch_day(clients, report_day, None if grain == "auto" else grain, url, now))
     if out == Path("-"):
         typer.echo(html, nl=False)
         return
     tenant = f"-{clients[0][0]}" if len(clients) == 1 else ""
-    path = out or Path(f"postroad-report{tenant}-{wanted.isoformat()}.html")
+    path = out or Path(f"postroad-report{tenant}-{report_day.isoformat()}.html")
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as problem:

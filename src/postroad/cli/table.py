@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 _GAP = "  "
 _ELLIPSIS = "…"
 _ID_WIDTH_MAX = 36  # a UUID: a word up to this long may be an id, which is useless in part
-_TEXT_WIDTH_MIN = 16  # a shortened time; less of a text says too little
+_TEXT_WIDTH_MIN = 16  # a shortened time; a shorter excerpt of a text is useless
 _VALUE_WIDTH_MIN = 20
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")

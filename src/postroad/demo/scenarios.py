@@ -32,7 +32,7 @@ class OutcomeShare:
 class Consumer:
     """Consumers of a queue, each of which pulls `batch` messages and takes a time from the range `processing_ms` for each.
 
-    A `capacity` below 1 is the share of the arrival rate that is consumed, by one consumer, whatever the rate is.
+    A `capacity` below 1 is the share of the arrival rate that is consumed, by one consumer, at any rate.
     """
 
     count: int = 2

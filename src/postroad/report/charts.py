@@ -48,8 +48,8 @@ class Frame:
 class Axis:
     """Formats of values: in full, and as labels of the axis; and the axis' ticks."""
 
-    write: NumberFormat = number
-    label: NumberFormat = short
+    value_format: NumberFormat = number
+    label_format: NumberFormat = short
     ticks: Callable[[float], list[float]] = ticks
 
 
@@ -141,7 +141,7 @@ def _value_axis(frame: Frame, axis: Axis, marks: Sequence[float]) -> str:
     right = frame.width - _RIGHT
     lines = (
         f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"{_baseline_class(value)}/>'
-        f'<text x="{_LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escaped(axis.label(value))}</text>'
+        f'<text x="{_LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escaped(axis.label_format(value))}</text>'
         for value in marks
         for y in (_y(frame, value, marks[-1]),)
     )
@@ -168,7 +168,7 @@ def _tips(frame: Frame, series: Sequence[Series], axis: Axis) -> str:
     rectangles = []
     for at in sorted({at for one in series for at in one.values}):
         lines = [f"{clock(at)} to {clock(at + frame.step)} UTC"]
-        lines += [f"{one.name}: {axis.write(one.values[at])}" for one in series if at in one.values]
+        lines += [f"{one.name}: {axis.value_format(one.values[at])}" for one in series if at in one.values]
         x, width = frame.x(at), frame.x(at + frame.step) - frame.x(at)
         tip = "&#10;".join(escaped(line) for line in lines)
         rectangles.append(f'<rect x="{x:.1f}" y="{_TOP}" width="{width:.1f}" height="{frame.baseline - _TOP}" data-tip="{tip}"/>')

@@ -28,8 +28,8 @@ _MINUTES_MIN = 10
 
 def render_page(data: DayData) -> str:
     names = [one.tenant for one in data.tenants]
-    whose = names[0] if len(names) == 1 else f"{len(names)} tenants"
-    title = f"Postroad: {whose}, {data.day.isoformat()}"
+    subject = names[0] if len(names) == 1 else f"{len(names)} tenants"
+    title = f"Postroad: {subject}, {data.day.isoformat()}"
     frame = frame_of(data)
     body = "".join(_tenant_section(data, frame, one, index) for index, one in enumerate(data.tenants))
     top = _overview(data, frame) if len(names) > 1 else ""
@@ -38,7 +38,7 @@ def render_page(data: DayData) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">'
         f"<title>{escaped(title)}</title><style>{STYLE}</style></head><body>"
-        f'<header><h1>{escaped(_long_day(data))}</h1><p class="sub">{escaped(_about(data, whose))}</p>{_links(data)}</header>'
+        f'<header><h1>{escaped(_long_day(data))}</h1><p class="sub">{escaped(_about(data, subject))}</p>{_links(data)}</header>'
         f'<main>{top}{body}</main><footer>{escaped(_footer(data))}</footer><div id="tip" role="status" hidden></div>'
         f"<script>{SCRIPT}</script></body></html>\n"
     )
@@ -66,8 +66,8 @@ def _long_day(data: DayData) -> str:
     return f"{data.day:%A}, {data.day.day} {data.day:%B %Y}"
 
 
-def _about(data: DayData, whose: str) -> str:
-    return f"Traffic of {whose} per {data.grain}. All times are UTC."
+def _about(data: DayData, subject: str) -> str:
+    return f"Traffic of {subject} per {data.grain}. All times are UTC."
 
 
 def _footer(data: DayData) -> str:
@@ -82,8 +82,8 @@ def _links(data: DayData) -> str:
 
 
 def _overview(data: DayData, frame: Frame) -> str:
-    whose = [(one.tenant, one.usage) for one in data.tenants]
-    return section("all", "All tenants", "", usage_totals(whose) + published_by_tenant(frame, whose, data.grain))
+    by_tenant = [(one.tenant, one.usage) for one in data.tenants]
+    return section("all", "All tenants", "", usage_totals(by_tenant) + published_by_tenant(frame, by_tenant, data.grain))
 
 
 def _tenant_section(data: DayData, frame: Frame, one: TenantData, index: int) -> str:

@@ -6,7 +6,18 @@ from typing import Any
 
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
 from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
-from postroad.report.formatting import clock, duration, duration_ticks, millis, number, percent, short, size, whole_ticks
+from postroad.report.formatting import (
+    NumberFormat,
+    clock,
+    duration,
+    duration_ticks,
+    millis,
+    number,
+    percent,
+    short,
+    size,
+    whole_ticks,
+)
 from postroad.report.html import Cell, chip, details, empty, escaped, figure, grid, legend, section, table
 
 Line = list[Cell | str]
@@ -243,9 +254,9 @@ def _usage_figure(frame: Frame, rows: Sequence[UsageRow], title: str, fields: Se
     series = [Series(_NAMES.get(name, name), {millis(row.time): float(getattr(row, name)) for row in rows}) for name in fields]
     if not any(value for one in series for value in one.values.values()):
         return ""
-    about = ", ".join(f"{one.name}: {axis.write(sum(one.values.values()))} in all" for one in series) + "."
+    about = ", ".join(f"{one.name}: {axis.value_format(sum(one.values.values()))} in total" for one in series) + "."
     chart = bar_chart(frame, series, axis, title, about)
-    fallback = details("Numbers", _times_table(series, axis.write))
+    fallback = details("Numbers", _times_table(series, axis.value_format))
     return figure(title, chart, legend([one.name for one in series]), fallback, is_small=True)
 
 
@@ -293,9 +304,11 @@ def sessions_section(anchor: str, frame: Frame, rows: Sequence[SessionsRow]) -> 
 # Shared
 
 
-def _times_table(series: Sequence[Series], write: Callable[[float], str]) -> str:
+def _times_table(series: Sequence[Series], value_format: NumberFormat) -> str:
     times = sorted({at for one in series for at in one.values})
-    body: list[Line] = [[clock(at), *(Cell(write(one.values[at]) if at in one.values else "") for one in series)] for at in times]
+    body: list[Line] = [
+        [clock(at), *(Cell(value_format(one.values[at]) if at in one.values else "") for one in series)] for at in times
+    ]
     return table(("time (UTC)", *(one.name for one in series)), body)
 
 
