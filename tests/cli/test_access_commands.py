@@ -32,7 +32,7 @@ def test_a_tenant_is_created_updated_and_disabled(operator: Shell, name: str) ->
     made = operator.run("tenants", "create", name, "--description", "of a test", "--auto-create-queues", "--json").json
     assert (made["id"], made["state"], made["description"]) == (name, "ready", "of a test")
     again = operator.invoke("tenants", "create", name)
-    assert (again.code, "There is one already" in again.stderr) == (1, True)
+    assert (again.code, "Already exists" in again.stderr) == (1, True)
 
     assert name in operator.run("tenants", "list").stdout
     assert "other" in operator.run("tenants", "update", name, "--description", "other").stdout

@@ -88,7 +88,7 @@ def test_a_session_is_deleted(shell: Shell, session: str) -> None:
     assert shell.run("sessions", "delete", session, "--yes").stdout == f"deleted {session}\n"
     for words in (("show",), ("touch",), ("delete", "--yes"), ("tail", "--limit", "1")):
         gone = shell.invoke("sessions", words[0], session, *words[1:])
-        assert (gone.code, "No such session" in gone.stderr) == (4, True), words
+        assert (gone.code, "Session not found" in gone.stderr) == (4, True), words
 
 
 def test_fanout_prints_its_progress(shell: Shell, stream: str, session: str) -> None:
@@ -144,7 +144,7 @@ async def test_a_tail_ends_with_its_session(shell: Shell, stream: str, session: 
     assert following.stdout.readline() == "1\n"
     shell.run("sessions", "delete", session, "--yes")
     _, stderr = following.communicate(timeout=15)
-    assert (following.returncode, "No such stream" in stderr) == (4, True)
+    assert (following.returncode, "Stream not found" in stderr) == (4, True)
 
 
 async def test_a_tail_with_touch_keeps_a_session_alive(shell: Shell, tmp_path: Path) -> None:
