@@ -76,7 +76,7 @@ def up_command(
 
 
 def serve_command(
-    role: Annotated[RoleName, typer.Option(help="Role of the processes; `backstage` is the old name of `background`.")] = "all",
+    role: Annotated[RoleName, typer.Option(help="Role of the processes.", metavar="ROLE")] = "all",
     host: Host = None,
     port: Port = None,
     workers: Workers = None,
@@ -86,7 +86,7 @@ def serve_command(
 
     All workers of an installation need the same POSTROAD_PLATFORM_KEY. `gateway` serves the API, `control` runs the background
     jobs that only one process at a time may run, `delivery` fans out to sessions and wakes stream subscribers, `background`
-    does both; every role serves /healthz, /readyz and /metrics.
+    does both, `all` everything; every role serves /healthz, /readyz and /metrics.
     """
     if role in _RENAMED_ROLES:
         typer.echo(f"postroad: the role {role} was renamed: use --role {_RENAMED_ROLES[role]}", err=True)

@@ -30,8 +30,8 @@ def worker(
 ) -> None:
     """Run a command for each message of a queue, with the payload on standard input and the rest in the environment.
 
-    POSTROAD_MESSAGE_ID, POSTROAD_JOB_ID, POSTROAD_ATTEMPT, POSTROAD_QUEUE, POSTROAD_CORRELATION_ID and POSTROAD_HEADERS (JSON).
-    The command sees no other POSTROAD_ variable, so neither key nor address.
+    The environment has POSTROAD_MESSAGE_ID, POSTROAD_JOB_ID, POSTROAD_ATTEMPT, POSTROAD_QUEUE, POSTROAD_CORRELATION_ID and
+    POSTROAD_HEADERS (JSON), but no other POSTROAD_ variable, so neither key nor address.
 
     Exit code 0 acknowledges the message, 100 moves it to the dead letters, and any other code or a signal retries it after the
     queue's retry delay. The last line of standard error is the reason.
