@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,7 +144,7 @@ def test_dead_letters_are_redriven(shell: Shell, queue: str) -> None:
     assert (done["state"], done["progress"]["moved"]) == ("done", 2)
     assert done["id"] in shell.run("tasks", "list", "--state", "done").stdout
     shown = shell.run("tasks", "show", done["id"]).stdout
-    assert "2 of 2 (100 %)" in shown and queue in shown
+    assert re.search(r"^progress moved +2$", shown, re.MULTILINE) and queue in shown
 
 
 async def test_a_task_is_cancelled(shell: Shell, queue: str) -> None:
@@ -166,7 +167,7 @@ async def test_ctrl_c_during_a_redrive_prints_how_to_cancel_the_task(shell: Shel
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=15)
     assert process.returncode == 130
-    assert f"the task goes on. To cancel it: postroad tasks cancel {task}" in stderr
+    assert f"the task continues. To cancel it: postroad tasks cancel {task}" in stderr
     shell.run("tasks", "cancel", task)
 
 

@@ -12,7 +12,10 @@ from postroad.cli.tasks import tasks
 
 @tasks.command("list")
 def list_tasks(
-    state: Annotated[Literal["queued", "running", "done", "failed", "cancelled"] | None, typer.Option("--state", help="")] = None,
+    state: Annotated[
+        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        typer.Option("--state", help="Only tasks in this state."),
+    ] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
     wide: Wide = False,
