@@ -1,4 +1,4 @@
-"""A started Postroad, and shells of those who call it."""
+"""A running installation, and shells with and without keys."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,19 +17,19 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ins
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Knows no server and has no key."""
+def anonymous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A shell without server and key."""
     monkeypatch.chdir(tmp_path)
     return Shell(tmp_path / "config")
 
 
 @pytest.fixture
-def shell(stranger: Shell, running: Installation) -> Shell:
-    """Has the key of the tenant `default`."""
-    return stranger.with_environment(POSTROAD_URL=running.url, POSTROAD_KEY=running.credentials["tenant_key"])
+def shell(anonymous: Shell, running: Installation) -> Shell:
+    """A shell with the key of the tenant `default`."""
+    return anonymous.with_environment(POSTROAD_URL=running.url, POSTROAD_KEY=running.credentials["tenant_key"])
 
 
 @pytest.fixture
 def operator(shell: Shell, running: Installation) -> Shell:
-    """Has the platform's key."""
+    """A shell with the platform key."""
     return shell.with_environment(POSTROAD_KEY=running.credentials["admin_key"])

@@ -1,6 +1,6 @@
-"""The command line as a person or a script uses it: words in; an exit code, an output and complaints out.
+"""The command line: arguments in; exit code, standard output and standard error out.
 
-Commands run inside the test process, which spares the start of Python for each; `by_process` starts a real one.
+Commands run inside the test process, which saves the start of Python; `run_process` starts a real process.
 """
 
 import json
@@ -17,19 +17,19 @@ from postroad.cli.root import cli
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Completed:
     code: int
-    output: str
-    complaints: str
+    stdout: str
+    stderr: str
 
     @property
     def json(self) -> Any:
-        return json.loads(self.output)
+        return json.loads(self.stdout)
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """`home` is where its profiles are; nothing of the environment that the tests run in is seen."""
+    """`home` holds the profiles. POSTROAD_ variables of the test run are not passed on."""
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -37,26 +37,26 @@ class Shell:
     def with_environment(self, **more: str) -> "Shell":
         return replace(self, environment={**self.environment, **more})
 
-    def try_to(self, *words: str, given: str = "") -> Finished:
+    def invoke(self, *words: str, stdin: str = "") -> Completed:
         env: dict[str, str | None] = {name: None for name in os.environ if name.startswith("POSTROAD_")}
         env |= {"COLUMNS": "250", "XDG_CONFIG_HOME": str(self.home), **self.environment}
-        result = CliRunner().invoke(cli, list(words), input=given, env=env, catch_exceptions=False)
-        return Finished(result.exit_code, result.stdout, result.stderr)
+        result = CliRunner().invoke(cli, list(words), input=stdin, env=env, catch_exceptions=False)
+        return Completed(result.exit_code, result.stdout, result.stderr)
 
-    def run(self, *words: str, given: str = "") -> Finished:
-        finished = self.try_to(*words, given=given)
+    def run(self, *words: str, stdin: str = "") -> Completed:
+        finished = self.invoke(*words, stdin=stdin)
         assert finished.code == 0, finished
         return finished
 
-    def by_process(self, *words: str, given: str = "") -> Finished:
+    def run_process(self, *words: str, stdin: str = "") -> Completed:
         env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
         done = subprocess.run(
             [sys.executable, "-m", "postroad", *words],
             env=env | {"COLUMNS": "250", "XDG_CONFIG_HOME": str(self.home), **self.environment},
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return Completed(done.returncode, done.stdout, done.stderr)

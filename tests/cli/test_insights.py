@@ -1,4 +1,4 @@
-"""What the pipeline found out, and archived jobs, from the command line."""
+"""Reports of the pipeline and archived jobs on the command line."""
 
 import asyncio
 import re
@@ -10,13 +10,13 @@ import pytest
 from postroad.container import Role
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms, rfc3339
-from tests.cli.shell import Finished, Shell
+from tests.cli.shell import Completed, Shell
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.insights import results
 from tests.insights.results import DAY, HOUR, day_of, publish
 from tests.jobs.archive_samples import archive, ended
 
-Run = Callable[..., Awaitable[Finished]]
+Run = Callable[..., Awaitable[Completed]]
 NOW = now_ms() // HOUR * HOUR
 AT = rfc3339(NOW)[:16].replace("T", " ")
 CELLS: dict[str, tuple[Callable[..., dict[str, Any]], list[str]]] = {
@@ -45,58 +45,58 @@ def link(whole: Gateway) -> Connection:
 
 
 @pytest.fixture
-def run(stranger: Shell, own: Tenant) -> Run:
-    """With the tenant's key, in a thread: the server is in this process."""
-    shell = stranger.with_environment(POSTROAD_URL=own.client.url, POSTROAD_KEY=own.key)
+def run(anonymous: Shell, own: Tenant) -> Run:
+    """Run a command with the tenant's key, in a thread, as the server runs in this process."""
+    shell = anonymous.with_environment(POSTROAD_URL=own.client.url, POSTROAD_KEY=own.key)
 
-    async def carry_out(*words: str) -> Finished:
-        return await asyncio.to_thread(shell.try_to, *words)
+    async def carry_out(*words: str) -> Completed:
+        return await asyncio.to_thread(shell.invoke, *words)
 
     return carry_out
 
 
 @pytest.mark.parametrize("report", CELLS)
-async def test_a_report_is_a_table_that_says_when_it_was_computed(run: Run, own: Tenant, link: Connection, report: str) -> None:
+async def test_a_report_is_a_table_with_the_time_of_computation(run: Run, own: Tenant, link: Connection, report: str) -> None:
     row, cells = CELLS[report]
     computed_at = rfc3339(now_ms() - 90_000)
     await publish(link, own.id, report, day_of(NOW), "hour", [row(NOW)], batch=4181, computedAt=computed_at)
     found = await run("insights", report)
     assert found.code == 0
-    head, line = found.output.splitlines()
+    head, line = found.stdout.splitlines()
     assert head.startswith("time (UTC)") and line.startswith(AT)
     assert [cell for cell in cells if f" {cell} " not in f"{line} "] == []
     when = computed_at[:19].replace("T", " ")
-    assert re.fullmatch(rf"computed {when} UTC, [1-9]\.\d m ago, by batch 4181\n", found.complaints)
-    told = (await run("insights", report, "--json")).json
-    assert (told["report"], told["grain"], told["batch"], len(told["items"])) == (report, "hour", 4181, 1)
-    assert told["items"][0]["time"][:13] == rfc3339(NOW)[:13]
+    assert re.fullmatch(rf"computed {when} UTC, [1-9]\.\d m ago, by batch 4181\n", found.stderr)
+    answer = (await run("insights", report, "--json")).json
+    assert (answer["report"], answer["grain"], answer["batch"], len(answer["items"])) == (report, "hour", 4181, 1)
+    assert answer["items"][0]["time"][:13] == rfc3339(NOW)[:13]
 
 
-async def test_health_is_the_worst_first(run: Run, own: Tenant, link: Connection) -> None:
+async def test_health_lists_the_worst_queues_first(run: Run, own: Tenant, link: Connection) -> None:
     rows = [
         results.health("fine"),
         results.health("stuck", "unhealthy", problems=["old", "unpolled"], oldestAgeMs=130_000, expectedDrainSeconds=60),
     ]
     await publish(link, own.id, "health", "now", "all", rows)
     found = await run("insights", "health")
-    _head, first, second = found.output.splitlines()
+    _head, first, second = found.stdout.splitlines()
     assert first.split()[:4] == ["stuck", "unhealthy", "old,", "unpolled"] and "2.2 m" in first and "1.0 m" in first
     assert second.split()[:2] == ["fine", "healthy"]
-    assert "by batch 1" in found.complaints
+    assert "by batch 1" in found.stderr
     assert [row["queue"] for row in (await run("insights", "health", "--queue", "fine", "--json")).json["items"]] == ["fine"]
 
 
 @pytest.mark.parametrize("report", [*CELLS, "health"])
-async def test_nothing_computed_says_what_to_look_at(run: Run, report: str) -> None:
+async def test_a_report_that_was_never_computed_points_to_the_pipeline_status(run: Run, report: str) -> None:
     found = await run("insights", report)
-    assert (found.code, found.output) == (0, "")
-    assert found.complaints == "nothing computed yet: is the pipeline running? postroad pipeline status\n"
+    assert (found.code, found.stdout) == (0, "")
+    assert found.stderr == "nothing computed yet: is the pipeline running? postroad pipeline status\n"
 
 
-async def test_computed_and_empty_is_something_else(run: Run, own: Tenant, link: Connection) -> None:
+async def test_an_empty_report_differs_from_one_that_was_never_computed(run: Run, own: Tenant, link: Connection) -> None:
     await publish(link, own.id, "latency", day_of(NOW), "hour", [results.latency(NOW)])
     found = await run("insights", "latency", "--queue", "other")
-    assert found.output == "" and found.complaints.startswith("no rows for what was asked; computed 2026-11-16 12:00:04 UTC")
+    assert found.stdout == "" and found.stderr.startswith("no rows for what was asked; computed 2026-11-16 12:00:04 UTC")
 
 
 async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Connection) -> None:
@@ -107,47 +107,47 @@ async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Connection)
         await publish(link, own.id, "latency", day_of(at), "day", rows, dropped=1)
     words = ("insights", "latency", "--from", "5d", "--grain", "day")
     found = await run(*words)
-    assert len(found.output.splitlines()) == 13 and found.output.splitlines()[1].startswith(
+    assert len(found.stdout.splitlines()) == 13 and found.stdout.splitlines()[1].startswith(
         f"{rfc3339(midnight - 5 * DAY)[:10]} "
     )
-    assert "6 rows were too many to be kept" in found.complaints
+    assert "6 rows were too many to be kept" in found.stderr
     short = await run(*words, "--limit", "3", "--queue", "a")
-    assert len(short.output.splitlines()) == 4 and "there are more rows: --limit" in short.complaints
+    assert len(short.stdout.splitlines()) == 4 and "there are more rows: --limit" in short.stderr
     past = await run("insights", "latency", "--from", rfc3339(midnight - 3 * DAY), "--to", rfc3339(midnight - 2 * DAY), "--json")
     assert past.json["grain"] == "hour" and past.json["items"] == []
     refused = await run("insights", "usage", "--from", "30d", "--grain", "minute")
-    assert refused.code == 2 and "grain=hour" in refused.complaints
+    assert refused.code == 2 and "grain=hour" in refused.stderr
     assert (await run("insights", "usage", "--grain", "week")).code == 2
     assert (await run("insights", "usage", "--from", "yesterday-ish")).code == 2
 
 
-async def test_many_pages_are_one_table(run: Run, own: Tenant, link: Connection) -> None:
+async def test_all_pages_are_printed_as_one_table(run: Run, own: Tenant, link: Connection) -> None:
     rows = [results.latency(NOW, f"q{number:04}") for number in range(1500)]
     await publish(link, own.id, "latency", day_of(NOW), "hour", rows, dropped=4)
-    told = (await run("insights", "latency", "--limit", "1400", "--json")).json
-    assert len({row["queue"] for row in told["items"]}) == 1400 and told["nextCursor"]
-    told = (await run("insights", "latency", "--limit", "5000", "--json")).json
-    assert (len(told["items"]), told["nextCursor"], told["dropped"]) == (1500, None, 4)
+    answer = (await run("insights", "latency", "--limit", "1400", "--json")).json
+    assert len({row["queue"] for row in answer["items"]}) == 1400 and answer["nextCursor"]
+    answer = (await run("insights", "latency", "--limit", "5000", "--json")).json
+    assert (len(answer["items"]), answer["nextCursor"], answer["dropped"]) == (1500, None, 4)
 
 
-async def test_a_key_kept_to_a_part_of_the_tenant_is_told_so(stranger: Shell, own: Tenant) -> None:
+async def test_a_restricted_key_is_refused_the_usage_of_the_tenant(anonymous: Shell, own: Tenant) -> None:
     narrow = await own.another_key(allowed_queues=("orders",))
-    shell = stranger.with_environment(POSTROAD_URL=own.client.url, POSTROAD_KEY=narrow.key)
-    refused = await asyncio.to_thread(shell.try_to, "insights", "usage")
-    assert refused.code == 3 and "whole tenant" in refused.complaints
+    shell = anonymous.with_environment(POSTROAD_URL=own.client.url, POSTROAD_KEY=narrow.key)
+    refused = await asyncio.to_thread(shell.invoke, "insights", "usage")
+    assert refused.code == 3 and "whole tenant" in refused.stderr
 
 
-async def test_an_archived_job_says_that_it_is(run: Run, own: Tenant, link: Connection) -> None:
+async def test_an_archived_job_is_marked(run: Run, own: Tenant, link: Connection) -> None:
     job = ended(NOW - 100 * DAY, "orders", "dead", lastError="no route")
     await archive(link, own.id, [job])
-    shown = (await run("jobs", "show", job["jobId"])).output
+    shown = (await run("jobs", "show", job["jobId"])).stdout
     assert re.search(r"^archived +yes *$", shown, re.MULTILINE) and "no route" in shown
     assert [one["jobId"] for one in (await run("jobs", "list", "--json")).json] == [job["jobId"]]
     assert (await run("jobs", "events", job["jobId"], "--json")).json == []
 
 
 async def test_every_report_has_its_command(run: Run) -> None:
-    """Also where nothing was computed yet."""
+    """Also for reports that were never computed."""
     answers = [await run("insights", "usage"), await run("insights", "latency"), await run("insights", "dead-letters")]
     answers += [await run("insights", "sessions"), await run("insights", "backlog"), await run("insights", "health")]
     assert [answer.code for answer in answers] == [0] * 6

@@ -1,4 +1,4 @@
-"""`postroad pipeline` where it has nothing to run on; what it does is in tests/pipeline."""
+"""Options and errors of `postroad pipeline`; tests/pipeline tests its work."""
 
 from pathlib import Path
 
@@ -8,43 +8,43 @@ from tests.cli.shell import Shell
 
 
 @pytest.fixture
-def bare(stranger: Shell, tmp_path: Path) -> Shell:
-    return stranger.with_environment(POSTROAD_DATA_DIR=str(tmp_path))
+def bare(anonymous: Shell, tmp_path: Path) -> Shell:
+    return anonymous.with_environment(POSTROAD_DATA_DIR=str(tmp_path))
 
 
-def test_without_an_engine_it_says_so_before_spark_starts(bare: Shell) -> None:
-    done = bare.by_process("pipeline", "run", "--once")
+def test_a_missing_engine_is_reported_before_spark_starts(bare: Shell) -> None:
+    done = bare.run_process("pipeline", "run", "--once")
     assert done.code == 1
-    assert "POSTROAD_NATS_URL is not set" in done.complaints
-    gone = bare.with_environment(POSTROAD_NATS_URL="nats://somebody:secret@127.0.0.1:1").by_process(
+    assert "POSTROAD_NATS_URL is not set" in done.stderr
+    gone = bare.with_environment(POSTROAD_NATS_URL="nats://user:secret@127.0.0.1:1").run_process(
         "pipeline", "backfill", "--days", "2"
     )
     assert gone.code == 1
-    assert "no NATS server can be reached" in gone.complaints
-    assert "secret" not in gone.complaints
+    assert "no NATS server can be reached" in gone.stderr
+    assert "secret" not in gone.stderr
 
 
-def test_the_engine_of_an_installation_here_is_found(bare: Shell, tmp_path: Path) -> None:
+def test_the_engine_of_the_local_installation_is_found(bare: Shell, tmp_path: Path) -> None:
     (tmp_path / "engine.url").write_text("nats://127.0.0.1:1\n")
-    done = bare.by_process("pipeline", "run", "--once")
+    done = bare.run_process("pipeline", "run", "--once")
     assert done.code == 1
-    assert "127.0.0.1:1" in done.complaints
+    assert "127.0.0.1:1" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
-        ("--jobs", "latency,weather", "there is no job 'weather'; there are ingest, latency"),
-        ("--every", "soon", "'soon' is no time such as `10s` or `5m`"),
-        ("--every", "0s", "is no time"),
+        ("--jobs", "latency,weather", "there is no job 'weather'; known jobs: ingest, latency"),
+        ("--every", "soon", "'soon' is not a period such as `10s` or `5m`"),
+        ("--every", "0s", "is not a period"),
     ],
 )
-def test_what_makes_no_sense_is_refused(bare: Shell, option: str, value: str, complaint: str) -> None:
-    done = bare.try_to("pipeline", "run", option, value)
+def test_invalid_options_are_refused(bare: Shell, option: str, value: str, complaint: str) -> None:
+    done = bare.invoke("pipeline", "run", option, value)
     assert done.code == 2
-    assert complaint in " ".join(done.complaints.replace("│", " ").split())
+    assert complaint in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_the_state_of_one_that_never_ran(operator: Shell) -> None:
+def test_the_state_of_a_pipeline_that_never_ran(operator: Shell) -> None:
     assert operator.run("pipeline", "status", "--json").json["state"] == "off"
-    assert "off" in operator.run("pipeline", "status").output
+    assert "off" in operator.run("pipeline", "status").stdout

@@ -1,4 +1,4 @@
-"""Queues and health from the command line, and what holds for every command: help, JSON, exit codes, a quick start."""
+"""Queues and health on the command line, and properties of every command: help, JSON, exit codes, quick start."""
 
 import ast
 import subprocess
@@ -20,107 +20,107 @@ from postroad.runtime.embedded_server import free_port
 from tests.cli.shell import Shell
 
 
-def test_a_message_goes_all_the_way(shell: Shell) -> None:
+def test_a_message_is_published_pulled_and_acknowledged(shell: Shell) -> None:
     made = shell.run("queues", "put", "orders", "--visibility-timeout-ms", "60000", "--json").json
     assert made["settings"]["visibilityTimeoutMs"] == 60_000
 
     options = ("--header", "kind=new", "--correlation-id", "c", "--json")
-    published = shell.run("queues", "publish", "orders", "-", *options, given='{"n": 1}').json
-    assert "orders" in shell.run("queues", "list").output
+    published = shell.run("queues", "publish", "orders", "-", *options, stdin='{"n": 1}').json
+    assert "orders" in shell.run("queues", "list").stdout
     [message] = shell.run("queues", "pull", "orders", "--wait-ms", "5000", "--json").json
     assert (message["messageId"], message["payload"], message["headers"]) == (published["messageId"], {"n": 1}, {"kind": "new"})
-    assert "acknowledged 1 of 1" in shell.run("queues", "ack", "orders", message["receiptId"]).output
+    assert "acknowledged 1 of 1" in shell.run("queues", "ack", "orders", message["receiptId"]).stdout
     stats = shell.run("queues", "show", "orders", "--json").json["stats"]
     assert (stats["ready"], stats["leased"], stats["delayed"], stats["dead"]) == (0, 0, 0, 0)
 
 
-def test_what_is_pulled_with_ack_does_not_come_back(shell: Shell) -> None:
+def test_a_message_pulled_with_ack_is_not_redelivered(shell: Shell) -> None:
     shell.run("queues", "publish", "once", '"[bold]as it is[/bold]"')
-    pulled = shell.run("queues", "pull", "once", "--wait-ms", "5000", "--ack").output
+    pulled = shell.run("queues", "pull", "once", "--wait-ms", "5000", "--ack").stdout
     assert "attempt" in pulled
     assert '"[bold]as it is[/bold]"' in pulled
     assert shell.run("queues", "show", "once", "--json").json["stats"]["leased"] == 0
 
 
-def test_a_delete_says_how_much_goes_and_asks(shell: Shell) -> None:
+def test_deleting_a_queue_asks_with_the_message_count(shell: Shell) -> None:
     shell.run("queues", "publish", "doomed", "1")
-    refused = shell.try_to("queues", "delete", "doomed", given="n\n")
+    refused = shell.invoke("queues", "delete", "doomed", stdin="n\n")
     assert refused.code == 1
-    assert "Delete doomed with 1 messages?" in refused.output
-    assert "deleted doomed with 1 messages" in shell.run("queues", "delete", "doomed", "--yes").output
+    assert "Delete doomed with 1 messages?" in refused.stdout
+    assert "deleted doomed with 1 messages" in shell.run("queues", "delete", "doomed", "--yes").stdout
 
 
-def test_health_is_told_to_anyone(shell: Shell) -> None:
+def test_health_needs_no_key(shell: Shell) -> None:
     without_key = shell.with_environment(POSTROAD_KEY="")
-    assert "engine" in without_key.run("health").output
+    assert "engine" in without_key.run("health").stdout
     assert shell.run("health", "--json").json["status"] == "ready"
 
 
-def test_a_command_works_as_a_process_of_its_own(shell: Shell) -> None:
-    assert "ready" in shell.by_process("health", "--json").output
-    assert shell.by_process("queues", "show", "nowhere").code == 4
+def test_a_command_runs_as_a_process(shell: Shell) -> None:
+    assert "ready" in shell.run_process("health", "--json").stdout
+    assert shell.run_process("queues", "show", "nowhere").code == 4
 
 
-def test_the_description_needs_no_server(stranger: Shell) -> None:
-    assert stranger.by_process("openapi").json["openapi"] == "3.1.0"
+def test_the_openapi_document_needs_no_server(anonymous: Shell) -> None:
+    assert anonymous.run_process("openapi").json["openapi"] == "3.1.0"
 
 
-def test_the_version_is_told(stranger: Shell) -> None:
-    assert stranger.run("--version").output.startswith("postroad ")
+def test_the_version_is_printed(anonymous: Shell) -> None:
+    assert anonymous.run("--version").stdout.startswith("postroad ")
 
 
 # Exit codes
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "printed"),
     [
-        (("queues", "show", "nowhere"), 4, "No such queue"),
+        (("queues", "show", "nowhere"), 4, "Queue not found"),
         (("queues", "publish", "orders", "not json"), 2, "not JSON"),
         (("queues", "publish", "orders", "NaN"), 2, "not JSON"),
         (("queues", "publish", "orders", "1", "--header", "kind"), 2, "name=value"),
         (("queues", "put", "a b"), 2, "a queue's name"),
         (("queues", "ack", "orders", "forged"), 1, "acknowledged 0 of 1"),
         (("queues", "put", "orders", "--retry-delays-ms", "1000,soon"), 2, "not a list of milliseconds"),
-        (("queues", "put", "orders", "--retry-delays-ms", "-1"), 2, "does not fit"),
+        (("queues", "put", "orders", "--retry-delays-ms", "-1"), 2, "Invalid body"),
         (("queues", "nack", "orders", "forged"), 1, "gave back 0 of 1"),
         (("queues", "extend", "orders", "forged"), 1, "extended 0 of 1"),
         (("queues", "peek", "orders", "--field", "name"), 2, "field"),
-        (("queues", "peek", "nowhere"), 4, "No such queue"),
-        (("queues", "dlq", "show", "orders", "nowhere"), 4, "No such message"),
-        (("queues", "dlq", "redrive", "orders", "--to", "nowhere"), 4, "No such queue"),
-        (("tasks", "show", "nowhere"), 4, "No such task"),
+        (("queues", "peek", "nowhere"), 4, "Queue not found"),
+        (("queues", "dlq", "show", "orders", "nowhere"), 4, "Message not found"),
+        (("queues", "dlq", "redrive", "orders", "--to", "nowhere"), 4, "Queue not found"),
+        (("tasks", "show", "nowhere"), 4, "Task not found"),
         (("tasks", "list", "--state", "asleep"), 2, "state"),
-        (("jobs", "show", "nowhere"), 4, "No such job"),
-        (("jobs", "status"), 3, "Not allowed"),
-        (("jobs", "rebuild"), 3, "Not allowed"),
-        (("worker", "nowhere", "--exec", "true"), 4, "No such queue"),
+        (("jobs", "show", "nowhere"), 4, "Job not found"),
+        (("jobs", "status"), 3, "Forbidden"),
+        (("jobs", "rebuild"), 3, "Forbidden"),
+        (("worker", "nowhere", "--exec", "true"), 4, "Queue not found"),
         (("worker", "orders", "--exec", "true", "--concurrency", "0"), 2, "concurrency"),
-        (("tenants", "list"), 3, "Not allowed"),
-        (("keys", "show", "0" * 16), 4, "No such key"),
+        (("tenants", "list"), 3, "Forbidden"),
+        (("keys", "show", "0" * 16), 4, "Key not found"),
         (("keys", "create", "x", "--scope", "everything"), 2, "everything"),
-        (("keys", "create", "x", "--expires", "soon"), 2, "neither a time"),
+        (("keys", "create", "x", "--expires", "soon"), 2, "neither a duration"),
         (("keys", "create", "x", "--expires", "2020-01-01"), 2, "in the past"),
-        (("keys", "rotate", "0" * 16, "--grace", "long"), 2, "not a time"),
-        (("secrets", "delete", "nowhere", "--yes"), 4, "No such secret"),
+        (("keys", "rotate", "0" * 16, "--grace", "long"), 2, "not a duration"),
+        (("secrets", "delete", "nowhere", "--yes"), 4, "Secret not found"),
         (("tokens", "create", "the-moon"), 2, "a token is for"),
-        (("invites", "claim", "pr_invite_made-up", "--tenant", "x"), 4, "No such invite"),
+        (("invites", "claim", "pr_invite_made-up", "--tenant", "x"), 4, "Invite not found"),
         (("settings", "set", "max_queues=1"), 3, "only a platform key"),
         (("settings", "set", "pace=fast"), 2, "there is no setting 'pace'"),
         (("settings", "set", "max_queues"), 2, "NAME=VALUE"),
         (("settings", "set", "max_queues=null"), 2, "unset"),
-        (("settings", "set", "audit_mode=loud"), 2, "does not fit"),
-        (("audit", "--since", "yesterday"), 2, "neither a time"),
-        (("audit", "--tenant", "somebody-else"), 3, "Not allowed"),
+        (("settings", "set", "audit_mode=loud"), 2, "Invalid body"),
+        (("audit", "--since", "yesterday"), 2, "neither a duration"),
+        (("audit", "--tenant", "somebody-else"), 3, "Forbidden"),
         (("--profile", "nobody", "whoami"), 2, "there is no profile 'nobody'"),
     ],
 )
-def test_what_goes_wrong_has_a_sentence_and_a_code(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+def test_an_error_has_a_message_and_an_exit_code(shell: Shell, words: tuple[str, ...], code: int, printed: str) -> None:
     shell.run("queues", "put", "orders")
-    finished = shell.try_to(*words)
+    finished = shell.invoke(*words)
     assert finished.code == code, finished
-    assert said in " ".join((finished.complaints + finished.output).replace("│", " ").split())
-    assert "Traceback" not in finished.complaints
+    assert printed in " ".join((finished.stderr + finished.stdout).replace("│", " ").split())
+    assert "Traceback" not in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_every_kind_of_error_has_its_exit_code(error: str, code: int, capsys: py
 
 
 def test_a_wrong_key_is_refused_and_not_shown(shell: Shell) -> None:
-    finished = shell.with_environment(POSTROAD_KEY="pr_live_wrong").try_to("queues", "list")
+    finished = shell.with_environment(POSTROAD_KEY="pr_live_wrong").invoke("queues", "list")
     assert finished.code == 3
-    assert "pr_live_wrong" not in finished.complaints + finished.output
+    assert "pr_live_wrong" not in finished.stderr + finished.stdout
 
 
-def test_nobody_there_is_exit_code_5(stranger: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_exit_code_5(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.2)
-    finished = stranger.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").try_to("health")
+    finished = anonymous.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").invoke("health")
     assert finished.code == 5
-    assert Unreachable.title in finished.complaints
+    assert Unreachable.title in finished.stderr
 
 
 # Every command
@@ -175,8 +175,8 @@ each_command = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 
 
 @each_command
-def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
-    helped = stranger.run(*words, "--help").output
+def test_every_command_and_option_has_a_help_text(anonymous: Shell, words: tuple[str, ...]) -> None:
+    helped = anonymous.run(*words, "--help").stdout
     assert "Usage" in helped
     command = COMMANDS[words]
     assert command.help
@@ -184,32 +184,38 @@ def test_help_helps(stranger: Shell, words: tuple[str, ...]) -> None:
         assert getattr(parameter, "help", None), f"{parameter.name} says nothing of itself"
 
 
+def test_every_list_can_be_printed_whole() -> None:
+    lists = [command for words, command in COMMANDS.items() if words[-1] == "list" or words[0] == "insights"]
+    assert len(lists) > 10
+    assert all("wide" in {parameter.name for parameter in command.params} for command in lists)
+
+
 def _name(called: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def used_words() -> set[tuple[str, ...]]:
-    """The first words of every command that a test of this folder runs: `run("keys", "list")`, `try_to(…)`."""
+    """The first words of every command that a test of this folder runs: `run("keys", "list")`, `invoke(…)`."""
     found: set[tuple[str, ...]] = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and _name(node.func) in ("run", "by_process"):
+            if isinstance(node, ast.Call) and _name(node.func) in ("run", "run_process"):
                 texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
                 options = 2 if texts[:1] in (["--profile"], ["--tenant"]) else 0
                 found |= {tuple(texts[options : options + count]) for count in (1, 2, 3)}
     return found
 
 
-STARTED_ELSEWHERE = {("up",), ("serve",)}  # tests/faults starts and stops them
+TESTED_ELSEWHERE = {("up",), ("demo",), ("report",)}  # in tests/faults, tests/demo and tests/report
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    assert set(COMMANDS) - used_words() == STARTED_ELSEWHERE
+    assert set(COMMANDS) - used_words() == TESTED_ELSEWHERE
 
 
-def test_the_groups_say_what_they_are_for(stranger: Shell) -> None:
+def test_every_group_has_a_help_text(anonymous: Shell) -> None:
     for words in {words[:-1] for words in COMMANDS}:
-        assert "Usage" in stranger.run(*words, "--help").output
+        assert "Usage" in anonymous.run(*words, "--help").stdout
 
 
 # The start
@@ -222,20 +228,26 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_commands_do_without_the_server() -> None:
-    """Or each of them takes half a second longer to start."""
+def test_commands_do_not_import_the_server() -> None:
+    """Importing it would delay the start of each command by half a second."""
     of_commands = imported_by("import postroad.cli.root")
     assert not of_commands & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
     of_client = imported_by("import postroad.client")
     assert not of_client & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "typer"}
 
 
-def test_the_roles_to_choose_from_are_those_there_are() -> None:
-    assert list(get_args(RoleName)) == [role.value for role in Role]
+def test_the_role_option_offers_every_role_and_the_old_name_of_one() -> None:
+    assert list(get_args(RoleName)) == [*(role.value for role in Role), "backstage"]
 
 
-def test_the_shell_can_complete(stranger: Shell) -> None:
-    asked = stranger.with_environment(_POSTROAD_COMPLETE="complete_bash", COMP_WORDS="postroad keys ro", COMP_CWORD="2")
+def test_the_old_name_of_a_role_is_accepted_with_a_warning(anonymous: Shell) -> None:
+    finished = anonymous.run_process("serve", "--role", "backstage")  # ends, as there is no engine to connect to
+    assert "the role backstage was renamed: use --role background" in finished.stderr
+    assert "POSTROAD_NATS_URL" in finished.stderr
+
+
+def test_shell_completion(anonymous: Shell) -> None:
+    asked = anonymous.with_environment(_POSTROAD_COMPLETE="complete_bash", COMP_WORDS="postroad keys ro", COMP_CWORD="2")
     finished = subprocess.run(
         [sys.executable, "-c", "from postroad.__main__ import main; import sys; sys.argv[0] = 'postroad'; main()"],
         env={"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(asked.home), **asked.environment},

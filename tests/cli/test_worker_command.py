@@ -1,4 +1,4 @@
-"""`postroad worker`: what a command gets, and what becomes of its message."""
+"""`postroad worker`: the input of a command, and the outcome of its message."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Finished, Shell
+from tests.cli.shell import Completed, Shell
 from tests.cli.test_upkeep_commands import start
 from tests.installation import is_running
 from tests.waiting import eventually
@@ -21,8 +21,8 @@ def queue(shell: Shell, name: str) -> str:
     return name
 
 
-def work(shell: Shell, queue: str, command: str, *options: str) -> Finished:
-    """Until the queue is empty."""
+def work(shell: Shell, queue: str, command: str, *options: str) -> Completed:
+    """Run the worker until the queue is empty."""
     return shell.run("worker", queue, "--exec", command, "--once", *options)
 
 
@@ -31,12 +31,14 @@ def letters(shell: Shell, queue: str) -> list[tuple[str, str | None]]:
     return [(one["reason"], one["lastError"]) for one in found]
 
 
-def test_a_command_gets_the_payload_to_the_byte_and_what_there_is_to_know(shell: Shell, queue: str, tmp_path: Path) -> None:
+def test_a_command_gets_the_payload_unchanged_and_the_message_in_its_environment(
+    shell: Shell, queue: str, tmp_path: Path
+) -> None:
     payload = '{"price": 1.10,  "big": 123456789012345678901234567890}'
     options = ("--header", "kind=new", "--correlation-id", "c-1", "--json")
     published = shell.run("queues", "publish", queue, payload, *options).json
     seen = tmp_path / "seen"
-    done = shell.with_environment(POSTROAD_SECRET_SAUCE="s").by_process(
+    done = shell.with_environment(POSTROAD_SECRET_SAUCE="s").run_process(
         "worker", queue, "--exec", f"cat > {seen}; env > {seen}.env", "--once", "--verbose"
     )
     assert done.code == 0
@@ -50,8 +52,8 @@ def test_a_command_gets_the_payload_to_the_byte_and_what_there_is_to_know(shell:
         "POSTROAD_CORRELATION_ID": "c-1",
         "POSTROAD_HEADERS": '{"kind":"new"}',
     }
-    assert f"done {published['messageId']} (attempt 1)" in done.complaints
-    assert "1 done" in done.complaints
+    assert f"done {published['messageId']} (attempt 1)" in done.stderr
+    assert "1 done" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -65,45 +67,45 @@ def test_a_command_gets_the_payload_to_the_byte_and_what_there_is_to_know(shell:
         ("no-such-command-at-all", "not found"),
     ],
 )
-def test_a_command_that_fails_is_tried_again(shell: Shell, queue: str, command: str, reason: str) -> None:
+def test_a_failed_command_is_retried(shell: Shell, queue: str, command: str, reason: str) -> None:
     shell.run("queues", "publish", queue, "1")
     finished = work(shell, queue, command)
     [(why, last_error)] = letters(shell, queue)
     assert why == "maxAttempts reached"  # after the second one
     assert last_error is not None and reason in last_error
-    assert finished.complaints.count("retried") >= 2
+    assert finished.stderr.count("retried") >= 2
 
 
 def test_exit_code_100_goes_to_the_dead_letters_at_once(shell: Shell, queue: str) -> None:
     shell.run("queues", "publish", queue, "1")
     finished = work(shell, queue, "echo cannot be parsed >&2; exit 100")
     assert letters(shell, queue) == [("cannot be parsed", "cannot be parsed")]
-    assert "dead" in finished.complaints
+    assert "dead" in finished.stderr
 
 
 def test_a_command_need_not_read_its_input(shell: Shell, queue: str) -> None:
-    shell.run("queues", "publish", queue, "-", given=json.dumps("x" * 300_000))
-    assert "1 done" in work(shell, queue, "true").complaints
+    shell.run("queues", "publish", queue, "-", stdin=json.dumps("x" * 300_000))
+    assert "1 done" in work(shell, queue, "true").stderr
 
 
-def test_what_a_command_leaves_in_the_background_is_not_waited_for(shell: Shell, queue: str, tmp_path: Path) -> None:
+def test_background_processes_of_a_command_are_not_waited_for(shell: Shell, queue: str, tmp_path: Path) -> None:
     shell.run("queues", "publish", queue, "1")
     pid = tmp_path / "pid"
     try:
-        assert "1 done" in work(shell, queue, f"sleep 60 & echo $! > {pid}").complaints
+        assert "1 done" in work(shell, queue, f"sleep 60 & echo $! > {pid}").stderr
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
-def test_an_empty_queue_is_nothing_to_do(shell: Shell, queue: str) -> None:
-    assert "nothing to do" in work(shell, queue, "true").complaints
+def test_an_empty_queue_ends_the_worker(shell: Shell, queue: str) -> None:
+    assert "no messages" in work(shell, queue, "true").stderr
 
 
-def test_several_run_at_once(shell: Shell, queue: str, tmp_path: Path) -> None:
+def test_commands_run_concurrently(shell: Shell, queue: str, tmp_path: Path) -> None:
     for number in range(3):
         shell.run("queues", "publish", queue, str(number))
     gather = f"touch {tmp_path}/$POSTROAD_MESSAGE_ID; while [ $(ls {tmp_path} | grep -c -) -lt 3 ]; do sleep 0.02; done"
-    assert "3 done" in work(shell, queue, gather, "--concurrency", "3").complaints
+    assert "3 done" in work(shell, queue, gather, "--concurrency", "3").stderr
 
 
 async def test_a_command_may_take_longer_than_the_lease(shell: Shell, queue: str, tmp_path: Path) -> None:
@@ -121,16 +123,16 @@ async def test_a_command_may_take_longer_than_the_lease(shell: Shell, queue: str
 
         await eventually(lambda: extensions() >= 7, 15)  # more than twice the lease
         go.touch()
-        _, complaints = process.communicate(timeout=15)
+        _, stderr = process.communicate(timeout=15)
     finally:
         process.kill()
         process.wait()
-    assert "1 done" in complaints
+    assert "1 done" in stderr
     assert begun.read_text() == "x\n"
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
-async def test_a_worker_that_is_told_to_end_drains(shell: Shell, queue: str, tmp_path: Path, is_patient: bool) -> None:
+async def test_a_terminated_worker_drains(shell: Shell, queue: str, tmp_path: Path, is_patient: bool) -> None:
     shell.run("queues", "publish", queue, "1")
     begun, go = tmp_path / "begun", tmp_path / "go"
     command = f"echo $$ > {begun}; while [ ! -e {go} ]; do sleep 0.02; done; echo finished"
@@ -140,13 +142,13 @@ async def test_a_worker_that_is_told_to_end_drains(shell: Shell, queue: str, tmp
         process.send_signal(signal.SIGTERM)
         if is_patient:
             go.touch()
-        output, complaints = process.communicate(timeout=15)
+        output, stderr = process.communicate(timeout=15)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 0
     assert output == ("finished\n" if is_patient else "")
-    assert ("1 done" if is_patient else "1 given back") in complaints
+    assert ("1 done" if is_patient else "1 given back") in stderr
     stats = shell.run("queues", "show", queue, "--json").json["stats"]
     assert stats["ready"] + stats["leased"] == (0 if is_patient else 1)
     if not is_patient:
@@ -155,7 +157,7 @@ async def test_a_worker_that_is_told_to_end_drains(shell: Shell, queue: str, tmp
         assert again["attempt"] == 2
 
 
-async def test_ctrl_c_is_for_the_worker_and_not_for_its_commands(shell: Shell, queue: str, tmp_path: Path) -> None:
+async def test_ctrl_c_does_not_reach_the_commands(shell: Shell, queue: str, tmp_path: Path) -> None:
     shell.run("queues", "publish", queue, "1")
     begun, go = tmp_path / "begun", tmp_path / "go"
     command = f"touch {begun}; while [ ! -e {go} ]; do sleep 0.02; done"
@@ -171,9 +173,9 @@ async def test_ctrl_c_is_for_the_worker_and_not_for_its_commands(shell: Shell, q
         await eventually(begun.exists, 15)
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
-        _, complaints = process.communicate(timeout=15)
+        _, stderr = process.communicate(timeout=15)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 0
-    assert "1 done" in complaints
+    assert "1 done" in stderr

@@ -1,5 +1,5 @@
 """A running installation and shells for the tests of this folder."""
 
-from tests.cli.conftest import operator, running, shell, stranger
+from tests.cli.conftest import anonymous, operator, running, shell
 
-__all__ = ["operator", "running", "shell", "stranger"]
+__all__ = ["anonymous", "operator", "running", "shell"]

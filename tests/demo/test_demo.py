@@ -1,4 +1,4 @@
-"""`postroad demo`: the plan by its seed, the numbers beside those of the server, the end, and where it refuses."""
+"""`postroad demo`: the plan, a run compared with the server, the end of a run, and errors."""
 
 import asyncio
 import json
@@ -12,85 +12,96 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.shell import Finished, Shell
+from tests.cli.shell import Completed, Shell
 from tests.installation import Installation
 from tests.waiting import eventually
 
 from postroad.cli import output
 from postroad.cli.demo import is_loopback
 from postroad.client import Postroad
-from postroad.demo.clock import Stage
-from postroad.demo.plan import Verdict, arrivals, draws, messages, sessions, verdict
-from postroad.demo.scenarios import BANK, CHAT, RATE, SHOP, STORIES, Fate
+from postroad.demo.clock import DemoClock
+from postroad.demo.plan import Decision, arrivals, decide, plan_messages, plan_sessions, seeded_random
+from postroad.demo.scenarios import BANK, CHAT, RATE, SCENARIOS, SHOP, Outcome
 from postroad.runtime.embedded_server import free_port
 
-pytestmark = pytest.mark.xdist_group("demo")  # they look at one run
+pytestmark = pytest.mark.xdist_group("demo")  # they share one run
 
 EMAILS = SHOP.queues[1]
+SEED = 1416  # its plan has every kind of event in three seconds, with time to spare on a busy machine
 
 # The plan
 
 
-def test_the_same_seed_is_the_same_story_and_another_one_is_not() -> None:
-    once, again = (messages(7, "t", EMAILS, 30, RATE) for _ in range(2))
+def test_the_same_seed_gives_the_same_plan() -> None:
+    once, again = (plan_messages(7, "t", EMAILS, 30, RATE) for _ in range(2))
     assert once == again
-    assert sessions(7, CHAT, 30, RATE) == sessions(7, CHAT, 30, RATE)
-    assert once != messages(8, "t", EMAILS, 30, RATE)
-    assert sessions(7, CHAT, 30, RATE) != sessions(8, CHAT, 30, RATE)
+    assert plan_sessions(7, CHAT, 30, RATE) == plan_sessions(7, CHAT, 30, RATE)
+    assert once != plan_messages(8, "t", EMAILS, 30, RATE)
+    assert plan_sessions(7, CHAT, 30, RATE) != plan_sessions(8, CHAT, 30, RATE)
 
 
-def test_the_plan_keeps_to_its_time_and_about_to_its_rate() -> None:
-    planned = [message for story in STORIES for queue in story.queues for message in messages(1, story.name, queue, 100, 40)]
+def test_the_plan_has_the_duration_and_about_the_rate() -> None:
+    planned = [
+        message
+        for scenario in SCENARIOS
+        for queue in scenario.queues
+        for message in plan_messages(1, scenario.name, queue, 100, 40)
+    ]
     assert all(0 <= message.at < 100 for message in planned)
-    steady = [len(list(arrivals(draws(1, str(n)), 5, 100))) for n in range(40)]
+    steady = [len(list(arrivals(seeded_random(1, str(n)), 5, 100))) for n in range(40)]
     assert 480 < sum(steady) / len(steady) < 520
-    shares = sum(queue.share for story in STORIES for queue in story.queues)
+    shares = sum(queue.share for scenario in SCENARIOS for queue in scenario.queues)
     assert shares == pytest.approx(1)
-    bursts = Counter(message.at for message in messages(1, "t", SHOP.queues[0], 100, RATE)).most_common(1)
+    bursts = Counter(message.at for message in plan_messages(1, "t", SHOP.queues[0], 100, RATE)).most_common(1)
     assert bursts[0][1] >= SHOP.queues[0].burst_size // 2
 
 
-def test_every_kind_of_fate_and_of_session_is_in_the_plan() -> None:
-    fates = {message.fate for story in STORIES for queue in story.queues for message in messages(1, story.name, queue, 60, RATE)}
-    assert fates == set(Fate)
-    for story in STORIES:
-        planned = sessions(1, story, 3, 1)
+def test_the_plan_has_every_outcome_and_every_kind_of_session() -> None:
+    outcomes = {
+        message.outcome
+        for scenario in SCENARIOS
+        for queue in scenario.queues
+        for message in plan_messages(1, scenario.name, queue, 60, RATE)
+    }
+    assert outcomes == set(Outcome)
+    for scenario in SCENARIOS:
+        planned = plan_sessions(1, scenario, 3, 1)
         assert len(planned) == 4
         assert {one.is_deleted for one in planned} == {True, False}
-        assert any(story.pattern in one.streams for one in planned)
+        assert any(scenario.pattern in one.streams for one in planned)
         assert any(one.unsubscribes_at is not None for one in planned)
-        assert all(one.at <= one.until <= 3 and len(set(one.streams)) == len(one.streams) for one in planned)
+        assert all(one.at <= one.ends_at <= 3 and len(set(one.streams)) == len(one.streams) for one in planned)
 
 
 @pytest.mark.parametrize(
-    ("fate", "attempt", "decided"),
+    ("outcome", "attempt", "decision"),
     [
-        ("fine", 1, Verdict("ack")),
-        ("something else", 1, Verdict("ack")),
-        ("flaky", 1, Verdict("retry", "why")),
-        ("flaky", 2, Verdict("ack")),
-        ("doomed", 2, Verdict("retry", "why")),
-        ("doomed", 3, Verdict("retry", "why", is_last=True)),
-        ("hopeless", 1, Verdict("retry", "why")),
-        ("hopeless", 2, Verdict("dlq", "why")),
-        ("refused", 1, Verdict("dlq", "why")),
+        ("success", 1, Decision("ack")),
+        ("something else", 1, Decision("ack")),
+        ("fails-once", 1, Decision("retry", "why")),
+        ("fails-once", 2, Decision("ack")),
+        ("fails-always", 2, Decision("retry", "why")),
+        ("fails-always", 3, Decision("retry", "why", is_last=True)),
+        ("rejected-on-retry", 1, Decision("retry", "why")),
+        ("rejected-on-retry", 2, Decision("dlq", "why")),
+        ("rejected", 1, Decision("dlq", "why")),
     ],
 )
-def test_a_message_meets_its_fate(fate: str, attempt: int, decided: Verdict) -> None:
-    assert verdict({"fate": fate, "reason": "why"}, attempt, 3, set()) == decided
+def test_a_consumer_replies_according_to_the_outcome(outcome: str, attempt: int, decision: Decision) -> None:
+    assert decide({"outcome": outcome, "reason": "why"}, attempt, 3, set()) == decision
 
 
-def test_what_was_repaired_is_refused_no_more() -> None:
-    headers = {"fate": "refused", "reason": "why"}
-    assert verdict(headers, 1, 3, {"why"}) == Verdict("ack")
-    assert verdict(headers, 1, 3, {"something else"}) == Verdict("dlq", "why")
+def test_a_repaired_reason_is_no_longer_rejected() -> None:
+    headers = {"outcome": "rejected", "reason": "why"}
+    assert decide(headers, 1, 3, {"why"}) == Decision("ack")
+    assert decide(headers, 1, 3, {"something else"}) == Decision("dlq", "why")
 
 
-async def test_calls_keep_the_pace() -> None:
+async def test_calls_are_throttled() -> None:
     for rate, per_second in ((1, 100), (50, 250)):
-        stage = Stage(10, rate, 1, "run")
-        await asyncio.gather(*(stage.turn() for _ in range(per_second // 5 + 1)))
-        assert 0.2 <= stage.now < 2
+        clock = DemoClock(10, rate, 1, "run")
+        await asyncio.gather(*(clock.throttle() for _ in range(per_second // 5 + 1)))
+        assert clock.now >= 0.2
 
 
 # A run
@@ -98,18 +109,18 @@ async def test_calls_keep_the_pace() -> None:
 
 @pytest.fixture(scope="module")
 async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    """A fresh one: the server's numbers are those of the run and of nothing else."""
+    """A fresh installation, whose counters are those of the run alone."""
     installation = Installation(tmp_path_factory.mktemp("demo"))
     yield await installation.start().ready()
     installation.end()
 
 
 @pytest.fixture(scope="module")
-def told(own: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Finished, dict[str, Any]]]:
-    """What a run of three seconds said, and its summary. All tests look at the same one."""
-    home = tmp_path_factory.mktemp("told")
+def finished_run(own: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Completed, dict[str, Any]]]:
+    """Output and summary of a run of three seconds, shared by the tests."""
+    home = tmp_path_factory.mktemp("finished_run")
     shell = Shell(home, {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"]})
-    finished = shell.by_process("demo", "--seconds", "3", "--seed", "266", "--json-summary", str(home / "summary.json"))
+    finished = shell.run_process("demo", "--seconds", "3", "--seed", str(SEED), "--json-summary", str(home / "summary.json"))
     assert finished.code == 0, finished
     yield finished, json.loads((home / "summary.json").read_text())
 
@@ -118,16 +129,18 @@ def of_tenant(own: Installation, tenant: str) -> Postroad:
     return Postroad(own.url, own.credentials["admin_key"], tenant=tenant)
 
 
-def test_what_is_planned_is_published(told: tuple[Finished, dict[str, Any]]) -> None:
-    summary = told[1]
-    assert (summary["seed"], summary["seconds"], summary["endedBy"]) == (266, 3, "time")
-    for story in STORIES:
-        tenant = summary["tenants"][story.name]
-        for queue in story.queues:
-            assert tenant["queues"][queue.name]["published"] == len(messages(266, story.name, queue, 3, RATE)), queue.name
+def test_the_plan_is_carried_out(finished_run: tuple[Completed, dict[str, Any]]) -> None:
+    summary = finished_run[1]
+    assert (summary["seed"], summary["seconds"], summary["endedBy"]) == (SEED, 3, "time")
+    for scenario in SCENARIOS:
+        tenant = summary["tenants"][scenario.name]
+        for queue in scenario.queues:
+            assert tenant["queues"][queue.name]["published"] == len(plan_messages(SEED, scenario.name, queue, 3, RATE)), (
+                queue.name
+            )
         assert tenant["published"] == sum(queue["published"] for queue in tenant["queues"].values()) > 0
         assert tenant["appended"] == tenant["read"] > 0
-        planned = sessions(266, story, 3, RATE)
+        planned = plan_sessions(SEED, scenario, 3, RATE)
         assert tenant["sessions"] == len(planned)
         assert tenant["subscribed"] == sum(len(one.streams) for one in planned)
         assert tenant["touched"] == sum(len(one.touches) for one in planned)
@@ -137,14 +150,14 @@ def test_what_is_planned_is_published(told: tuple[Finished, dict[str, Any]]) -> 
         )
 
 
-async def test_the_summary_is_what_the_server_says(own: Installation, told: tuple[Finished, dict[str, Any]]) -> None:
-    for story in STORIES:
-        counted = told[1]["tenants"][story.name]
-        with of_tenant(own, story.name) as client:
+async def test_the_summary_agrees_with_the_server(own: Installation, finished_run: tuple[Completed, dict[str, Any]]) -> None:
+    for scenario in SCENARIOS:
+        counted = finished_run[1]["tenants"][scenario.name]
+        with of_tenant(own, scenario.name) as client:
             await eventually(lambda: client.jobs.status().behind == 0)
-            jobs = [job for queue in story.queues for job in client.jobs.list(queue=queue.name)]
+            jobs = [job for queue in scenario.queues for job in client.jobs.list(queue=queue.name)]
             assert len(jobs) == counted["published"]
-            for queue in story.queues:
+            for queue in scenario.queues:
                 mine = counted["queues"][queue.name]
                 of_queue = [job for job in jobs if job.queue == queue.name]
                 assert len(of_queue) == mine["published"]
@@ -166,8 +179,8 @@ async def test_the_summary_is_what_the_server_says(own: Installation, told: tupl
                     assert groups == mine["deadReasons"], queue.name
 
 
-def test_there_is_something_of_everything(told: tuple[Finished, dict[str, Any]]) -> None:
-    tenants = told[1]["tenants"]
+def test_a_run_produces_every_kind_of_event(finished_run: tuple[Completed, dict[str, Any]]) -> None:
+    tenants = finished_run[1]["tenants"]
     names = (
         "published",
         "delayed",
@@ -181,33 +194,33 @@ def test_there_is_something_of_everything(told: tuple[Finished, dict[str, Any]])
         "deleted",
         "left",
     )
-    assert all(sum(tenant[name] for tenant in tenants.values()) for name in names), tenants
+    assert [name for name in names if not sum(tenant[name] for tenant in tenants.values())] == []
     bank = tenants[BANK.name]["queues"]
     assert bank["audit-export"]["delivered"] == 0 < bank["audit-export"]["published"]
     assert bank["statements"]["done"] < bank["statements"]["published"] * 0.8
-    reason = SHOP.redrives[0].reason  # repaired, and so of those that were put back none died of it again
-    refused = [message for message in messages(266, SHOP.name, EMAILS, 3, RATE) if message.reason == reason]
-    assert 0 < tenants[SHOP.name]["queues"]["emails"]["deadReasons"][reason] <= len(refused)
+    reason = SHOP.redrives[0].reason  # repaired, so that no redriven message died of it again
+    rejected = [message for message in plan_messages(SEED, SHOP.name, EMAILS, 3, RATE) if message.reason == reason]
+    assert 0 < tenants[SHOP.name]["queues"]["emails"]["deadReasons"][reason] <= len(rejected)
     first = sum(sum(queue["firstAttempt"].values()) for tenant in tenants.values() for queue in tenant["queues"].values())
     assert 0 < first <= sum(tenant["dead"] for tenant in tenants.values())
 
 
-async def test_the_summary_is_told_to_people_and_the_key_is_gone(
-    own: Installation, told: tuple[Finished, dict[str, Any]]
+async def test_the_summary_is_printed_and_the_keys_are_deleted(
+    own: Installation, finished_run: tuple[Completed, dict[str, Any]]
 ) -> None:
-    finished, summary = told
-    assert all(name in finished.output for name in summary["tenants"])
+    finished, summary = finished_run
+    assert all(name in finished.stdout for name in summary["tenants"])
     published = sum(tenant["published"] for tenant in summary["tenants"].values())
-    line = next(line for line in finished.output.splitlines() if line.startswith("published"))
+    line = next(line for line in finished.stdout.splitlines() if line.startswith("published"))
     assert line.split()[-1] == f"{published:,}"
-    assert "postroad tenants delete demo-shop" in finished.complaints
+    assert "postroad tenants delete demo-shop" in finished.stderr
     for name in summary["tenants"]:
         with of_tenant(own, name) as client:
             assert list(client.keys.list()) == []
 
 
-def started(own: Installation, home: Path, *options: str) -> subprocess.Popen[str]:
-    """A run that would take five minutes."""
+def start_demo(own: Installation, home: Path, *options: str) -> subprocess.Popen[str]:
+    """Start a run of five minutes."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
     env |= {"POSTROAD_URL": own.url, "POSTROAD_KEY": own.credentials["admin_key"], "XDG_CONFIG_HOME": str(home)}
     words = [sys.executable, "-m", "postroad", "demo", "--seconds", "300", *options]
@@ -215,90 +228,90 @@ def started(own: Installation, home: Path, *options: str) -> subprocess.Popen[st
 
 
 def unpolled(client: Postroad) -> int:
-    """What is in the queue that nobody polls: it grows while the demo plays."""
+    """Messages in the queue without consumers, which grows while the demo runs."""
     stats = client.queues.get("audit-export").stats
     assert stats is not None
     return stats.ready
 
 
-async def test_ctrl_c_finishes_what_is_in_hand_and_a_second_run_takes_the_same_tenants(
-    own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
+async def test_ctrl_c_finishes_current_calls_and_a_second_run_uses_the_same_tenants(
+    own: Installation, finished_run: tuple[Completed, dict[str, Any]], tmp_path: Path
 ) -> None:
     with of_tenant(own, BANK.name) as client:
         before = unpolled(client)
-        process = started(own, tmp_path, "--json-summary", str(tmp_path / "s.json"))
+        process = start_demo(own, tmp_path, "--json-summary", str(tmp_path / "s.json"))
         try:
             await eventually(lambda: unpolled(client) > before, 20)
             process.send_signal(signal.SIGINT)
-            said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
+            stdout, stderr = await asyncio.to_thread(process.communicate, timeout=15)
         finally:
             process.kill()
             process.wait()
-        assert process.returncode == 0, complaints
-        assert "stopped" in said
+        assert process.returncode == 0, stderr
+        assert "stopped" in stdout
         summary = json.loads((tmp_path / "s.json").read_text())
-        assert (summary["endedBy"], set(summary["tenants"])) == ("signal", {story.name for story in STORIES})
+        assert (summary["endedBy"], set(summary["tenants"])) == ("signal", {scenario.name for scenario in SCENARIOS})
         assert unpolled(client) - before == summary["tenants"][BANK.name]["queues"]["audit-export"]["published"]
         assert list(client.keys.list()) == []
 
 
-async def test_a_second_signal_is_not_waited_for(
-    own: Installation, told: tuple[Finished, dict[str, Any]], tmp_path: Path
+async def test_a_second_signal_ends_the_run_at_once(
+    own: Installation, finished_run: tuple[Completed, dict[str, Any]], tmp_path: Path
 ) -> None:
     with of_tenant(own, BANK.name) as client:
         before = unpolled(client)
-        process = started(own, tmp_path)
+        process = start_demo(own, tmp_path)
         try:
             await eventually(lambda: unpolled(client) > before, 20)
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
-            said, complaints = await asyncio.to_thread(process.communicate, timeout=15)
+            stdout, stderr = await asyncio.to_thread(process.communicate, timeout=15)
         finally:
             process.kill()
             process.wait()
-        assert (process.returncode, said) == (130, ""), complaints
-        assert "no summary" in complaints and "Traceback" not in complaints
+        assert (process.returncode, stdout) == (130, ""), stderr
+        assert "no summary" in stderr and "Traceback" not in stderr
         assert list(client.keys.list()) == []
 
 
-def test_tenants_can_be_deleted_and_the_next_run_takes_others(operator: Shell, tmp_path: Path) -> None:
+def test_after_deleted_tenants_the_next_run_creates_numbered_ones(operator: Shell, tmp_path: Path) -> None:
     operator.run("demo", "--seconds", "1", "--rate", "5", "--delete")
     left = {one["id"] for one in operator.run("tenants", "list", "--json").json if one["state"] != "deleting"}
-    assert not left & {story.name for story in STORIES}
+    assert not left & {scenario.name for scenario in SCENARIOS}
     operator.run("demo", "--seconds", "1", "--rate", "5", "--json-summary", str(tmp_path / "s.json"))
-    assert set(json.loads((tmp_path / "s.json").read_text())["tenants"]) == {f"{story.name}-2" for story in STORIES}
+    assert set(json.loads((tmp_path / "s.json").read_text())["tenants"]) == {f"{scenario.name}-2" for scenario in SCENARIOS}
 
 
-# Where it refuses
+# Errors
 
 
-def test_a_server_that_is_not_there_is_told(operator: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported(operator: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.2)
-    finished = operator.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").try_to("demo")
+    finished = operator.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").invoke("demo")
     assert finished.code == 1
-    assert "postroad up" in finished.complaints
+    assert "postroad up" in finished.stderr
 
 
-def test_only_the_platforms_admin_key_will_do(shell: Shell) -> None:
-    for someone in (shell, shell.with_environment(POSTROAD_KEY="pr_live_wrong")):
-        finished = someone.try_to("demo")
+def test_the_demo_needs_a_platform_key(shell: Shell) -> None:
+    for caller in (shell, shell.with_environment(POSTROAD_KEY="pr_live_wrong")):
+        finished = caller.invoke("demo")
         assert finished.code == 1, finished
-        assert "no demo at" in finished.complaints or "the platform's admin key" in finished.complaints
+        assert "the demo cannot use" in finished.stderr or "the platform's admin key" in finished.stderr
 
 
-def test_without_a_key_it_is_as_for_every_command(stranger: Shell) -> None:
-    assert stranger.try_to("demo").code == 2
+def test_a_missing_key_is_exit_code_2(anonymous: Shell) -> None:
+    assert anonymous.invoke("demo").code == 2
 
 
-def test_another_machine_is_asked_about(operator: Shell) -> None:
+def test_a_remote_server_needs_confirmation(operator: Shell) -> None:
     away = operator.with_environment(POSTROAD_URL="http://postroad.example:1")
-    refused = away.try_to("demo", given="n\n")
+    refused = away.invoke("demo", stdin="n\n")
     assert refused.code == 1
-    assert "is not on this machine" in refused.output
+    assert "is not on this machine" in refused.stdout
 
 
 @pytest.mark.parametrize(
-    ("url", "is_so"),
+    ("url", "is_loopback_url"),
     [
         ("http://127.0.0.1:8080", True),
         ("http://127.8.0.1", True),
@@ -309,5 +322,5 @@ def test_another_machine_is_asked_about(operator: Shell) -> None:
         ("http://127.0.0.1.example", False),
     ],
 )
-def test_loopback_is_this_machine(url: str, is_so: bool) -> None:
-    assert is_loopback(url) is is_so
+def test_loopback_addresses(url: str, is_loopback_url: bool) -> None:
+    assert is_loopback(url) is is_loopback_url

@@ -1,4 +1,4 @@
-"""`postroad report`: axes, charts and sections from a few rows; and the whole page from results on the stream."""
+"""`postroad report`: axes, charts and sections from a few rows, and the whole page from stored results."""
 
 import re
 from base64 import b64encode
@@ -17,13 +17,13 @@ from tests.insights.results import HOUR, MINUTE, publish
 from tests.installation import Installation
 from tests.servers import OpenConnection
 
-from postroad.cli.report import day_of
+from postroad.cli.report import parse_day
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
 from postroad.report import fetch, formatting, sections
 from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.report.fetch import Computed, DayData, TenantData
-from postroad.report.html import Cell, chip, legend, table, text, tiles
-from postroad.report.page import frame_of, page
+from postroad.report.html import Cell, chip, escaped, legend, table, tiles
+from postroad.report.page import frame_of, render_page
 
 MIDNIGHT = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
 HOURLY = Frame(MIDNIGHT, MIDNIGHT + 24 * HOUR, HOUR, 1066, 136)  # a plot of 1000 by 100
@@ -40,7 +40,7 @@ def when(hour: int, minute: int = 0) -> str:
 
 
 def shapes(svg: str, tag: str, css: str) -> list[ElementTree.Element]:
-    """The shapes of this kind in groups of this class. Fails if it is not well-formed."""
+    """Elements of this tag in groups of this class. Fails if the SVG is not well-formed."""
     return [
         shape
         for group in ElementTree.fromstring(svg).iter("g")
@@ -65,18 +65,18 @@ def test_ticks_are_round_and_reach_the_top(top: float, marks: list[float]) -> No
 
 
 @pytest.mark.parametrize("top", [0.003, 1, 3, 9.99, 17, 250, 99_999, 1e9])
-def test_there_are_neither_too_many_ticks_nor_too_few(top: float) -> None:
+def test_the_number_of_ticks_is_moderate(top: float) -> None:
     marks = formatting.ticks(top)
     assert marks[0] == 0 and marks[-1] >= top * 0.999 and 2 <= len(marks) <= 6
 
 
-def test_what_is_counted_has_whole_ticks() -> None:
+def test_counts_have_whole_ticks() -> None:
     assert formatting.whole_ticks(1) == [0, 1]
     assert formatting.whole_ticks(3) == [0, 1, 2, 3]
     assert formatting.whole_ticks(10) == [0, 5, 10]
 
 
-def test_times_have_ticks_that_are_round_on_a_clock() -> None:
+def test_durations_have_ticks_of_whole_seconds_minutes_or_hours() -> None:
     for top, marks in ((0, "0 ms,1 ms"), (80, "0 ms,20 ms,40 ms,60 ms,80 ms"), (1400, "0 ms,500 ms,1 s,1.5 s")):
         assert ",".join(map(formatting.duration, formatting.duration_ticks(top))) == marks
     assert [formatting.duration(one) for one in formatting.duration_ticks(100_000)] == [
@@ -90,7 +90,7 @@ def test_times_have_ticks_that_are_round_on_a_clock() -> None:
     assert len(formatting.duration_ticks(40 * 24 * HOUR)) <= 6
 
 
-def test_time_ticks_are_round_moments() -> None:
+def test_time_ticks_are_round_times() -> None:
     assert [formatting.clock(one) for one in formatting.time_ticks(at(13, 58), at(14, 21))] == [
         "14:00",
         "14:05",
@@ -102,7 +102,7 @@ def test_time_ticks_are_round_moments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "value", "said"),
+    ("write", "value", "message"),
     [
         (formatting.duration, 0.4, "0.4 ms"),
         (formatting.duration, 12, "12 ms"),
@@ -120,8 +120,8 @@ def test_time_ticks_are_round_moments() -> None:
         (formatting.number, 1234.5, "1,234"),
     ],
 )
-def test_numbers_are_written_for_people(write: formatting.Write, value: float, said: str) -> None:
-    assert write(value) == said
+def test_numbers_are_formatted(write: formatting.NumberFormat, value: float, message: str) -> None:
+    assert write(value) == message
 
 
 # Charts
@@ -141,13 +141,13 @@ def test_a_line_is_broken_where_there_is_no_value() -> None:
     assert len(shapes(svg, "circle", "line")) == 5
 
 
-def test_a_point_that_is_alone_is_seen_among_many() -> None:
+def test_an_isolated_point_is_drawn_as_a_dot() -> None:
     minutes = Frame(at(0), at(3), MINUTE)
     values = {at(0, minute): 1.0 for minute in range(59)} | {at(2): 1.0} | {at(2, minute): 1.0 for minute in range(30, 59)}
     assert len(shapes(line_chart(minutes, [Series("a", values)], Axis(), "t"), "circle", "line")) == 1
 
 
-def test_bars_side_by_side_and_on_top_of_each_other() -> None:
+def test_bars_are_side_by_side_or_stacked() -> None:
     series = [Series("a", {at(0): 60.0}), Series("b", {at(0): 40.0, at(23): 0.0})]
     a, b = shapes(bar_chart(HOURLY, series, Axis(), "t"), "rect", "bar")
     assert (a.get("height"), a.get("y")) == ("100.0", "12.0")
@@ -158,7 +158,7 @@ def test_bars_side_by_side_and_on_top_of_each_other() -> None:
     assert float(b.get("y", "0")) + 40 == float(a.get("y", "0"))
 
 
-def test_a_chart_says_what_it_is_and_nothing_in_it_is_markup() -> None:
+def test_a_chart_has_a_title_and_escapes_names() -> None:
     for svg in (
         line_chart(HOURLY, [Series(EVIL, {at(1): 1.0})], Axis(), EVIL, EVIL),
         bar_chart(HOURLY, [Series(EVIL, {at(1): 1.0})], Axis(), EVIL, EVIL),
@@ -169,15 +169,15 @@ def test_a_chart_says_what_it_is_and_nothing_in_it_is_markup() -> None:
         assert tips(svg) == [f"01:00 to 02:00 UTC\n{EVIL}: 1"]
 
 
-def test_a_chart_of_nothing_is_a_chart() -> None:
+def test_a_chart_without_values_is_drawn() -> None:
     for svg in (line_chart(HOURLY, [], Axis(), "t"), bar_chart(HOURLY, [Series("a", {})], Axis(), "t")):
         assert tips(svg) == []
     assert "24:00" in line_chart(HOURLY, [], Axis(), "t")
 
 
 def test_text_is_escaped_and_has_no_control_characters() -> None:
-    assert text(EVIL) == EVIL_SHOWN
-    assert text("a\x00b\x1bc\u202ed") == "abcd"
+    assert escaped(EVIL) == EVIL_SHOWN
+    assert escaped("a\x00b\x1bc\u202ed") == "abcd"
     assert EVIL_SHOWN in table([EVIL], [[EVIL], [Cell(EVIL)]]) and "<script" not in table([EVIL], [[EVIL], [Cell(EVIL)]])
     assert "<script" not in legend([EVIL, EVIL]) + tiles([(EVIL, EVIL, EVIL)]) + chip(EVIL, EVIL)
 
@@ -201,7 +201,7 @@ def usage(hour: int, **some: Any) -> UsageRow:
 
 
 def cells(markup: str) -> list[list[str]]:
-    """The rows of its tables, those with the numbers of charts left out."""
+    """Rows of the tables, without those below charts."""
     rows = re.findall(r"<tr>(.*?)</tr>", re.sub(r"<details>.*?</details>", "", markup))
     return [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows if "<td" in row]
 
@@ -218,7 +218,7 @@ def test_latency_has_a_chart_for_each_queue_and_phase() -> None:
     assert "the highest p99 is 1.5 s" in made
 
 
-def test_of_many_queues_the_busiest_are_drawn() -> None:
+def test_the_busiest_queues_are_drawn() -> None:
     rows = [latency(1, f"q{number}", count=number) for number in range(1, 12)]
     made = sections.latency_section("a", HOURLY, rows, [])
     captions = re.findall("<figcaption>(.*?):", made)
@@ -239,10 +239,10 @@ def test_backlog_is_a_line_for_each_queue_the_deepest_first() -> None:
     assert "The deepest was deep with 100" in made
 
 
-def test_dead_letters_are_told_by_reason_with_the_share_of_first_attempts() -> None:
+def test_dead_letters_are_shown_by_reason_with_the_share_of_first_attempts() -> None:
     rows = [dead(1, "no route", 3), dead(2, "no route", 1), dead(1, "bad key", 2, 2), dead(3, "redriven", 5, 5)]
     made = sections.dead_section("a", HOURLY, rows)
-    assert "6 messages were given up, 33 % of them at their first attempt; 5 were put back." in made
+    assert "6 messages became dead letters, 33 % at their first attempt; 5 were redriven." in made
     assert cells(made) == [
         ["orders", "no route", "4", "0 %", "02:30"],
         ["orders", "misconfigured?bad key", "2", "100 %", "01:30"],
@@ -253,7 +253,7 @@ def test_dead_letters_are_told_by_reason_with_the_share_of_first_attempts() -> N
     assert many.count('class="bar ') == 8
 
 
-def test_health_has_the_worst_first_and_says_why() -> None:
+def test_health_lists_the_worst_queues_first_with_their_problems() -> None:
     def row(queue: str, status: str, *problems: str, **some: Any) -> HealthRow:
         return HealthRow(queue=queue, status=status, problems=list(problems), **some)
 
@@ -261,39 +261,42 @@ def test_health_has_the_worst_first_and_says_why() -> None:
     sick = row("sick", "unhealthy", "old", "news", ready=7, oldest_age_ms=90_000, expected_drain_seconds=5, growth_per_minute=2.5)
     made = sections.health_section("a", [well, row("gone", "unknown"), sick], when(12))
     assert [line[0] for line in cells(made)] == ["sick", "gone", "a"]
-    assert cells(made)[0][1:4] == ["unhealthy", "the oldest message is older than it should be; news", "7"]
+    assert cells(made)[0][1:4] == ["unhealthy", "the oldest message is older than the expected drain time; news", "7"]
     assert cells(made)[0][-3:] == ["1.5 min", "5 s", "+2.5"]
     assert cells(made)[2][-1] == "0"
-    assert "1 of 3 queues need somebody. Of 1 nothing was heard" in made and "2026-11-16 12:00:00 UTC" in made
+    assert "1 of 3 queues are unhealthy. The status of 1 is unknown" in made and "2026-11-16 12:00:00 UTC" in made
 
 
-def test_usage_is_summed_up() -> None:
+def test_usage_is_summed() -> None:
     rows = [usage(1, published=5, bytesIn=1000, storedBytes=10), usage(2, published=7, bytesIn=500, storedBytes=2000)]
     made = sections.usage_section("a", HOURLY, rows, "hour")
     [totals] = cells(made)
     assert (totals[1], totals[7], totals[-2], totals[-1]) == ("12", "1.5 kB", "2 kB", "1 B")
-    assert re.findall("<figcaption>(.*?)</figcaption>", made) == ["Messages per hour", "Bytes per hour"]  # there were no others
+    assert re.findall("<figcaption>(.*?)</figcaption>", made) == [
+        "Messages per hour",
+        "Bytes per hour",
+    ]  # the others have no values
 
 
-def test_sessions_are_told_over_time() -> None:
+def test_sessions_are_drawn_over_time() -> None:
     rows = [SessionsRow(time=when(hour), subscribed=hour, unsubscribed=0, touched=2, deleted=1, expired=0) for hour in (1, 2)]
     made = sections.sessions_section("a", HOURLY, rows)
     assert "3 subscribed, 0 unsubscribed, 4 touched, 2 deleted, 0 expired." in made
     assert made.count('class="line ') == 5
 
 
-def test_every_section_has_something_to_say_about_nothing() -> None:
+def test_every_section_without_rows_has_a_message() -> None:
     nothing = SessionsRow(time=when(1), subscribed=0, unsubscribed=0, touched=0, deleted=0, expired=0)
-    for made, said in (
+    for made, message in (
         (sections.latency_section("a", HOURLY, [], []), "No message was delivered on this day."),
-        (sections.backlog_section("a", HOURLY, []), "No queue had anything in it"),
+        (sections.backlog_section("a", HOURLY, []), "No queue had messages on this day"),
         (sections.dead_section("a", HOURLY, []), "No dead letters on this day."),
-        (sections.dead_section("a", HOURLY, [dead(1, "redriven", 4)]), "No dead letters on this day. 4 were put back."),
-        (sections.usage_section("a", HOURLY, [], "hour"), "Nothing was used on this day."),
-        (sections.sessions_section("a", HOURLY, [nothing]), "No session came"),
-        (sections.health_section("a", [], None), "Nothing is known of any queue yet."),
+        (sections.dead_section("a", HOURLY, [dead(1, "redriven", 4)]), "No dead letters on this day. 4 messages were redriven."),
+        (sections.usage_section("a", HOURLY, [], "hour"), "No usage on this day."),
+        (sections.sessions_section("a", HOURLY, [nothing]), "No session activity on this day."),
+        (sections.health_section("a", [], None), "No queue health has been computed yet."),
     ):
-        assert said in made
+        assert message in made
         assert "<svg" not in made
 
 
@@ -305,7 +308,7 @@ def of_day(*tenants: TenantData, grain: Any = "hour") -> DayData:
 
 
 class Outline(HTMLParser):
-    """Tags that do not close, ids that are there twice, and whatever a browser would fetch."""
+    """Records unclosed tags, ids, and attributes that a browser would fetch or run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,15 +317,15 @@ class Outline(HTMLParser):
         self.faults: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
+        attributes = dict(attrs)
         if tag not in ("meta", "path", "rect", "line", "circle"):
             self.open.append(tag)
-        self.ids += [told["id"] or ""] if "id" in told else []
-        href = told.get("href") or "#"
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
+        href = attributes.get("href") or "#"
         if (
-            any(name in told for name in ("src", "srcset", "style"))
+            any(name in attributes for name in ("src", "srcset", "style"))
             or not href.startswith("#")
-            or any(n.startswith("on") for n in told)
+            or any(n.startswith("on") for n in attributes)
         ):
             self.faults.append(f"{tag} {attrs}")
 
@@ -354,19 +357,19 @@ def full(tenant: str) -> TenantData:
     )
 
 
-def test_the_page_stands_for_itself_and_says_where_it_comes_from() -> None:
-    written = page(of_day(full("acme"), full(EVIL), TenantData("idle")))
+def test_the_page_is_self_contained_and_states_its_source() -> None:
+    written = render_page(of_day(full("acme"), full(EVIL), TenantData("idle")))
     check(written)
     assert "alert(" in written and "<script>alert" not in written
     assert "Monday, 16 November 2026" in written
     assert "Computed by the pipeline at 2026-11-16 12:06:00 UTC, batch 42." in written
-    assert "3 rows were too many" in written
-    assert "There are no results of this day" in written
+    assert "the pipeline dropped 3 rows" in written
+    assert "There are no results for this day" in written
     assert '<a href="#t1">' in written and "All tenants" in written
 
 
-def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> None:
-    written = page(of_day(full("acme")))
+def test_the_policy_allows_only_the_inlined_style_and_script() -> None:
+    written = render_page(of_day(full("acme")))
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', written)
     assert policy is not None and policy[1].startswith("default-src 'none'; ")
     for tag, name in (("style", "style-src"), ("script", "script-src")):
@@ -376,12 +379,12 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> 
     assert "All tenants" not in written
 
 
-def test_what_the_key_may_not_see_is_said() -> None:
-    written = page(of_day(TenantData("acme", latency=[latency(1)], forbidden=frozenset({"usage", "sessions"}))))
-    assert written.count("This key may not see it") == 2
+def test_reports_that_the_key_cannot_read_are_marked() -> None:
+    written = render_page(of_day(TenantData("acme", latency=[latency(1)], forbidden=frozenset({"usage", "sessions"}))))
+    assert written.count("this key is restricted") == 2
 
 
-def test_the_time_shown_is_the_day_or_what_there_is_of_it() -> None:
+def test_the_time_range_is_the_day_or_the_minutes_with_data() -> None:
     assert frame_of(of_day(full("acme"))) == Frame(at(0), at(24), HOUR)
     rows = [
         usage(13),
@@ -391,22 +394,22 @@ def test_the_time_shown_is_the_day_or_what_there_is_of_it() -> None:
     assert frame_of(of_day(TenantData("a", usage=rows[:1]), grain="minute")) == Frame(at(12, 51), at(13, 1), MINUTE)
 
 
-def test_a_day_is_told_in_words_or_as_a_date() -> None:
+def test_a_day_is_a_word_or_a_date() -> None:
     now = datetime(2026, 11, 16, 0, 30, tzinfo=UTC)
-    assert [day_of(told, now).isoformat() for told in ("today", "yesterday", "2026-01-31")] == [
+    assert [parse_day(text, now).isoformat() for text in ("today", "yesterday", "2026-01-31")] == [
         "2026-11-16",
         "2026-11-15",
         "2026-01-31",
     ]
     with pytest.raises(typer.BadParameter, match="tomorrow"):
-        day_of("tomorrow", now)
+        parse_day("tomorrow", now)
 
 
 # With a server
 
 
 async def stored(running: Installation, open_connection: OpenConnection, tenant: str, hours: tuple[int, ...]) -> None:
-    """A day's results as the pipeline leaves them: something in each of these hours."""
+    """Store a day's results as the pipeline does, with rows in each of these hours."""
     link = await open_connection(running.nats_url)
 
     async def put(report: str, part: str, rows: list[dict[str, Any]]) -> None:
@@ -437,49 +440,49 @@ async def test_a_report_is_one_file(
     hours: tuple[int, ...],
     grain: str,
 ) -> None:
-    monkeypatch.setattr(fetch, "_PAGE_SIZE", 3)  # so that there are several pages
+    monkeypatch.setattr(fetch, "_PAGE_SIZE", 3)  # so that rows come in several pages
     operator.run("tenants", "create", name)
     await stored(running, open_connection, name, hours)
-    told = operator.run("--tenant", name, "report", "--day", "2026-11-16")
-    path = Path(told.output.strip())
+    finished = operator.run("--tenant", name, "report", "--day", "2026-11-16")
+    path = Path(finished.stdout.strip())
     assert path == Path(f"postroad-report-{name}-2026-11-16.html")
     written = path.read_text()  # noqa: ASYNC240
     check(written)
-    assert f"What Postroad did for {name}, by the {grain}." in written
+    assert f"Traffic of {name} per {grain}." in written
     assert "at 2026-11-16 12:00:04 UTC, batch 17." in written
     assert "<dd>4,444" in written
-    assert EVIL_SHOWN in written and "nobody has polled it" in written and "4,321" in written
+    assert EVIL_SHOWN in written and "no consumer has polled it" in written and "4,321" in written
     assert "mails: waiting for its first delivery" in written
-    empty = operator.run("--tenant", name, "report", "--day", "2026-11-14", "--out", "-").output
+    empty = operator.run("--tenant", name, "report", "--day", "2026-11-14", "--out", "-").stdout
     assert "No dead letters on this day." in empty and "No message was delivered on this day." in empty
 
 
-async def test_with_a_platform_key_it_is_about_all_tenants(
+async def test_a_platform_key_reports_all_tenants(
     operator: Shell, running: Installation, open_connection: OpenConnection, name: str, tmp_path: Path
 ) -> None:
     for tenant in (f"{name}a", f"{name}b"):
         operator.run("tenants", "create", tenant)
         await stored(running, open_connection, tenant, (5,))
     out = tmp_path / "all.html"
-    assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).output.strip() == str(out)
+    assert operator.run("report", "--day", "2026-11-16", "--grain", "hour", "--out", str(out)).stdout.strip() == str(out)
     written = out.read_text()
     check(written)
     assert "All tenants" in written
     assert all(f">{tenant}</h2>" in written for tenant in (f"{name}a", f"{name}b", "default"))
 
 
-async def test_a_key_that_is_kept_to_some_queues_gets_their_part(
+async def test_a_restricted_key_gets_the_report_of_its_queues(
     shell: Shell, operator: Shell, running: Installation, open_connection: OpenConnection, name: str
 ) -> None:
     operator.run("tenants", "create", name)
     await stored(running, open_connection, name, (5,))
-    key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").output.strip()
-    written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").output
-    assert written.count("This key may not see it") == 2
+    key = operator.run("--tenant", name, "keys", "create", "k", "--scope", "read", "--queue", "mails").stdout.strip()
+    written = shell.with_environment(POSTROAD_KEY=key).run("report", "--day", "2026-11-16", "--out", "-").stdout
+    assert written.count("this key is restricted") == 2
     assert "mails: waiting" in written
 
 
-def test_what_goes_wrong_is_told(shell: Shell) -> None:
-    assert shell.try_to("report", "--day", "someday").code == 2
-    refused = shell.try_to("report", "--out", "no/such/folder/r.html")
-    assert (refused.code, "No such file or directory" in refused.complaints) == (1, True)
+def test_errors_have_exit_codes(shell: Shell) -> None:
+    assert shell.invoke("report", "--day", "someday").code == 2
+    refused = shell.invoke("report", "--out", "no/such/folder/r.html")
+    assert (refused.code, "No such file or directory" in refused.stderr) == (1, True)

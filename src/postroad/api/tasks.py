@@ -60,7 +60,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    state: TaskState | None = None
+    state: Annotated[TaskState | None, Meta(description="Only tasks in this state.")] = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
 

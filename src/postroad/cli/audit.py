@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, connected, show
+from postroad.cli.output import AsJson, Wide, connected, show
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def audit(
     ] = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """The audit log, newest first. A tenant's admin sees the tenant's entries, a platform key all. --json has the details."""
     with connected() as client:
@@ -38,7 +39,7 @@ def audit(
             page_size=min(limit, 1000),
         )
         head = ("at", "tenant", "action", "target", "by", "outcome", "changed")
-        show(list(islice(entries, limit)), as_json, head, _row)
+        show(list(islice(entries, limit)), as_json, head, _row, wide=wide)
 
 
 def _row(entry: "AuditEntry") -> list[object]:

@@ -1,4 +1,4 @@
-"""What `postroad up` and `postroad serve` say once they are ready."""
+"""The message of `postroad up` and `postroad serve` once they are ready."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def print_banner(running: "StartupInfo") -> None:
-    """Keys are shown on the first start only; after that the file has them. Nothing here is wrapped, so it can be copied."""
+    """Print addresses and paths, on the first start also the keys. Lines are not wrapped, so that they can be copied."""
     lines = [("API", running.url), ("Docs", f"{running.url}/docs"), ("Engine", running.engine), ("Data", str(running.data_dir))]
     if running.credentials:
         lines.append(("Keys", str(running.data_dir / "credentials.toml")))
@@ -19,7 +19,7 @@ def print_banner(running: "StartupInfo") -> None:
     for name, value in lines:
         typer.echo(f"  {name:<8}{value}")
     if running.is_first_start:
-        typer.echo("\nThis is the first start. Two keys were made; the file above has them too:")
+        typer.echo("\nFirst start: two keys were created. They are also in the file above:")
         for name, key in running.credentials.items():
             typer.echo(f'  {name} = "{key}"')
     typer.echo()

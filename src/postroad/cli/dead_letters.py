@@ -19,9 +19,10 @@ from postroad.cli.messages import (
     payload_of,
     tell_page,
 )
-from postroad.cli.output import AsJson, Yes, confirm, connected, print_json, show, show_one, to_json
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one, to_json
 from postroad.cli.queues import DryRun, Name, tell_purged
 from postroad.cli.rendering import show_item
+from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
 from postroad.cli.times import ago
 
@@ -50,6 +51,7 @@ def list_letters(
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Dead letters, oldest first. All filters that are given must hold."""
     with connected() as client:
@@ -71,7 +73,13 @@ def list_letters(
         if as_json:
             print_json(page)
             return
-        show(page.messages, False, ("message", "died", "attempts", "reason", "last error", "payload"), _row)
+        show(
+            page.messages,
+            False,
+            ("message", "died", "attempts", Column("reason", priority=1), "last error", "payload"),
+            _row,
+            wide=wide,
+        )
         typer.echo(f"{page.total:,} in all; ", err=True, nl=False)
         tell_page(page.scanned, page.matched, page.next_cursor)
 
@@ -88,6 +96,7 @@ def show_groups(
     field: Field = None,
     correlation_id: CorrelationId = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """How many there are of each reason, largest first."""
     with connected() as client:
@@ -100,6 +109,7 @@ def show_groups(
             False,
             ("count", "first", "last", "reason"),
             lambda one: [one.count, one.first_at, one.last_at, one.reason],
+            wide=wide,
         )
         typer.echo(f"{found.total:,} in all, {found.matched:,} of them in these groups", err=True)
 

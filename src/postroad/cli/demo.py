@@ -2,7 +2,7 @@
 
 import ipaddress
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -11,82 +11,88 @@ from urllib.parse import urlsplit
 import typer
 
 from postroad.cli.output import Yes, confirm, connected, exit_on_error, show, to_json
-from postroad.cli.profiles import CREDENTIALS, Choice, choice, target
+from postroad.cli.profiles import CREDENTIALS, GlobalOptions, global_options, resolve_target
 from postroad.kernel.errors import AuthError, Unavailable
 
 if TYPE_CHECKING:
-    from postroad.demo.clock import Stage
-    from postroad.demo.counters import TenantTally
-    from postroad.demo.run import Played
+    from postroad.demo.clock import DemoClock
+    from postroad.demo.counters import TenantCounters
+    from postroad.demo.run import DemoResult, OnProgress
 
-_LINE_EVERY_SECONDS = 10.0
+_LINE_SECONDS = 10.0
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long new things happen; what is in hand is finished after.", min=1)] = 180,
-    seed: Annotated[int, typer.Option(help="What happens, and when: the same seed is the same story.")] = 1,
-    rate: Annotated[float, typer.Option(help="Messages a second, of all three together, bursts apart.", min=1, max=2000)] = 50,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of the traffic; the backlog is consumed afterwards, for at most 15 seconds.", min=1)
+    ] = 180,
+    seed: Annotated[int, typer.Option(help="Seed of the plan: runs with the same seed publish the same messages.")] = 1,
+    rate: Annotated[
+        float, typer.Option(help="Messages per second of all tenants together, without bursts.", min=1, max=2000)
+    ] = 50,
     json_summary: Annotated[
-        Path | None, typer.Option(help="Write the summary, with that of each queue, into this file as JSON.", dir_okay=False)
+        Path | None,
+        typer.Option(help="Write the summary, with the counters of each queue, to this file as JSON.", dir_okay=False),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep/--delete", help="Leave the tenants with all they have, or delete them at the end.")
+        bool, typer.Option("--keep/--delete", help="Keep the tenants and their data, or delete them at the end.")
     ] = True,
     yes: Yes = False,
 ) -> None:
-    """Play the traffic of three tenants, so that there is something to look at: demo-shop, demo-bank and demo-chat.
+    """Generate the traffic of three tenants, demo-shop, demo-bank and demo-chat, so that reports and lists have content.
 
-    Quick queues and bursts, consumers that fail, dead letters, a redrive, a queue that grows and one that nobody polls, delayed
-    messages, streams with readers, sessions that come and go. Needs a running Postroad and the platform's admin key:
+    The traffic contains fast queues and bursts, failing consumers, dead letters, a redrive, a growing queue, a queue without
+    consumers, delayed messages, streams with live readers, and sessions. Needs a running Postroad and the platform's admin key:
 
       postroad profiles add admin --key-file var/credentials.toml --admin
 
       postroad --profile admin demo --seconds 60
 
-    Ctrl-C ends it early; what is in hand is finished. The summary counts what the server has acknowledged. Afterwards:
-    `postroad insights …` and `postroad report`, with `--tenant demo-shop` before them.
+    Ctrl-C ends it early, after the current calls. The summary counts what the server has acknowledged. To see the result:
+    `postroad --tenant demo-shop insights …` and `postroad --tenant demo-shop report`.
     """
-    found = target_for_demo(yes)
-    from postroad.demo.run import Wanted, play
+    url, key = demo_target(yes)
+    from postroad.demo.run import DemoOptions, run_demo
 
-    wanted = Wanted(*found, seconds=seconds, seed=seed, rate=rate, is_deleted=not keep)
+    options = DemoOptions(url, key, seconds=seconds, seed=seed, rate=rate, delete_tenants=not keep)
     with exit_on_error():
         try:
-            with _progress(seconds) as look:
-                played = play(wanted, look)
-        except KeyboardInterrupt:  # before it began, or by a second Ctrl-C
-            typer.echo("stopped; what was in hand is not counted, so there is no summary", err=True)
+            with _progress(seconds) as on_progress:
+                result = run_demo(options, on_progress)
+        except KeyboardInterrupt:  # before the start, or by a second Ctrl-C
+            typer.echo("stopped; no summary, as calls in progress were not counted", err=True)
             raise typer.Exit(130) from None
         if json_summary is not None:
-            json_summary.write_bytes(to_json(played.view()) + b"\n")
-        _tell(played)
-        if played.problem is not None:
-            raise played.problem
+            json_summary.write_bytes(to_json(result.summary()) + b"\n")
+        _print_summary(result)
+        if result.problem is not None:
+            raise result.problem
 
 
-def target_for_demo(yes: bool) -> tuple[str, str]:
-    """The server and the platform key, after a look at both. Ends the command where the demo has no business."""
+def demo_target(yes: bool) -> tuple[str, str]:
+    """The server and its platform key. Ends the command if the server is unavailable, remote and not confirmed, or the key is no
+    platform key."""
     with exit_on_error():
-        found = target(choice.get(Choice()))
+        found = resolve_target(global_options.get(GlobalOptions()))
     if not is_loopback(found.url):
-        confirm(f"{found.url} is not on this machine. Make three tenants there, and send them traffic?", yes)
+        confirm(f"{found.url} is not on this machine. Create three tenants there and generate traffic?", yes)
     with connected() as client:
         try:
             me = client.keys.whoami()
         except (Unavailable, AuthError) as problem:
-            start = ": `postroad up` starts one" if isinstance(problem, Unavailable) else ""
-            _refuse(f"no demo at {found.url}: {problem.title}, {problem.detail or problem.code}{start}")
+            start = "; start it with `postroad up`" if isinstance(problem, Unavailable) else ""
+            _refuse(f"the demo cannot use {found.url}: {problem.title}: {problem.detail or problem.code}{start}")
     if not me.platform:
         _refuse(
-            "the demo makes tenants, and for that it needs the platform's admin key. `postroad up` has written one:\n"
+            "the demo creates tenants and needs the platform's admin key, which `postroad up` writes to a file:\n"
             f"  postroad profiles add admin --key-file {CREDENTIALS} --admin\n"
             "  postroad --profile admin demo"
         )
     return found.url, found.key or ""
 
 
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"postroad: {why}", err=True)
+def _refuse(reason: str) -> NoReturn:
+    typer.echo(f"postroad: {reason}", err=True)
     raise typer.Exit(1)
 
 
@@ -98,27 +104,27 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def _tell(played: "Played") -> None:
-    from postroad.demo.counters import ROWS, row
+def _print_summary(result: "DemoResult") -> None:
+    from postroad.demo.counters import SUMMARY_ROWS, summary_row
 
-    took = (played.ended_at - played.began_at).total_seconds()
-    stopped = {"time": "", "signal": ", stopped", "problem": ", broken off"}[played.ended_by]
-    typer.echo(f"seed {played.wanted.seed}, {took:.0f} s, {played.calls:,} calls{stopped}. Acknowledged by the server:")
-    names = [tally.tenant for tally in played.tallies]
-    show(list(ROWS), False, ("", *names, "all"), lambda name: row(played.tallies, name))
-    if played.wanted.is_deleted:
+    took = (result.ended_at - result.began_at).total_seconds()
+    ended = {"time": "", "signal": ", stopped by a signal", "problem": ", ended by an error"}[result.ended_by]
+    typer.echo(f"seed {result.options.seed}, {took:.0f} s, {result.calls:,} calls{ended}. Acknowledged by the server:")
+    names = [one.tenant for one in result.counters]
+    show(list(SUMMARY_ROWS), False, ("", *names, "all"), lambda name: summary_row(result.counters, name), wide=True)
+    if result.options.delete_tenants:
         typer.echo("the three tenants are being deleted", err=True)
         return
     typer.echo(
-        f"look at it:  postroad --tenant {names[0]} report   (the numbers are there after a few seconds)\n"
-        "all of it stays. To delete it:\n" + "\n".join(f"  postroad tenants delete {name}" for name in names),
+        f"to see a report, after a few seconds:\n  postroad --tenant {names[0]} report\n"
+        "to delete the tenants and their data:\n" + "\n".join(f"  postroad tenants delete {name}" for name in names),
         err=True,
     )
 
 
 @contextmanager
-def _progress(seconds: float) -> Iterator[Callable[["Stage", tuple["TenantTally", ...]], None]]:
-    """A line that moves on a terminal; elsewhere a line every ten seconds."""
+def _progress(seconds: float) -> Iterator["OnProgress"]:
+    """A progress bar on a terminal; elsewhere a line every ten seconds."""
     if not sys.stderr.isatty():
         yield _plain_lines(seconds)
         return
@@ -127,28 +133,28 @@ def _progress(seconds: float) -> Iterator[Callable[["Stage", tuple["TenantTally"
 
     columns: list[Any] = [BarColumn(bar_width=14), TimeRemainingColumn(compact=True), TextColumn("{task.description}")]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("making tenants", total=seconds)
+        task = progress.add_task("creating tenants", total=seconds)
 
-        def look(stage: "Stage", tallies: tuple["TenantTally", ...]) -> None:
-            progress.update(task, completed=min(stage.now, seconds), description=_said(stage, tallies))
+        def update(clock: "DemoClock", counters: tuple["TenantCounters", ...]) -> None:
+            progress.update(task, completed=min(clock.now, seconds), description=_status(clock, counters))
 
-        yield look
-
-
-def _plain_lines(seconds: float) -> Callable[["Stage", tuple["TenantTally", ...]], None]:
-    following = _LINE_EVERY_SECONDS
-
-    def look(stage: "Stage", tallies: tuple["TenantTally", ...]) -> None:
-        nonlocal following
-        if stage.now >= following:
-            following += _LINE_EVERY_SECONDS
-            typer.echo(f"{min(stage.now, seconds):.0f} of {seconds:.0f} s: {_said(stage, tallies)}", err=True)
-
-    return look
+        yield update
 
 
-def _said(stage: "Stage", tallies: tuple["TenantTally", ...]) -> str:
+def _plain_lines(seconds: float) -> "OnProgress":
+    next_at = _LINE_SECONDS
+
+    def update(clock: "DemoClock", counters: tuple["TenantCounters", ...]) -> None:
+        nonlocal next_at
+        if clock.now >= next_at:
+            next_at += _LINE_SECONDS
+            typer.echo(f"{min(clock.now, seconds):.0f} of {seconds:.0f} s: {_status(clock, counters)}", err=True)
+
+    return update
+
+
+def _status(clock: "DemoClock", counters: tuple["TenantCounters", ...]) -> str:
     from postroad.demo.counters import total
 
-    counts = " · ".join(f"{total(tallies, name):,} {name}" for name in ("published", "done", "dead"))
-    return f"{counts} · {total(tallies, 'sessions'):,} sessions · {stage.calls / max(stage.now, 1):.0f} calls/s"
+    counts = " · ".join(f"{total(counters, name):,} {name}" for name in ("published", "done", "dead"))
+    return f"{counts} · {total(counters, 'sessions'):,} sessions · {clock.calls / max(clock.now, 1):.0f} calls/s"

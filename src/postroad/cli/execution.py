@@ -1,4 +1,4 @@
-"""Running a command for each message. Imported by `postroad worker` alone: it takes the client and asyncio."""
+"""Runs a command for each message. Only `postroad worker` imports this module, as it needs the client and asyncio."""
 
 import asyncio
 import contextlib
@@ -9,36 +9,36 @@ from collections.abc import Callable
 import typer
 
 from postroad.cli.output import echo_warnings, to_json
-from postroad.cli.profiles import environment_of_children
+from postroad.cli.profiles import child_environment
 from postroad.client import Message, Postroad
 from postroad.client.worker import DeadLetter, Ended, Retry, Worker, WorkerOptions
 
 DEAD_LETTER = 100
 _LINE_MAX = 64 * 1024
 _KILL_AFTER_SECONDS = 3.0
-_LAST_WORDS_SECONDS = 1.0
+_STDERR_SECONDS = 1.0  # after the command has ended: a process it left in the background may hold the pipe open
 
 
-def work_off(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:
-    """Until a signal comes or, with `once`, the queue is empty."""
-    with echo_warnings("postroad.runtime.worker"):
-        asyncio.run(_work(client, queue, command, tell, options))
+def run_worker(client: Postroad, queue: str, command: str, on_end: Callable[[Ended], None], options: WorkerOptions) -> None:
+    """Consume the queue until a signal arrives or, with `once`, the queue is empty."""
+    with echo_warnings():
+        asyncio.run(_consume(client, queue, command, on_end, options))
 
 
-async def _work(client: Postroad, queue: str, command: str, tell: Callable[[Ended], None], options: WorkerOptions) -> None:
+async def _consume(client: Postroad, queue: str, command: str, on_end: Callable[[Ended], None], options: WorkerOptions) -> None:
     async def handle(message: Message) -> None:
-        code, last_words = await _run(command, bytes(message.raw_payload), _environment(queue, message))
+        code, last_line = await _run(command, bytes(message.raw_payload), _environment(queue, message))
         if code == 0:
             return
-        reason = last_words or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        reason = last_line or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
         raise DeadLetter(reason) if code == DEAD_LETTER else Retry(reason=reason)
 
-    async with client.as_async() as awaited:
-        await Worker(awaited, queue, handle, on_end=tell, **options).run()
+    async with client.as_async() as async_client:
+        await Worker(async_client, queue, handle, on_end=on_end, **options).run()
 
 
 def _environment(queue: str, message: Message) -> dict[str, str]:
-    told = {
+    variables = {
         "POSTROAD_MESSAGE_ID": message.message_id,
         "POSTROAD_JOB_ID": message.job_id,
         "POSTROAD_ATTEMPT": str(message.attempt),
@@ -46,44 +46,45 @@ def _environment(queue: str, message: Message) -> dict[str, str]:
         "POSTROAD_CORRELATION_ID": message.correlation_id or "",
         "POSTROAD_HEADERS": to_json(message.headers).decode(),
     }
-    return environment_of_children() | {name: value.replace("\0", "") for name, value in told.items()}
+    return child_environment() | {name: value.replace("\0", "") for name, value in variables.items()}
 
 
 async def _run(command: str, payload: bytes, environment: dict[str, str]) -> tuple[int, str]:
-    """Its exit code (negative: the signal that killed it) and the last line of its standard error.
+    """Run the command; returns its exit code (negative: the signal that killed it) and the last line of its standard error.
 
-    It is a session of its own: Ctrl-C is for the worker, and what it started can be ended with it.
+    The command runs in its own session: Ctrl-C reaches the worker alone, and the command's children can be ended with it.
     """
-    reading, writing = os.pipe()  # not asyncio's: that one waits for everyone who has it, also for what is left in the background
+    # An own pipe: asyncio's would be waited for until every background process that inherited it has ended.
+    read_end, write_end = os.pipe()
     try:
-        listening = asyncio.create_task(_listen(reading))
+        relay = asyncio.create_task(_relay_stderr(read_end))
         process = await asyncio.create_subprocess_exec(
             *["/bin/sh", "-c", command],
             stdin=asyncio.subprocess.PIPE,
-            stderr=writing,
+            stderr=write_end,
             env=environment,
             start_new_session=True,
         )
     finally:
-        os.close(writing)
-    feeding = asyncio.create_task(_feed(process, payload))
+        os.close(write_end)
+    feed = asyncio.create_task(_feed(process, payload))
     try:
         code = await process.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                return code, await listening
+            async with asyncio.timeout(_STDERR_SECONDS):
+                return code, await relay
         return code, ""
     except asyncio.CancelledError:
-        await _end(process)
+        await _terminate(process)
         raise
     finally:
-        feeding.cancel()
-        listening.cancel()
-        await asyncio.gather(feeding, listening, return_exceptions=True)
+        feed.cancel()
+        relay.cancel()
+        await asyncio.gather(feed, relay, return_exceptions=True)
 
 
 async def _feed(process: asyncio.subprocess.Process, payload: bytes) -> None:
-    """A command need not read it."""
+    """Write the payload to standard input. A command that ends without reading it is no error."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             process.stdin.write(payload)
@@ -91,8 +92,8 @@ async def _feed(process: asyncio.subprocess.Process, payload: bytes) -> None:
         process.stdin.close()
 
 
-async def _listen(descriptor: int) -> str:
-    """Pass on what is written there; the last line of it that says something."""
+async def _relay_stderr(descriptor: int) -> str:
+    """Copy the command's standard error to ours; returns its last line that is not blank."""
     loop, last = asyncio.get_running_loop(), b""
     reader = asyncio.StreamReader(limit=_LINE_MAX)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb"))
@@ -108,8 +109,8 @@ async def _listen(descriptor: int) -> str:
         transport.close()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """The command and all that it started: politely, and then not."""
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """End the command and its children: SIGTERM, then SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:

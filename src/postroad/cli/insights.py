@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, connected, print_json, show
+from postroad.cli.output import AsJson, Wide, connected, print_json, show
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -39,7 +39,12 @@ Limit = Annotated[int, typer.Option(help="At most so many rows.", min=1)]
 
 @insights.command("usage")
 def usage(
-    since: Since = None, until: Until = None, grain: AskedGrain = None, limit: Limit = 200, as_json: AsJson = False
+    since: Since = None,
+    until: Until = None,
+    grain: AskedGrain = None,
+    limit: Limit = 200,
+    as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """What the tenant used: messages, deliveries, requests, appends, storage."""
     head = ("published", "bytes", "deliveries", "done", "dead", "requests", "in", "out", "appends", "fan-out", "stored")
@@ -54,7 +59,7 @@ def usage(
             _size(row.stored_bytes),
         ]
 
-    _over_time("usage", head, cells, limit, as_json, **_range(since, until, grain))
+    _over_time("usage", head, cells, limit, as_json, wide, **_range(since, until, grain))
 
 
 @insights.command("latency")
@@ -65,6 +70,7 @@ def latency(
     queue: Queue = None,
     limit: Limit = 200,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """How long messages waited for their first delivery, and how long their processing took."""
     head = ("queue", "phase", "count", "p50", "p95", "p99", "max", "mean")
@@ -72,7 +78,7 @@ def latency(
     def cells(row: "LatencyRow") -> list[object]:
         return [row.queue, row.phase, _count(row.count), *map(_duration, (row.p50, row.p95, row.p99, row.max, row.mean))]
 
-    _over_time("latency", head, cells, limit, as_json, **_range(since, until, grain), queue=queue)
+    _over_time("latency", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
 
 
 @insights.command("dead-letters")
@@ -83,6 +89,7 @@ def dead_letters(
     queue: Queue = None,
     limit: Limit = 200,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Messages that became dead letters, by reason. Those that failed at once have a consumer that is set up wrongly."""
     head = ("queue", "reason", "count", "at first attempt", "last")
@@ -90,12 +97,17 @@ def dead_letters(
     def cells(row: "DeadLettersRow") -> list[object]:
         return [row.queue, row.reason, _count(row.count), _count(row.first_attempt), row.last_at or ""]
 
-    _over_time("dead_letters", head, cells, limit, as_json, **_range(since, until, grain), queue=queue)
+    _over_time("dead_letters", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
 
 
 @insights.command("sessions")
 def sessions(
-    since: Since = None, until: Until = None, grain: AskedGrain = None, limit: Limit = 200, as_json: AsJson = False
+    since: Since = None,
+    until: Until = None,
+    grain: AskedGrain = None,
+    limit: Limit = 200,
+    as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Sessions that came, lived on and went."""
     head = ("subscribed", "unsubscribed", "touched", "deleted", "expired")
@@ -103,7 +115,7 @@ def sessions(
     def cells(row: "SessionsRow") -> list[object]:
         return [*map(_count, (row.subscribed, row.unsubscribed, row.touched, row.deleted, row.expired))]
 
-    _over_time("sessions", head, cells, limit, as_json, **_range(since, until, grain))
+    _over_time("sessions", head, cells, limit, as_json, wide, **_range(since, until, grain))
 
 
 @insights.command("backlog")
@@ -114,6 +126,7 @@ def backlog(
     queue: Queue = None,
     limit: Limit = 200,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """What was in the queues: means, and the most that was ready."""
     head = ("queue", "ready", "most", "leased", "delayed", "dead", "oldest")
@@ -122,11 +135,11 @@ def backlog(
         numbers = (row.ready, row.ready_max, row.leased, row.delayed, row.dead)
         return [row.queue, *map(_count, numbers), _duration(row.oldest_age_ms_max)]
 
-    _over_time("backlog", head, cells, limit, as_json, **_range(since, until, grain), queue=queue)
+    _over_time("backlog", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
 
 
 @insights.command("health")
-def health(queue: Queue = None, limit: Limit = 200, as_json: AsJson = False) -> None:
+def health(queue: Queue = None, limit: Limit = 200, as_json: AsJson = False, wide: Wide = False) -> None:
     """How the queues are, the worst first."""
     head = ("queue", "status", "problems", "ready", "leased", "delayed", "dead", "waiting", "oldest", "expected", "growth/min")
 
@@ -138,7 +151,7 @@ def health(queue: Queue = None, limit: Limit = 200, as_json: AsJson = False) -> 
         return [row.queue, row.status, words, *map(_count, numbers), *map(_duration, times), _count(row.growth_per_minute)]
 
     with connected() as client:
-        _show(_collected(client.insights.health_page, limit, queue=queue), as_json, head, cells, lambda _: [])
+        _show(_collected(client.insights.health_page, limit, queue=queue), as_json, wide, head, cells, lambda _: [])
 
 
 def _range(since: str | None, until: str | None, grain: Grain | None) -> dict[str, Any]:
@@ -150,12 +163,12 @@ def _range(since: str | None, until: str | None, grain: Grain | None) -> dict[st
 
 
 def _over_time(
-    name: str, head: Sequence[str], cells: Callable[[Any], list[object]], limit: int, as_json: bool, **asked: Any
+    name: str, head: Sequence[str], cells: Callable[[Any], list[object]], limit: int, as_json: bool, wide: bool, **asked: Any
 ) -> None:
     with connected() as client:
         page = _collected(getattr(client.insights, f"{name}_page"), limit, **asked)
     chars = 10 if page.grain == "day" else 16
-    _show(page, as_json, ("time (UTC)", *head), cells, lambda row: [row.time[:chars].replace("T", " ")])
+    _show(page, as_json, wide, ("time (UTC)", *head), cells, lambda row: [row.time[:chars].replace("T", " ")])
 
 
 def _collected(ask: Callable[..., Any], limit: int, **asked: Any) -> Any:
@@ -177,6 +190,7 @@ def _collected(ask: Callable[..., Any], limit: int, **asked: Any) -> Any:
 def _show(
     page: Any,
     as_json: bool,
+    wide: bool,
     head: Sequence[str],
     cells: Callable[[Any], list[object]],
     first: Callable[[Any], list[object]],
@@ -186,7 +200,7 @@ def _show(
         print_json(page)
         return
     if page.items:
-        show(page.items, False, head, lambda row: [*first(row), *cells(row)])
+        show(page.items, False, head, lambda row: [*first(row), *cells(row)], wide=wide)
     typer.echo(_about(page, datetime.now(UTC)), err=True)
 
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, connected, print_json, show, show_one, to_json
+from postroad.cli.output import AsJson, Wide, connected, print_json, show, show_one, to_json
 from postroad.cli.progress import share, watched
+from postroad.cli.table import Column
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def list_jobs(
     message_id: Annotated[str | None, typer.Option(help="Of this message.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Jobs, newest first."""
     with connected() as client:
@@ -45,7 +47,13 @@ def list_jobs(
             message_id=message_id,
             page_size=min(limit, 1000),
         )
-        show(list(islice(found, limit)), as_json, ("job", "queue", "status", "attempts", "error", "created", "updated"), _row)
+        show(
+            list(islice(found, limit)),
+            as_json,
+            ("job", "queue", Column("status", priority=1), "attempts", "error", "created", "updated"),
+            _row,
+            wide=wide,
+        )
 
 
 @jobs.command("show")
@@ -77,11 +85,12 @@ def list_events(
     job: JobId,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """What happened to a job, oldest first. Kept where the tenant's audit_mode is `full`. --json has all of each event."""
     with connected() as client:
         events = list(islice(client.jobs.events(job, page_size=min(limit, 1000)), limit))
-        show(events, as_json, ("at", "event", "details"), _event_row)
+        show(events, as_json, ("at", "event", "details"), _event_row, wide=wide)
 
 
 _DETAILS = ("attempt", "delay_ms", "lease_until", "next_at", "processing_ms", "reason", "last_error", "task_id")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroad.cli.output import AsJson, connected, json_as_it_is, print_json, show, to_json
+from postroad.cli.output import AsJson, Wide, connected, print_json, raw_json, show, to_json
 from postroad.cli.queues import Name, json_of, queues
+from postroad.cli.table import Column
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def publish(
     with connected() as client:
         published = client.queues.publish(
             queue,
-            json_of(sys.stdin.read() if payload == "-" else payload, "the payload", json_as_it_is),
+            json_of(sys.stdin.read() if payload == "-" else payload, "the payload", raw_json),
             headers=dict(_pair(text) for text in header or []),
             delay_ms=delay_ms,
             idempotency_key=idempotency_key,
@@ -59,11 +60,18 @@ def pull(
     visibility_timeout_ms: Annotated[int | None, typer.Option(help="Keep them from others for this long.")] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Acknowledge them once they are printed.")] = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Lease messages and print them. Without --ack they come back when their time is up."""
     with connected() as client:
         pulled = client.queues.pull(queue, max_messages=count, wait_ms=wait_ms, visibility_timeout_ms=visibility_timeout_ms)
-        show(pulled.messages, as_json, ("message", "attempt", "enqueued", "payload", "receipt"), _message_row)
+        show(
+            pulled.messages,
+            as_json,
+            ("message", "attempt", "enqueued", Column("payload", priority=1), "receipt"),
+            _message_row,
+            wide=wide,
+        )
         if ack and pulled.messages:
             client.queues.ack_many(queue, pulled.messages)
 
@@ -138,6 +146,7 @@ def peek(
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Look at messages without leasing them, oldest first. All filters that are given must hold.
 
@@ -162,7 +171,7 @@ def peek(
         if as_json:
             print_json(page)
             return
-        show(page.messages, False, ("message", "job", "enqueued", "payload"), _seen_row)
+        show(page.messages, False, ("message", "job", "enqueued", Column("payload", priority=1)), _seen_row, wide=wide)
         tell_page(page.scanned, page.matched, page.next_cursor)
 
 

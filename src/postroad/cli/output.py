@@ -1,9 +1,10 @@
 """Tables for people, JSON for machines, and exit codes for scripts.
 
-What costs time to import (the client, rich) is imported where it is used: a shell that completes a word needs neither.
+The client and msgspec are imported where they are used: shell completion needs neither, and they are slow to import.
 """
 
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.profiles import Choice, choice, target, without_key
+from postroad.cli.profiles import GlobalOptions, global_options, missing_key_hint, resolve_target
+from postroad.cli.table import Column, Table, details, fit, make_table
 from postroad.kernel.errors import AuthError, InvalidRequest, NotFound, PostroadError, RateLimited, Unavailable
 
 if TYPE_CHECKING:
     from postroad.client import Postroad
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print all columns and whole values, even if wider than the terminal.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-# What a script can tell apart: 2 the call was wrong, 3 not allowed, 4 not there, 5 not now, 1 anything else.
+# Exit codes for scripts: 2 invalid call, 3 not allowed, 4 not found, 5 temporarily unavailable, 1 any other error.
 _EXIT_CODES: tuple[tuple[type[PostroadError], int], ...] = (
     (RateLimited, 5),
     (InvalidRequest, 2),
@@ -29,12 +32,12 @@ _EXIT_CODES: tuple[tuple[type[PostroadError], int], ...] = (
     (Unavailable, 5),
 )
 
-_DEADLINE_SECONDS = 8.0  # somebody sits there and waits
+_DEADLINE_SECONDS = 8.0  # for a call with its retries: a person waits for the command
 
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Errors become a line and an exit code."""
+    """Print an error as one line on standard error, and end the command with the error's exit code."""
     try:
         yield
     except PostroadError as problem:
@@ -48,58 +51,76 @@ def exit_on_error() -> Iterator[None]:
 
 @contextmanager
 def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
-    """A client of the server that the options, the environment or a profile names (`profiles.py`)."""
+    """A client of the server that the options, the environment or a profile names. Errors end the command."""
     with exit_on_error():
-        found = target(choice.get(Choice()))
-        if found.key is None and not anonymous:
-            raise ValueError(without_key())
+        target = resolve_target(global_options.get(GlobalOptions()))
+        if target.key is None and not anonymous:
+            raise ValueError(missing_key_hint())
         from postroad.client import Postroad
 
         if anonymous:
-            opened = Postroad(found.url, anonymous=True, deadline=_DEADLINE_SECONDS)
+            opened = Postroad(target.url, anonymous=True, deadline=_DEADLINE_SECONDS)
         else:
-            opened = Postroad(found.url, found.key, tenant=found.tenant or "", deadline=_DEADLINE_SECONDS)
+            opened = Postroad(target.url, target.key, tenant=target.tenant or "", deadline=_DEADLINE_SECONDS)
         with opened as client:
             yield client
 
 
+class _StderrHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"postroad: {record.getMessage()}", err=True)
+
+
 @contextmanager
-def echo_warnings(logger: str) -> Iterator[None]:
-    """What the SDK has to say while it keeps trying, such as that the server does not answer."""
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            typer.echo(f"postroad: {record.getMessage()}", err=True)
-
-    log, told = logging.getLogger(logger), Told(logging.WARNING)
-    log.addHandler(told)
+def echo_warnings() -> Iterator[None]:
+    """Print the SDK's warnings on standard error, such as that the server does not answer and the call is retried."""
+    log, handler = logging.getLogger("postroad"), _StderrHandler(logging.WARNING)
+    log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(told)
+        log.removeHandler(handler)
 
 
-def show(things: Any, as_json: bool, head: Sequence[str], row: Callable[[Any], Sequence[object]]) -> None:
-    """One thing or a list of them."""
+def show(
+    things: Any, as_json: bool, head: Sequence[str | Column], row: Callable[[Any], Sequence[object]], *, wide: bool = False
+) -> None:
+    """Print a list as a table that fits the terminal, or one thing as a row, or as details where the row does not fit.
+
+    `wide`, and output that is not a terminal, leave the table whole.
+    """
     if as_json:
         print_json(things)
         return
-    rows = [[str(cell) for cell in row(thing)] for thing in (things if isinstance(things, list) else [things])]
-    _print_table(head, rows)
+    is_list = isinstance(things, list)
+    table, width = make_table(head, map(row, things if is_list else [things])), _terminal_width()
+    if width is None or wide:
+        _print_table(table)
+        return
+    fitted = fit(table, width)
+    if fitted is not table and not is_list:
+        titles = (column.title for column in table.columns)
+        typer.echo("\n".join(details([*zip(titles, table.rows[0], strict=True)], width)))
+        return
+    _print_table(fitted)
+    if fitted.hidden or fitted.is_truncated:
+        hidden = f"hidden columns: {', '.join(fitted.hidden)}; " if fitted.hidden else ""
+        typer.echo(f"{hidden}--wide or --json shows everything", err=True)
 
 
 def show_one(thing: Any, as_json: bool, **cells: object) -> None:
-    """One thing with more to say than fits a row: a line for each cell that has something."""
+    """Print the fields of one thing, a line each; empty ones are left out."""
     if as_json:
         print_json(thing)
         return
-    _print_table((), [[name.replace("_", " "), _cell(value)] for name, value in cells.items() if value not in (None, "", ())])
+    pairs = [(name.replace("_", " "), _cell(value)) for name, value in cells.items() if value not in (None, "", ())]
+    typer.echo("\n".join(details(pairs, _terminal_width())))
 
 
-def show_once(made: Any, as_json: bool, text: str, about: str) -> None:
-    """A secret that cannot be asked for again: alone on standard output, to be copied or piped; what it is, on the other."""
+def show_once(created: Any, as_json: bool, text: str, about: str) -> None:
+    """Print a secret that cannot be read again alone on standard output, and its description on standard error."""
     if as_json:
-        print_json(made)
+        print_json(created)
         return
     typer.echo(f"{about}. This is shown once:", err=True)
     typer.echo(text)
@@ -124,8 +145,8 @@ def from_json(text: str) -> Any:
     return msgspec.json.decode(text)
 
 
-def json_as_it_is(text: str) -> Any:
-    """The JSON text, to be sent to the byte: numbers are not rounded on the way. Raises ValueError."""
+def raw_json(text: str) -> Any:
+    """Validated JSON that is sent byte for byte, so that no number is rounded. Raises ValueError."""
     import msgspec
 
     from_json(text)
@@ -133,7 +154,7 @@ def json_as_it_is(text: str) -> Any:
 
 
 def confirm(question: str, yes: bool, *, err: bool = False) -> None:
-    """Ends the command unless the answer is yes. With `err` standard output is left alone."""
+    """End the command unless the answer is yes. With `err` the question is printed on standard error."""
     if not yes:
         typer.confirm(question, abort=True, err=err)
 
@@ -148,14 +169,11 @@ def _cell(value: object) -> str:
     return words(value) if isinstance(value, tuple) else str(value)
 
 
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _print_table(table: Table) -> None:
+    head, *rows = table.lines()
+    typer.echo("\n".join([typer.style(head, bold=True), *rows]))
 
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(head))
-    for column in head or ("", ""):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(cell) for cell in row])  # as it is: what people wrote is no markup
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+
+def _terminal_width() -> int | None:
+    """None if standard output is not a terminal: files and pipes have no width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""`postroad pipeline`: run it, work days out anew, see how it is. Spark is imported where it is started."""
+"""`postroad pipeline`: run, backfill, status. Spark is imported where it is started."""
 
 import logging
 import re
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from postroad.pipeline.driver import Pipeline, PipelineConfig
     from postroad.settings import Settings
 
-pipeline = typer.Typer(help="The data pipeline: events into Parquet, Parquet into answers.", no_args_is_help=True)
+pipeline = typer.Typer(help="The data pipeline: stores events as Parquet and computes reports from them.", no_args_is_help=True)
 
-_EVERY = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|m|)")
 
 Master = Annotated[
     str | None,
     typer.Option(
-        help="Where Spark runs: `local[2]`, `spark://host:7077`, `k8s://…`. (env: POSTROAD_PIPELINE_MASTER)", show_default=False
+        help="Spark master: `local[2]`, `spark://host:7077`, `k8s://…`. (env: POSTROAD_PIPELINE_MASTER)", show_default=False
     ),
 ]
-LakeAt = Annotated[
+LakeRoot = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        help="Where the tables are: a folder or a URL such as `s3a://…`. (env: POSTROAD_LAKE, default <data>/lake)",
+        help="Root of the tables: a folder or a URL such as `s3a://…`. (env: POSTROAD_LAKE, default <data>/lake)",
         show_default=False,
     ),
 ]
@@ -41,72 +41,70 @@ JobNames = Annotated[
     str | None,
     typer.Option(
         "--jobs",
-        help="Only these, comma separated: latency, usage, dead_letters, sessions, queue_health, job_history, compact.",
+        help="Only these jobs, comma separated: latency, usage, dead_letters, sessions, queue_health, job_history, compact.",
         show_default=False,
     ),
 ]
 
 
 def _seconds(text: str) -> float:
-    found = _EVERY.fullmatch(text.strip())
+    found = _PERIOD.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f"{text!r} is no time such as `10s` or `5m`")
+        raise typer.BadParameter(f"{text!r} is not a period such as `10s` or `5m`")
     return float(found[1]) * (60 if found[2] == "m" else 1)
 
 
 @pipeline.command("run")
 def run_pipeline(
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process all pending events, then exit.")] = False,
     every: Annotated[
         str | None,
-        typer.Option(
-            help="How often a batch is taken: `10s`, `5m`. (env: POSTROAD_PIPELINE_SECONDS, default 10s)", show_default=False
-        ),
+        typer.Option(help="Time between batches: `10s`, `5m`. (env: POSTROAD_PIPELINE_SECONDS, default 10s)", show_default=False),
     ] = None,
     jobs: JobNames = None,
     master: Master = None,
-    lake: LakeAt = None,
+    lake: LakeRoot = None,
     data_dir: DataDir = None,
-    max_messages: Annotated[int, typer.Option(help="Of each stream in one batch.", min=1)] = 20_000,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only what is out of the ordinary.")] = False,
+    max_messages: Annotated[int, typer.Option(help="Messages per stream and batch.", min=1)] = 20_000,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only batches with quarantined events.")] = False,
 ) -> None:
-    """Read what has happened into the lake and tell the service what follows, in small batches. Ctrl-C stops it.
+    """Ingest events into the lake, compute the reports and publish them, in small batches. Ctrl-C stops it.
 
-    It may be stopped or killed at any moment: nothing is lost and nothing is counted twice. `postroad up` runs it by itself.
+    It may be stopped or killed at any time: no event is lost or counted twice. `postroad up` starts it automatically.
     """
     settings = _settings(data_dir, master, lake, _seconds(every) if every else None)
-    wishes = _wishes(settings, jobs, quiet=quiet, messages_max=max_messages)
-    with _started(settings, wishes) as started:
+    config = _config(settings, jobs, quiet=quiet, messages_max=max_messages)
+    with _opened(settings, config) as running:
         if once:
-            started.run_once()
+            running.run_once()
             return
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        started.run(stop)
+        running.run(stop)
 
 
 @pipeline.command("backfill")
 def backfill_pipeline(
-    days: Annotated[int, typer.Option(help="The last so many days, today included.", min=1, max=400)] = 7,
+    days: Annotated[int, typer.Option(help="Number of days to compute, today included.", min=1, max=400)] = 7,
     jobs: JobNames = None,
     master: Master = None,
-    lake: LakeAt = None,
+    lake: LakeRoot = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Work the reports of past days out anew, from the events in the lake, and tell the service again.
+    """Recompute and publish the reports of past days from the events in the lake.
 
-    For a report that was added or mended. Not while the pipeline runs: `postroad up --no-pipeline`.
+    Use it after a report was added or fixed. The pipeline must not run meanwhile: `postroad up --no-pipeline`.
     """
     settings = _settings(data_dir, master, lake, None)
-    with _started(settings, _wishes(settings, jobs, quiet=True)) as started:
+    with _opened(settings, _config(settings, jobs, quiet=True)) as running:
         today = datetime.now(UTC).date()
-        started.backfill([today - timedelta(days=number) for number in range(days)], typer.echo)
+        running.backfill([today - timedelta(days=number) for number in range(days)], typer.echo)
 
 
 @pipeline.command("status")
 def show_status(as_json: AsJson = False) -> None:
-    """How far the pipeline is, as the server knows it. Needs a platform key."""
+    """Show the progress and the lag of the pipeline. Needs a platform key."""
     with connected() as client:
         found = client.pipeline.status()
         lags = ", ".join(f"{one.stream} {one.lag}" for one in found.streams)
@@ -135,24 +133,24 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
     try:
         settings = load_settings(overrides=overrides)
         child = settings.data_dir / "engine.url"
-        if settings.nats_url is None and child.exists():  # the engine that `postroad up` runs here
+        if settings.nats_url is None and child.exists():  # the engine of a `postroad up` in this data directory
             settings = replace(settings, nats_url=Secret(child.read_text().strip()))
         return settings
     except SettingsInvalid as faults:
-        typer.echo(f"These settings cannot be used:\n{faults}", err=True)
+        typer.echo(f"Invalid settings:\n{faults}", err=True)
         raise typer.Exit(2) from None
 
 
-def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
-    _need_spark()
+def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
+    _require_spark()
     from postroad.pipeline.driver import JOBS, PipelineConfig, Progress
 
     chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else JOBS
     unknown = [name for name in chosen if name not in JOBS]
     if unknown:
-        raise typer.BadParameter(f"there is no job {unknown[0]!r}; there are {', '.join(JOBS)}")
+        raise typer.BadParameter(f"there is no job {unknown[0]!r}; known jobs: {', '.join(JOBS)}")
 
-    def tell(progress: Progress) -> None:
+    def print_progress(progress: Progress) -> None:
         if not quiet or progress.counts.quarantined:
             typer.echo(progress.line())
 
@@ -162,11 +160,11 @@ def _wishes(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         bronze_days=settings.lake_bronze_days,
         days=settings.lake_days,
         messages_max=messages_max,
-        tell=tell,
+        tell=print_progress,
     )
 
 
-def _need_spark() -> None:
+def _require_spark() -> None:
     try:
         import spark_jetstream  # noqa: F401  (it imports pyspark)
     except ModuleNotFoundError:
@@ -175,8 +173,8 @@ def _need_spark() -> None:
 
 
 @contextmanager
-def _started(settings: "Settings", wishes: "PipelineConfig") -> Iterator["Pipeline"]:
-    """Spark, the lake and the engine, for as long as the block lasts. What goes wrong is a line and an exit code."""
+def _opened(settings: "Settings", config: "PipelineConfig") -> Iterator["Pipeline"]:
+    """The pipeline with Spark, the lake and the engine, for the duration of the block. Errors end the command."""
     from postroad.pipeline.driver import LakeBusy, Pipeline
     from postroad.pipeline.jetstream import Engine, JetStreamError, engine_options
     from postroad.pipeline.lake import Lake, LakeBroken, OtherWriter
@@ -185,10 +183,10 @@ def _started(settings: "Settings", wishes: "PipelineConfig") -> Iterator["Pipeli
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         engine = Engine(engine_options(settings))
-        engine.last_sequences(("JOBS",))  # says now what is wrong, before Spark takes its time
+        engine.last_sequences(("JOBS",))  # fails before Spark takes its time to start
         spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
         try:
-            yield Pipeline(Lake(settings.lake_root, spark), engine, wishes)
+            yield Pipeline(Lake(settings.lake_root, spark), engine, config)
         finally:
             spark.stop()
     except (NoJava, LakeBusy, LakeBroken, OtherWriter, JetStreamError, ValueError) as problem:

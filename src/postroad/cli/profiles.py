@@ -1,4 +1,4 @@
-"""Which server, and by which key: the environment, and profiles kept in a file that only its owner may read.
+"""Server and key of a command: from the environment, and from profiles in a file that only its owner may read.
 
     current = "local"
 
@@ -7,8 +7,9 @@
     key = "pr_live_…"
     tenant = "acme"             # only for a platform key
 
-What `--profile` names is taken as it is. Otherwise POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT win over the profile that
-POSTROAD_PROFILE names or that is the current one; with POSTROAD_KEY the profile's tenant does not count, as it goes with its key.
+A profile named by `--profile` overrides the environment. Otherwise POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT override the
+profile that POSTROAD_PROFILE names, else the current one. POSTROAD_KEY also disables the profile's tenant, which belongs to the
+profile's key.
 """
 
 import os
@@ -25,11 +26,11 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 CREDENTIALS = Path("var") / "credentials.toml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TEXT = re.compile(r"[!#-\[\]-~]+")  # visible ASCII, without what would have to be escaped in the file
+_TEXT = re.compile(r"[!#-\[\]-~]+")  # visible ASCII, without the characters that TOML would need escaped
 
 
-class ProfileFault(ValueError):
-    """A profile that is not there or cannot be used; the message says which, and never a key."""
+class ProfileError(ValueError):
+    """A missing or invalid profile. The message never contains a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +41,48 @@ class Profile:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")) or not _TEXT.fullmatch(self.url):
-            raise ProfileFault("a profile's URL starts with http:// or https://")
+            raise ProfileError("a profile's URL must start with http:// or https://")
         if not _TEXT.fullmatch(self.key):
-            raise ProfileFault("a key has visible characters only, and is not empty")
+            raise ProfileError("a key must not be empty and must consist of visible ASCII characters")
         if self.tenant is not None and not _TEXT.fullmatch(self.tenant):
-            raise ProfileFault("a tenant's id has visible characters only")
+            raise ProfileError("a tenant's id must consist of visible ASCII characters")
 
     @property
     def masked_key(self) -> str:
-        """Enough to tell keys apart, and nothing of the secret: the kind and the beginning of the id."""
+        """The key's kind and the beginning of its id, without any of the secret."""
         shown = re.match(r"pr_[a-z]+_.{4}", self.key)
         return f"{shown[0]}…" if shown and len(self.key) > 40 else "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """All of them, and the one that is used when none is named."""
+    """All profiles, and the name of the default one."""
 
     current: str | None = None
     by_name: Mapping[str, Profile] = field(default_factory=dict)
 
     def get(self, name: str) -> Profile:
-        """Raises ProfileFault."""
+        """Raises ProfileError."""
         if name not in self.by_name:
-            known = f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "there are none yet"
-            raise ProfileFault(f"there is no profile {name!r}: {known}")
+            known = ", ".join(sorted(self.by_name)) or "none"
+            raise ProfileError(f"there is no profile {name!r}; known profiles: {known}")
         return self.by_name[name]
 
     def with_profile(self, name: str, profile: Profile, *, is_current: bool) -> "Profiles":
-        """The first one becomes the current one, too."""
+        """Add or replace a profile. The first one becomes the default. Raises ProfileError for an invalid name."""
         if not _NAME.fullmatch(name):
-            raise ProfileFault("a profile's name has letters, digits, dots, dashes and underscores, at most 64")
+            raise ProfileError("a profile's name consists of at most 64 letters, digits, dots, dashes and underscores")
         current = name if is_current or self.current not in self.by_name else self.current
         return Profiles(current, {**self.by_name, name: profile})
 
     def without(self, name: str) -> "Profiles":
+        """Raises ProfileError."""
         self.get(name)
         rest = {other: profile for other, profile in self.by_name.items() if other != name}
         return Profiles(None if self.current == name else self.current, rest)
 
-    def using(self, name: str) -> "Profiles":
+    def with_default(self, name: str) -> "Profiles":
+        """Raises ProfileError."""
         self.get(name)
         return replace(self, current=name)
 
@@ -90,7 +93,7 @@ def profiles_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_profiles(path: Path | None = None) -> Profiles:
-    """Raises ProfileFault if the file is there and cannot be read."""
+    """Read the file; no file means no profiles. Raises ProfileError if it cannot be read."""
     path = path or profiles_path()
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -98,9 +101,9 @@ def read_profiles(path: Path | None = None) -> Profiles:
     except FileNotFoundError:
         return Profiles()
     except OSError as exc:
-        raise ProfileFault(f"{path}: {exc.strerror}") from exc
+        raise ProfileError(f"{path}: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as exc:
-        raise ProfileFault(f"{path} is not a file of profiles") from exc
+        raise ProfileError(f"{path} is not a valid profiles file") from exc
     current = found.get("current")
     return Profiles(current if isinstance(current, str) else None, by_name)
 
@@ -108,13 +111,13 @@ def read_profiles(path: Path | None = None) -> Profiles:
 def _profile(name: str, fields: Mapping[str, object]) -> Profile:
     url, key, tenant = fields.get("url", DEFAULT_URL), fields.get("key"), fields.get("tenant")
     if not isinstance(url, str) or not isinstance(key, str) or not (tenant is None or isinstance(tenant, str)):
-        raise ProfileFault(f"the profile {name!r} needs url and key, as texts")
+        raise ProfileError(f"the profile {name!r} needs url and key as strings")
     return Profile(url, key, tenant)
 
 
 def write_profiles(profiles: Profiles, path: Path | None = None) -> None:
-    """Raises ProfileFault."""
-    lines = ["# Made by `postroad profiles`. Has keys: keep it to yourself."]
+    """Raises ProfileError."""
+    lines = ["# Written by `postroad profiles`. Contains keys: do not share it."]
     if profiles.current is not None:
         lines.append(f'current = "{profiles.current}"')
     for name, profile in profiles.by_name.items():
@@ -124,10 +127,10 @@ def write_profiles(profiles: Profiles, path: Path | None = None) -> None:
     try:
         write_private(path, "\n".join(lines) + "\n")
     except OSError as exc:
-        raise ProfileFault(f"{path}: {exc.strerror}") from exc
+        raise ProfileError(f"{path}: {exc.strerror}") from exc
 
 
-def is_seen_by_others(path: Path) -> bool:
+def is_readable_by_others(path: Path) -> bool:
     try:
         return bool(path.stat().st_mode & 0o077)
     except OSError:
@@ -135,36 +138,36 @@ def is_seen_by_others(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What the root command's options say."""
+class GlobalOptions:
+    """Options of the root command."""
 
     profile: str | None = None
     tenant: str | None = None
 
 
-choice: ContextVar[Choice] = ContextVar("choice")
+global_options: ContextVar[GlobalOptions] = ContextVar("global_options")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server to call. Without a key it can be asked only what needs none."""
+    """The server to call, and the credentials. Without a key only anonymous calls are possible."""
 
     url: str
     key: str | None = field(repr=False)
     tenant: str | None
 
 
-def target(chosen: Choice, environ: Mapping[str, str] = os.environ) -> Target:
-    """Raises ProfileFault."""
-    if chosen.profile is not None:
-        profile = read_profiles(profiles_path(environ)).get(chosen.profile)
-        return Target(profile.url, profile.key, chosen.tenant or profile.tenant)
+def resolve_target(options: GlobalOptions, environ: Mapping[str, str] = os.environ) -> Target:
+    """Raises ProfileError."""
+    if options.profile is not None:
+        profile = read_profiles(profiles_path(environ)).get(options.profile)
+        return Target(profile.url, profile.key, options.tenant or profile.tenant)
     url, key, tenant = (environ.get(f"POSTROAD_{name}") or None for name in ("URL", "KEY", "TENANT"))
     found = None if url and key else _default_profile(environ)
     if found is not None:
         tenant = tenant or (None if key else found.tenant)
         url, key = url or found.url, key or found.key
-    return Target(url or DEFAULT_URL, key, chosen.tenant or tenant)
+    return Target(url or DEFAULT_URL, key, options.tenant or tenant)
 
 
 def _default_profile(environ: Mapping[str, str]) -> Profile | None:
@@ -173,15 +176,14 @@ def _default_profile(environ: Mapping[str, str]) -> Profile | None:
     return profiles.get(name) if name else None
 
 
-def without_key() -> str:
-    """What to do about it."""
-    said = "no API key: set POSTROAD_KEY, or keep one in a profile (postroad profiles add NAME)"
+def missing_key_hint() -> str:
+    hint = "no API key: set POSTROAD_KEY, or add a profile (postroad profiles add NAME)"
     if CREDENTIALS.exists():
-        said += (
-            f"\n./{CREDENTIALS}, which `postroad up` has made, has one. To use it from here on:\n"
+        hint += (
+            f"\n./{CREDENTIALS}, written by `postroad up`, contains one. To use it:\n"
             f"  postroad profiles add local --key-file {CREDENTIALS}"
         )
-    return said
+    return hint
 
 
 def environment_key() -> str | None:
@@ -192,6 +194,6 @@ def environment_url() -> str | None:
     return os.environ.get("POSTROAD_URL") or None
 
 
-def environment_of_children() -> dict[str, str]:
-    """The environment without what is Postroad's: keys and addresses are not for the programs that it starts."""
+def child_environment() -> dict[str, str]:
+    """The environment without Postroad's variables: a child process must not see keys and addresses."""
     return {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}

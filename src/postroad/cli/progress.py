@@ -1,4 +1,4 @@
-"""A line that shows how far something is, and what to say to somebody who stops watching."""
+"""A progress line on standard error, and a message for Ctrl-C."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import typer
 
 
 class ProgressLine:
-    """On a terminal it is written over itself; elsewhere only what comes after it is seen."""
+    """A line that is overwritten in place on a terminal, and not printed elsewhere."""
 
     def __init__(self) -> None:
         self._width = 0
@@ -25,18 +25,19 @@ class ProgressLine:
 
 
 @contextmanager
-def watched(otherwise: str) -> Iterator[ProgressLine]:
-    """A line to show progress on. Ctrl-C ends the command, not what it watches: `otherwise` says how to go on."""
+def watched(on_interrupt: str) -> Iterator[ProgressLine]:
+    """A progress line for work that the server does. Ctrl-C prints `on_interrupt` and ends the command, not the work."""
     line = ProgressLine()
     try:
         yield line
     except KeyboardInterrupt:
         line.clear()
-        typer.echo(otherwise, err=True)
+        typer.echo(on_interrupt, err=True)
         raise typer.Exit(130) from None
     finally:
         line.clear()
 
 
 def share(done: int, total: int) -> str:
+    """`5 of 20 (25 %)`."""
     return f"{done:,} of {total:,} ({100 * done // total} %)" if total else f"{done:,}"

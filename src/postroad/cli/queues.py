@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, from_json, print_json, show, show_one, to_json
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, from_json, print_json, show, show_one, to_json
+from postroad.cli.table import Column
 
 if TYPE_CHECKING:
     from postroad.client import Purged, Queue
@@ -22,7 +23,7 @@ def _row(queue: "Queue") -> list[object]:
     return [queue.name, lease, settings.max_attempts or "", limit, paused, queue.created_at]
 
 
-_HEAD = ("name", "lease ms", "attempts", "max", "", "created")
+_HEAD = ("name", "lease ms", "attempts", "max", "state", "created")
 
 
 def _stats_row(queue: "Queue") -> list[object]:
@@ -33,17 +34,19 @@ def _stats_row(queue: "Queue") -> list[object]:
     return [queue.name, stats.ready, stats.leased, stats.delayed, stats.dead, _age(stats.oldest_age_ms), *rates, paused]
 
 
-_STATS_HEAD = ("name", "ready", "leased", "delayed", "dead", "oldest", "in/s", "out/s", "")
+_STATS_HEAD = ("name", "ready", "leased", "delayed", "dead", "oldest", "in/s", "out/s", Column("state", priority=1))
 
 
 @queues.command("list")
 def list_queues(
-    stats: Annotated[bool, typer.Option("--stats", help="With what is in each.")] = False, as_json: AsJson = False
+    stats: Annotated[bool, typer.Option("--stats", help="With what is in each.")] = False,
+    as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """All queues of the tenant."""
     with connected() as client:
         found = list(client.queues.list(stats=stats))
-        show(found, as_json, _STATS_HEAD if stats else _HEAD, _stats_row if stats else _row)
+        show(found, as_json, _STATS_HEAD if stats else _HEAD, _stats_row if stats else _row, wide=wide)
 
 
 @queues.command("show")
@@ -207,7 +210,7 @@ def _tell(queue: "Queue", as_json: bool, said: str) -> None:
         typer.echo(said)
 
 
-def health(as_json: AsJson = False) -> None:
+def health(as_json: AsJson = False, wide: Wide = False) -> None:
     """What the server says of itself; exit code 5 while it cannot serve."""
     with connected(anonymous=True) as client:
         ready = client.health.ready()
@@ -215,4 +218,10 @@ def health(as_json: AsJson = False) -> None:
         print_json(ready)
         return
     checks: list[Any] = list(ready.checks.items())
-    show(checks, False, ("check", "state", "detail"), lambda one: [one[0], "ok" if one[1].ok else "failing", one[1].detail])
+    show(
+        checks,
+        False,
+        ("check", "state", "detail"),
+        lambda one: [one[0], "ok" if one[1].ok else "failing", one[1].detail],
+        wide=wide,
+    )

@@ -11,13 +11,14 @@ import typer
 from postroad.cli.output import from_json, show, show_once, show_one
 
 
-def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str]) -> None:
+def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str], *, wide: bool) -> None:
     """A table with these attributes as columns; every field of the first item if there are none."""
     import msgspec
 
     if not columns and items and isinstance(items[0], msgspec.Struct):
         columns = items[0].__struct_fields__
-    show(list(items), as_json, [_title(one) for one in columns], lambda item: [_cell(attrgetter(one)(item)) for one in columns])
+    head = [_title(one) for one in columns]
+    show(list(items), as_json, head, lambda item: [_cell(attrgetter(one)(item)) for one in columns], wide=wide)
 
 
 def show_item(item: Any, as_json: bool) -> None:

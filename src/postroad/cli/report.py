@@ -1,4 +1,4 @@
-"""`postroad report`: a day as one HTML page with charts, to look at, to send, to print."""
+"""`postroad report`: a day as one HTML page with charts."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,66 +9,69 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from postroad.cli.output import connected
-from postroad.cli.profiles import Choice, choice, target
+from postroad.cli.profiles import GlobalOptions, global_options, resolve_target
 
 if TYPE_CHECKING:
     from postroad.client import Postroad
 
 
 def report(
-    day: Annotated[str, typer.Option(help="`2026-11-16`, `today` or `yesterday`; days are those of UTC.")] = "today",
+    day: Annotated[str, typer.Option(help="`2026-11-16`, `today` or `yesterday`, in UTC.")] = "today",
     out: Annotated[
         Path | None,
-        typer.Option(help="The file; `-` is standard output. postroad-report-….html here if left out.", show_default=False),
+        typer.Option(
+            help="Output file; `-` is standard output. Default: postroad-report-….html in the current directory.",
+            show_default=False,
+        ),
     ] = None,
     grain: Annotated[
         Literal["auto", "minute", "hour"],
-        typer.Option(help="A point for each minute or hour; `auto` takes minutes if up to three hours of the day have anything."),
+        typer.Option(help="One point per minute or hour; `auto` uses minutes if at most three hours of the day have data."),
     ] = "auto",
 ) -> None:
-    """Write one HTML page about a day: latency, backlog, dead letters, usage, sessions, and how the queues are.
+    """Write one HTML page about a day: queue health, latency, backlog, dead letters, usage and sessions.
 
-    It has all it needs in it and opens without a network. It is about the tenant of the key; with a platform key about all
-    tenants, or the one that `postroad --tenant NAME report` names. The numbers are the pipeline's: `postroad up` runs it.
+    The page is self-contained and opens offline. It covers the tenant of the key; with a platform key all tenants, or the one of
+    `postroad --tenant NAME report`. The pipeline computes the numbers; `postroad up` runs it.
 
     The path is printed on standard output.
     """
     now = datetime.now(UTC)
-    wanted = day_of(day, now)
+    report_day = parse_day(day, now)
     with _clients() as (url, clients):
-        from postroad.report.fetch import gather
-        from postroad.report.page import page
+        from postroad.report.fetch import fetch_day
+        from postroad.report.page import render_page
 
-        written = page(gather(clients, wanted, None if grain == "auto" else grain, url, now))
+        html = render_page(fetch_day(clients, report_day, None if grain == "auto" else grain, url, now))
     if out == Path("-"):
-        typer.echo(written, nl=False)
+        typer.echo(html, nl=False)
         return
-    whose = f"-{clients[0][0]}" if len(clients) == 1 else ""
-    path = out or Path(f"postroad-report{whose}-{wanted.isoformat()}.html")
+    tenant = f"-{clients[0][0]}" if len(clients) == 1 else ""
+    path = out or Path(f"postroad-report{tenant}-{report_day.isoformat()}.html")
     try:
-        path.write_text(written, encoding="utf-8")
+        path.write_text(html, encoding="utf-8")
     except OSError as problem:
         typer.echo(f"postroad: {path}: {problem.strerror}", err=True)
         raise typer.Exit(1) from None
     typer.echo(path)
 
 
-def day_of(told: str, now: datetime) -> date:
+def parse_day(text: str, now: datetime) -> date:
     today = now.astimezone(UTC).date()
     named = {"today": today, "yesterday": today - timedelta(days=1)}
     try:
-        return named[told] if told in named else date.fromisoformat(told)
+        return named[text] if text in named else date.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{told!r} is not a day such as 2026-11-16, today or yesterday", param_hint="--day") from None
+        raise typer.BadParameter(f"{text!r} is not a day such as 2026-11-16, today or yesterday", param_hint="--day") from None
 
 
 @contextmanager
 def _clients() -> Iterator[tuple[str, list[tuple[str, "Postroad"]]]]:
-    """A client for each tenant that the report is about: that of the key, or, for a platform key that names none, all."""
+    """The server, and a client for each tenant of the report: the key's tenant or, with a platform key and no --tenant, all."""
     with connected() as client, ExitStack() as opened:
         from postroad.client import Postroad
 
-        me, found = client.keys.whoami(), target(choice.get(Choice()))
+        me, found = client.keys.whoami(), resolve_target(global_options.get(GlobalOptions()))
         if not me.platform or found.tenant:
             yield found.url, [(me.tenant, client)]
             return

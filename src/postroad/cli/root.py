@@ -15,7 +15,7 @@ from postroad.cli.jobs import jobs
 from postroad.cli.keys import keys, whoami
 from postroad.cli.pipeline import pipeline
 from postroad.cli.profile_commands import profile_names, profiles
-from postroad.cli.profiles import Choice, choice
+from postroad.cli.profiles import GlobalOptions, global_options
 from postroad.cli.queues import health, queues
 from postroad.cli.report import report
 from postroad.cli.secrets import secrets
@@ -41,8 +41,8 @@ def root(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Server and key to use, of those in `postroad profiles`; wins over POSTROAD_URL, _KEY and _TENANT. "
-            "(env: POSTROAD_PROFILE, which does not)",
+            help="Profile (server and key) to use; overrides POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. "
+            "(env: POSTROAD_PROFILE, which does not override them)",
             show_default=False,
             autocompletion=profile_names,
         ),
@@ -54,10 +54,10 @@ def root(
     if version:
         typer.echo(f"postroad {__version__}")
         raise typer.Exit
-    choice.set(Choice(profile, tenant))
+    global_options.set(GlobalOptions(profile, tenant))
 
 
-_SERVER, _USE, _GOVERN = "The server", "Messages", "Access"
+_SERVER, _USE, _GOVERN = "Server", "Messaging", "Access"
 
 cli.command("up", rich_help_panel=_SERVER)(up_command)
 cli.command("serve", rich_help_panel=_SERVER)(serve_command)

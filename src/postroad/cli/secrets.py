@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, show, show_once
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, show, show_once
 from postroad.cli.times import from_now
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def _row(secret: "JwtSecret") -> list[object]:
 
 
 @secrets.command("list")
-def list_secrets(as_json: AsJson = False) -> None:
+def list_secrets(as_json: AsJson = False, wide: Wide = False) -> None:
     """All JWT secrets, without their texts."""
     with connected() as client:
-        show(list(client.jwt_secrets.list()), as_json, ("id", "name", "expires", "created"), _row)
+        show(list(client.jwt_secrets.list()), as_json, ("id", "name", "expires", "created"), _row, wide=wide)
 
 
 @secrets.command("create")

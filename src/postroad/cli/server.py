@@ -1,4 +1,4 @@
-"""`postroad up`, `serve` and `openapi`. The server is imported where it is started: the other commands do without."""
+"""`postroad up`, `serve` and `openapi`. The server is imported where it is started, so that other commands start quickly."""
 
 import sys
 from collections.abc import Callable, Coroutine
@@ -14,16 +14,17 @@ Host = Annotated[
     str | None, typer.Option(help="Address to listen on. (env: POSTROAD_HOST, default 127.0.0.1)", show_default=False)
 ]
 Port = Annotated[
-    int | None, typer.Option(help="Port to listen on; 0 takes a free one. (env: POSTROAD_PORT, default 8080)", show_default=False)
+    int | None, typer.Option(help="Port to listen on; 0 picks a free one. (env: POSTROAD_PORT, default 8080)", show_default=False)
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that share the port. (env: POSTROAD_WORKERS, default 1)", show_default=False)
+    int | None,
+    typer.Option(help="Number of worker processes that share the port. (env: POSTROAD_WORKERS, default 1)", show_default=False),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Where data, credentials and the platform key are. (env: POSTROAD_DATA_DIR, default ./var)",
+        help="Directory of data, credentials and the platform key. (env: POSTROAD_DATA_DIR, default ./var)",
         show_default=False,
     ),
 ]
@@ -31,7 +32,7 @@ Open = Annotated[
     bool | None,
     typer.Option(
         "--open",
-        help="Let anyone use the default tenant's streams without a key; loopback only. (env: POSTROAD_OPEN)",
+        help="Allow access to the default tenant's streams without a key; loopback only. (env: POSTROAD_OPEN)",
         show_default=False,
     ),
 ]
@@ -39,11 +40,12 @@ WithPipeline = Annotated[
     bool | None,
     typer.Option(
         "--pipeline/--no-pipeline",
-        help="Run the data pipeline beside the service, if Spark can run here. (env: POSTROAD_PIPELINE, default on)",
+        help="Run the data pipeline beside the service, if Spark is installed. (env: POSTROAD_PIPELINE, default on)",
         show_default=False,
     ),
 ]
-RoleName = Literal["all", "gateway", "control", "delivery", "background"]
+RoleName = Literal["all", "gateway", "control", "delivery", "background", "backstage"]
+_RENAMED_ROLES = {"backstage": "background"}  # the old name is accepted for one release
 
 
 def up_command(
@@ -54,10 +56,10 @@ def up_command(
     is_open: Open = None,
     pipeline: WithPipeline = None,
 ) -> None:
-    """Start everything on this machine: the engine, workers of all roles, the data pipeline. Ctrl-C stops it.
+    """Start the engine, workers of all roles and the data pipeline on this machine. Ctrl-C stops them.
 
-    Without POSTROAD_NATS_URL a nats-server runs as a child, with its data under ./var. On the first start the tenant `default`,
-    its key and a platform admin key are made; var/credentials.toml has them.
+    Without POSTROAD_NATS_URL a nats-server runs as a child process, with its data under ./var. The first start creates the
+    tenant `default`, its key and a platform admin key, and writes the keys to var/credentials.toml.
     """
     from postroad.cli.banner import print_banner
     from postroad.runtime.supervisor import up
@@ -74,23 +76,31 @@ def up_command(
 
 
 def serve_command(
-    role: Annotated[RoleName, typer.Option(help="What these processes do.")] = "all",
+    role: Annotated[RoleName, typer.Option(help="Role of the processes.", metavar="ROLE")] = "all",
     host: Host = None,
     port: Port = None,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Start stateless workers against the engine that POSTROAD_NATS_URL names.
+    """Start stateless workers against the engine at POSTROAD_NATS_URL.
 
-    All of them share POSTROAD_PLATFORM_KEY. `gateway` answers the API, `control` does the chores that one process at a time does,
-    `delivery` brings messages to sessions and wakes subscribers, `background` is both; every role answers /healthz,
-    /readyz and /metrics.
+    All workers of an installation need the same POSTROAD_PLATFORM_KEY. `gateway` serves the API, `control` runs the background
+    jobs that only one process at a time may run, `delivery` fans out to sessions and wakes stream subscribers, `background`
+    does both, `all` everything; every role serves /healthz, /readyz and /metrics.
     """
+    if role in _RENAMED_ROLES:
+        typer.echo(f"postroad: the role {role} was renamed: use --role {_RENAMED_ROLES[role]}", err=True)
     from postroad.cli.banner import print_banner
     from postroad.container import Role
     from postroad.runtime.supervisor import serve
 
-    _run(lambda settings: serve(settings, Role(role), print_banner), host=host, port=port, workers=workers, data_dir=data_dir)
+    _run(
+        lambda settings: serve(settings, Role(_RENAMED_ROLES.get(role, role)), print_banner),
+        host=host,
+        port=port,
+        workers=workers,
+        data_dir=data_dir,
+    )
 
 
 def openapi_command() -> None:
@@ -113,7 +123,7 @@ def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides
         set_up_logs(settings.log_level, settings.log_format)
         asyncio.run(start(settings))
     except SettingsInvalid as faults:
-        typer.echo(f"These settings cannot be used:\n{faults}", err=True)
+        typer.echo(f"Invalid settings:\n{faults}", err=True)
         raise typer.Exit(2) from None
     except PostroadError as problem:
         typer.echo(f"postroad: {problem}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, print_json, show, show_one
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one
 from postroad.cli.streams import (
     AsLines,
     ContentType,
@@ -21,8 +21,8 @@ from postroad.cli.streams import (
     Skip,
     body_of,
     content_type_of,
-    given_data,
-    write_as_it_comes,
+    print_live,
+    read_data,
 )
 from postroad.kernel.errors import PostroadError
 
@@ -95,7 +95,7 @@ def publish(
 
     It succeeds when the stream has it. Sessions that do not have it yet get it later, by themselves.
     """
-    given = given_data(data, file)
+    given = read_data(data, file)
     if given is None:
         raise typer.BadParameter("nothing to publish: give an argument or --file")
     with connected() as client:
@@ -127,7 +127,7 @@ def _told(done: "FannedOut", stream: str) -> str:
 
 
 @sessions.command("show")
-def show_session(session: SessionId, project: Project = None, as_json: AsJson = False) -> None:
+def show_session(session: SessionId, project: Project = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """What a session subscribes to, and until when it lives. To ask does not let it live longer."""
     with connected() as client:
         seen = client.sessions.get(session, project=project)
@@ -153,6 +153,7 @@ def show_session(session: SessionId, project: Project = None, as_json: AsJson = 
                     "yes" if one.envelope else "no",
                     "?" if one.outstanding is None else one.outstanding,
                 ),
+                wide=wide,
             )
 
 
@@ -197,7 +198,7 @@ def tail(
     with connected() as client:
         client.sessions.get(session, project=project)  # there is none: say so, and not that its stream is missing
         with _touching(client, session, project, touched):
-            write_as_it_comes(
+            print_live(
                 client,
                 f"session:{session}",
                 start,

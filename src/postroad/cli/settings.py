@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, connected, from_json, show, to_json
+from postroad.cli.output import AsJson, Wide, connected, from_json, show, to_json
 
 if TYPE_CHECKING:
     from postroad.client import EffectiveSettings
@@ -18,10 +18,10 @@ Platform = Annotated[bool, typer.Option("--platform", help="The defaults of all 
 
 
 @settings.command("show")
-def show_settings(platform: Platform = False, as_json: AsJson = False) -> None:
+def show_settings(platform: Platform = False, as_json: AsJson = False, wide: Wide = False) -> None:
     """What holds, and what of it was chosen here."""
     with connected() as client:
-        _show(client.settings.get(platform=platform), as_json)
+        _show(client.settings.get(platform=platform), as_json, wide)
 
 
 @settings.command("set")
@@ -29,11 +29,12 @@ def set_settings(
     pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as `max_queues=500 audit_mode=jobs_only`.")],
     platform: Platform = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Choose settings; the others stay. It counts everywhere in under a second."""
     chosen = dict(_pair(text) for text in pairs)
     with connected() as client:
-        _show(client.settings.update(platform=platform, **chosen), as_json)
+        _show(client.settings.update(platform=platform, **chosen), as_json, wide)
 
 
 @settings.command("unset")
@@ -41,14 +42,15 @@ def unset_settings(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Settings that are to have their default again.")],
     platform: Platform = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Go back to the default."""
     known = [_known(name) for name in names]
     with connected() as client:
-        _show(client.settings.reset(*known, platform=platform), as_json)
+        _show(client.settings.reset(*known, platform=platform), as_json, wide)
 
 
-def _show(found: "EffectiveSettings", as_json: bool) -> None:
+def _show(found: "EffectiveSettings", as_json: bool, wide: bool) -> None:
     from msgspec.structs import fields
 
     rows = [
@@ -56,7 +58,9 @@ def _show(found: "EffectiveSettings", as_json: bool) -> None:
         for field in fields(found.settings)
     ]
     shown: Any = found if as_json else rows
-    show(shown, as_json, ("name", "value", ""), lambda row: [row[0], to_json(row[1]).decode().strip('"'), row[2]])
+    show(
+        shown, as_json, ("name", "value", "source"), lambda row: [row[0], to_json(row[1]).decode().strip('"'), row[2]], wide=wide
+    )
 
 
 def _pair(text: str) -> tuple[str, Any]:

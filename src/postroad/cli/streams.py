@@ -1,4 +1,4 @@
-"""`postroad streams …`: durable streams from a terminal: make, append, read, follow, close."""
+"""`postroad streams …`: create, append to, read, follow and close durable streams."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, json_as_it_is, print_json, show_one, to_json
+from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, print_json, raw_json, show_one, to_json
 from postroad.cli.queues import json_of
 from postroad.cli.times import duration, from_now
 from postroad.kernel.errors import Forbidden
@@ -16,29 +16,32 @@ if TYPE_CHECKING:
     from postroad.client import Appended, CreatedStream, Postroad, StreamMessage
 
 streams = typer.Typer(
-    help="Durable streams: append-only, read from any offset, live or not, as often as you like.", no_args_is_help=True
+    help="Durable streams: append-only logs that can be read from any offset, live or as history.", no_args_is_help=True
 )
 
-Stream = Annotated[str, typer.Argument(help="The stream's id, such as `orders/2027`.")]
-Project = Annotated[str | None, typer.Option(help="The tenant that has the stream; without it, your own.", show_default=False)]
+Stream = Annotated[str, typer.Argument(help="Stream id, such as `orders/2027`.")]
+Project = Annotated[str | None, typer.Option(help="Tenant that owns the stream; default: the key's tenant.", show_default=False)]
 Data = Annotated[
-    str | None, typer.Argument(help="For a JSON stream, one message as JSON; for others the text.", show_default=False)
+    str | None, typer.Argument(help="For a JSON stream one JSON message, for other streams text.", show_default=False)
 ]
-File = Annotated[typer.FileBinaryRead | None, typer.Option(help="Take it from this file; `-` is standard input.")]
+File = Annotated[typer.FileBinaryRead | None, typer.Option(help="Read the data from this file; `-` is standard input.")]
 ContentType = Annotated[
-    str | None, typer.Option(help="What the stream is; asked for (scope `read`) if left out.", show_default=False)
+    str | None, typer.Option(help="Content type of the stream; if omitted, it is looked up (scope `read`).", show_default=False)
 ]
 Ttl = Annotated[
-    str | None, typer.Option(help="Expires when left alone for so long: `90s`, `15m`, `12h`, `30d`.", show_default=False)
+    str | None, typer.Option(help="Expire after this time without access: `90s`, `15m`, `12h`, `30d`.", show_default=False)
 ]
-Expires = Annotated[str | None, typer.Option(help="Expires in `30d`, or at `2027-01-31T12:00:00Z`.", show_default=False)]
-From = Annotated[str | None, typer.Option("--from", help="After this offset.", metavar="OFFSET", show_default=False)]
-Skip = Annotated[int, typer.Option(help="Messages after that offset to leave out, as the last line of --json said.", min=0)]
-LongPoll = Annotated[bool, typer.Option("--long-poll", help="Instead of server-sent events.")]
-Limit = Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)]
-Seq = Annotated[str | None, typer.Option(help="Refused unless it is greater, as text, than the last one.", show_default=False)]
+Expires = Annotated[str | None, typer.Option(help="Expire in `30d`, or at `2027-01-31T12:00:00Z`.", show_default=False)]
+From = Annotated[str | None, typer.Option("--from", help="Start after this offset.", metavar="OFFSET", show_default=False)]
+Skip = Annotated[int, typer.Option(help="Messages after that offset to skip, as printed with --json.", min=0)]
+LongPoll = Annotated[bool, typer.Option("--long-poll", help="Use long polling instead of server-sent events.")]
+Limit = Annotated[int | None, typer.Option(help="Stop after this many messages.", min=1, show_default=False)]
+Seq = Annotated[
+    str | None,
+    typer.Option(help="Writer sequence; the append is refused unless it sorts after the last one.", show_default=False),
+]
 AsLines = Annotated[
-    bool, typer.Option("--json", help="A line of JSON for each: `offset` and `skip` to go on after it, and `value`.")
+    bool, typer.Option("--json", help="Print a JSON object per message with `value`, and `offset` and `skip` to resume after it.")
 ]
 
 
@@ -47,18 +50,20 @@ def create_stream(
     stream: Stream,
     data: Data = None,
     file: File = None,
-    content_type: Annotated[str, typer.Option(help="What is appended must be of this type.")] = "application/json",
+    content_type: Annotated[str, typer.Option(help="Content type of the stream and of every append.")] = "application/json",
     ttl: Ttl = None,
     expires: Expires = None,
-    closed: Annotated[bool, typer.Option("--closed", help="What it begins with is all there will be.")] = False,
-    public: Annotated[bool, typer.Option("--public", help="Anyone may read it, without a key.")] = False,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="Close the stream at once: the initial data is all it will contain.")
+    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Allow reading without a key.")] = False,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a stream, with what it begins with if you like. One that is there already, just so, is left as it is."""
+    """Create a stream, optionally with initial data. An existing stream with the same settings is left unchanged."""
     with connected() as client:
-        first = given_data(data, file)
-        made = client.streams.create(
+        first = read_data(data, file)
+        created = client.streams.create(
             stream,
             content_type=content_type,
             ttl_seconds=duration(ttl) if ttl else None,
@@ -68,25 +73,25 @@ def create_stream(
             body=None if first is None else body_of(first, content_type),
             project=project,
         )
-        _tell_made(made, as_json, stream)
+        _print_created(created, as_json, stream)
 
 
 @streams.command("fork")
 def fork_stream(
     stream: Stream,
-    source: Annotated[str, typer.Argument(help="The stream that it begins with.")],
-    at: Annotated[str | None, typer.Option(help="Only what is before this offset.", metavar="OFFSET", show_default=False)] = None,
+    source: Annotated[str, typer.Argument(help="Stream to fork.")],
+    at: Annotated[str | None, typer.Option(help="Copy only up to this offset.", metavar="OFFSET", show_default=False)] = None,
     sub_offset: Annotated[
-        int | None, typer.Option(help="And so many messages (or bytes) of the next append.", min=0, show_default=False)
+        int | None, typer.Option(help="And this many messages (or bytes) of the next append.", min=0, show_default=False)
     ] = None,
     ttl: Ttl = None,
     expires: Expires = None,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a stream that begins with what another one has, and goes its own way from there."""
+    """Create a stream that starts with the content of another one and is independent from there on."""
     with connected() as client:
-        made = client.streams.fork(
+        created = client.streams.fork(
             stream,
             source,
             offset=at,
@@ -95,15 +100,16 @@ def fork_stream(
             expires_at=from_now(expires) if expires else None,
             project=project,
         )
-        _tell_made(made, as_json, stream)
+        _print_created(created, as_json, stream)
 
 
-def _tell_made(made: "CreatedStream", as_json: bool, stream: str) -> None:
+def _print_created(created: "CreatedStream", as_json: bool, stream: str) -> None:
     if as_json:
-        print_json(made)
+        print_json(created)
     else:
-        said = f"made {stream}" if made.is_new else f"{stream} was there already"
-        typer.echo(f"{said}, of {made.content_type}, up to {made.offset}{', closed' if made.is_closed else ''}")
+        what = f"created {stream}" if created.is_new else f"{stream} already exists"
+        closed = ", closed" if created.is_closed else ""
+        typer.echo(f"{what}, {created.content_type}, ends at {created.offset}{closed}")
 
 
 @streams.command("append")
@@ -111,38 +117,40 @@ def append(
     stream: Stream,
     data: Data = None,
     file: File = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Each line is an append of its own: of --file, or of standard input.")
-    ] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Append each line of --file, or of standard input, separately.")] = False,
     producer: Annotated[
         str | None,
-        typer.Option(help="With --lines: number the lines as this producer, so that a re-run appends none twice.", metavar="ID"),
+        typer.Option(
+            help="With --lines: number the lines as this producer, so that a repeated run appends no line twice.", metavar="ID"
+        ),
     ] = None,
-    epoch: Annotated[int, typer.Option(help="The producer's; a higher one begins anew and ends all lower ones.", min=0)] = 0,
+    epoch: Annotated[
+        int, typer.Option(help="Epoch of the producer; a higher epoch restarts the numbering and fences off lower ones.", min=0)
+    ] = 0,
     seq: Seq = None,
     content_type: ContentType = None,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append an argument, a file, or lines as they come; returns once they are stored durably.
+    """Append an argument, a file, or lines as they arrive; returns once they are stored durably.
 
-    With --producer the same lines can be sent again, after whatever went wrong: those that are there already are left out.
-    Lines may be added at the end between two runs; do not change those before, nor leave any out.
+    With --producer the same lines can be sent again after a failure: lines that are already stored are skipped. Between two runs
+    lines may be added at the end, but earlier lines must neither change nor be removed.
     """
     if producer is not None and not lines:
-        raise typer.BadParameter("a producer numbers lines: it takes --lines")
+        raise typer.BadParameter("--producer needs --lines")
     if lines and (data is not None or seq is not None):
-        raise typer.BadParameter("--lines takes neither an argument nor --seq")
+        raise typer.BadParameter("--lines cannot be combined with an argument or --seq")
     with connected() as client:
         media = content_type or content_type_of(client, stream, project)
         if lines:
             _append_lines(client, stream, _lines(file), media, producer, epoch, project, as_json)
             return
-        given = given_data(data, file)
-        if given is None:
-            raise typer.BadParameter("nothing to append: give an argument, --file or --lines")
-        done = client.streams.append(stream, body_of(given, media), content_type=media, seq=seq, project=project)
-        _tell(done, as_json, f"appended to {stream}, which ends at {done.offset}")
+        body = read_data(data, file)
+        if body is None:
+            raise typer.BadParameter("nothing to append: pass an argument, --file or --lines")
+        done = client.streams.append(stream, body_of(body, media), content_type=media, seq=seq, project=project)
+        _print_result(done, as_json, f"appended to {stream}, which ends at {done.offset}")
 
 
 def _append_lines(
@@ -155,52 +163,52 @@ def _append_lines(
     project: str | None,
     as_json: bool,
 ) -> None:
-    numbered = None if producer is None else client.streams.producer(stream, producer, epoch, project=project)
-    count = known = 0
+    numbering = None if producer is None else client.streams.producer(stream, producer, epoch, project=project)
+    count = duplicates = 0
     done: Appended | None = None
     try:
         for line in lines:
             if _is_json(media) and not line.strip():
                 continue
             body = body_of(line, media)
-            if numbered is None:
+            if numbering is None:
                 done = client.streams.append(stream, body, content_type=media, project=project)
             else:
-                done = numbered.append(body, content_type=media)
-                known += done.is_duplicate
+                done = numbering.append(body, content_type=media)
+                duplicates += done.is_duplicate
             count += 1
     except BaseException:
-        typer.echo(f"appended {count - known:,} lines{_known(known)}, and then:", err=True)
+        typer.echo(f"appended {count - duplicates:,} lines{_skipped(duplicates)} before this error:", err=True)
         raise
     if as_json:
-        print_json({"appended": count - known, "known": known, "offset": done.offset if done else None})
+        print_json({"appended": count - duplicates, "known": duplicates, "offset": done.offset if done else None})
     else:
-        typer.echo(f"appended {count - known:,} lines to {stream}{_known(known)}")
+        typer.echo(f"appended {count - duplicates:,} lines to {stream}{_skipped(duplicates)}")
 
 
-def _known(known: int) -> str:
-    return f"; {known:,} were there already" if known else ""
+def _skipped(duplicates: int) -> str:
+    return f"; skipped {duplicates:,} duplicates" if duplicates else ""
 
 
 def _lines(file: typer.FileBinaryRead | None) -> Iterator[bytes]:
-    """As they come, each with its end, which the last one may lack: it must be the same when another follows it."""
+    """Lines as they arrive. The last one gets its missing line end: it must not differ when lines are added later."""
     for line in file or sys.stdin.buffer:
         yield line if line.endswith(b"\n") else line + b"\n"
 
 
-def given_data(data: str | None, file: typer.FileBinaryRead | None) -> bytes | None:
+def read_data(data: str | None, file: typer.FileBinaryRead | None) -> bytes | None:
     if data is not None and file is not None:
-        raise typer.BadParameter("an argument or --file, not both")
+        raise typer.BadParameter("pass either an argument or --file, not both")
     if file is not None:
         return file.read()
     return None if data is None else data.encode()
 
 
 def body_of(data: bytes, media: str) -> bytes:
-    """As it goes into the stream: JSON as one message, also if it is an array, which the protocol would take apart."""
+    """The body of an append. A JSON array is one message, so it is wrapped: the protocol would split it."""
     if not _is_json(media):
         return data
-    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "what is to be appended", json_as_it_is)) + b"]"
+    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "the data", raw_json)) + b"]"
 
 
 def _is_json(media: str) -> bool:
@@ -210,7 +218,7 @@ def _is_json(media: str) -> bool:
 def content_type_of(client: "Postroad", stream: str, project: str | None) -> str:
     try:
         return client.streams.info(stream, project=project).content_type
-    except Forbidden:  # a key that may write only
+    except Forbidden:  # a key without the scope read
         return "application/json"
 
 
@@ -222,33 +230,35 @@ def cat(
     project: Project = None,
     as_json: AsLines = False,
 ) -> None:
-    """Write what the stream has: of a JSON stream a message a line, of others the bytes. Says on standard error where it ends."""
+    """Print a stream: a JSON stream one message per line, other streams as bytes. The end offset goes to standard error."""
     with connected() as client:
-        reached = _Reached(start, skip)
+        position = _Position(start, skip)
         media = client.streams.info(stream, project=project).content_type
         for message in client.streams.messages(stream, start, skip=skip, project=project):
             _write(message, media, as_json)
-            reached.at(message)
+            position.advance(message)
         sys.stdout.flush()
-        reached.tell()
+        position.print_resume_options()
 
 
 @streams.command("tail")
 def tail(
     stream: Stream,
-    start: Annotated[str, typer.Option("--from", help="After this offset; `-1` is the start.", metavar="OFFSET")] = "now",
+    start: Annotated[
+        str, typer.Option("--from", help="Start after this offset; `-1` is the start of the stream.", metavar="OFFSET")
+    ] = "now",
     skip: Skip = 0,
     long_poll: LongPoll = False,
     limit: Limit = None,
     project: Project = None,
     as_json: AsLines = False,
 ) -> None:
-    """Write what is appended, as it comes, until the stream is closed. While no server answers it keeps trying."""
+    """Follow a stream: print appended messages until it is closed. Reconnects while the server is unavailable."""
     with connected() as client:
-        write_as_it_comes(client, stream, start, skip, long_poll=long_poll, limit=limit, project=project, as_json=as_json)
+        print_live(client, stream, start, skip, long_poll=long_poll, limit=limit, project=project, as_json=as_json)
 
 
-def write_as_it_comes(
+def print_live(
     client: "Postroad",
     stream: str,
     start: str,
@@ -259,16 +269,16 @@ def write_as_it_comes(
     project: str | None,
     as_json: bool,
 ) -> None:
-    """Until the stream is closed, the limit is reached or Ctrl-C; then it says where to go on."""
-    reached = _Reached(start, skip)
+    """Print messages until the stream is closed, the limit is reached or Ctrl-C; then print the options to resume."""
+    position = _Position(start, skip)
     try:
         media = client.streams.info(stream, project=project).content_type
         mode: Any = "long-poll" if long_poll else None
-        following = client.streams.follow(stream, start, skip=skip, live=mode, project=project)
-        with echo_warnings("postroad.streams"), closing(following) as followed:
-            for number, message in enumerate(followed, 1):
+        messages = client.streams.follow(stream, start, skip=skip, live=mode, project=project)
+        with echo_warnings(), closing(messages):
+            for number, message in enumerate(messages, 1):
                 _write(message, media, as_json)
-                reached.at(message)
+                position.advance(message)
                 sys.stdout.flush()
                 if number == limit:
                     break
@@ -276,34 +286,34 @@ def write_as_it_comes(
                 typer.echo("the stream is closed", err=True)
                 return
     except KeyboardInterrupt:
-        reached.tell()
+        position.print_resume_options()
         raise typer.Exit(130) from None
-    reached.tell()
+    position.print_resume_options()
 
 
-class _Reached:
-    """How far the reading went, to go on from there."""
+class _Position:
+    """Position of the last printed message."""
 
     def __init__(self, offset: str | None, skip: int) -> None:
         self._offset, self._skip = offset, skip
 
-    def at(self, message: "StreamMessage") -> None:
+    def advance(self, message: "StreamMessage") -> None:
         self._offset, self._skip = message.offset, message.skip
 
-    def tell(self) -> None:
+    def print_resume_options(self) -> None:
         if self._offset not in (None, "now"):
             skip = f" --skip {self._skip}" if self._skip else ""
-            typer.echo(f"to go on: --from {self._offset}{skip}", err=True)
+            typer.echo(f"to resume: --from {self._offset}{skip}", err=True)
 
 
 def _write(message: "StreamMessage", media: str, as_json: bool) -> None:
     import msgspec
 
     if not _is_json(media):
-        told = {"offset": message.offset, "skip": message.skip, "data": message.data}
-        sys.stdout.buffer.write(to_json(told) + b"\n" if as_json else message.data)
+        fields = {"offset": message.offset, "skip": message.skip, "data": message.data}
+        sys.stdout.buffer.write(to_json(fields) + b"\n" if as_json else message.data)
         return
-    line = msgspec.json.format(message.data, indent=-1)  # whoever appended it may have parted it into several
+    line = msgspec.json.format(message.data, indent=-1)  # on one line: it may have been appended with line ends in it
     if as_json:
         line = to_json({"offset": message.offset, "skip": message.skip, "value": msgspec.Raw(line)})
     sys.stdout.buffer.write(line + b"\n")
@@ -311,7 +321,7 @@ def _write(message: "StreamMessage", media: str, as_json: bool) -> None:
 
 @streams.command("info")
 def show_stream(stream: Stream, project: Project = None, as_json: AsJson = False) -> None:
-    """What a stream is and where it ends. To ask does not keep it from expiring."""
+    """Show a stream's settings and its end. This does not postpone its expiry."""
     with connected() as client:
         info = client.streams.info(stream, project=project)
         show_one(
@@ -321,7 +331,7 @@ def show_stream(stream: Stream, project: Project = None, as_json: AsJson = False
             content_type=info.content_type,
             ends_at=info.offset,
             closed=info.is_closed,
-            expires_when_left_for=None if info.ttl_seconds is None else f"{info.ttl_seconds:,} s",
+            expires_when_idle_for=None if info.ttl_seconds is None else f"{info.ttl_seconds:,} s",
             expires=info.expires_at,
         )
 
@@ -335,27 +345,27 @@ def close_stream(
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Nothing can be appended from then on, and readers come to an end. With data, those are the last."""
+    """Close a stream, optionally with a last append. Later appends are refused, and readers reach the end."""
     with connected() as client:
-        given = given_data(data, file)
-        if given is None:
+        body = read_data(data, file)
+        if body is None:
             done = client.streams.close(stream, project=project)
         else:
             media = content_type or content_type_of(client, stream, project)
-            done = client.streams.close(stream, body_of(given, media), content_type=media, project=project)
-        _tell(done, as_json, f"closed {stream}, which ends at {done.offset}")
+            done = client.streams.close(stream, body_of(body, media), content_type=media, project=project)
+        _print_result(done, as_json, f"closed {stream}, which ends at {done.offset}")
 
 
-def _tell(done: "Appended", as_json: bool, said: str) -> None:
+def _print_result(done: "Appended", as_json: bool, text: str) -> None:
     if as_json:
         print_json(done)
     else:
-        typer.echo(said)
+        typer.echo(text)
 
 
 @streams.command("delete")
 def delete_stream(stream: Stream, yes: Yes = False, project: Project = None) -> None:
-    """Delete a stream; its forks keep what they have of it."""
+    """Delete a stream. Its forks keep the content they share with it."""
     with connected() as client:
         info = client.streams.info(stream, project=project)
         confirm(f"Delete {stream}, which ends at {info.offset}?", yes)

@@ -1,4 +1,4 @@
-"""`postroad worker`: work a queue off with a program of any kind, one run per message."""
+"""`postroad worker`: run a command for each message of a queue."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -14,33 +14,35 @@ if TYPE_CHECKING:
 
 def worker(
     queue: Name,
-    command: Annotated[str, typer.Option("--exec", help="What to run for each message, by the shell.", metavar="CMD")],
-    concurrency: Annotated[int, typer.Option(help="Messages at the same time.", min=1)] = 1,
+    command: Annotated[str, typer.Option("--exec", help="Shell command to run for each message.", metavar="CMD")],
+    concurrency: Annotated[int, typer.Option(help="Messages processed at the same time.", min=1)] = 1,
     visibility_timeout_ms: Annotated[
-        int, typer.Option(help="How long a message is kept from others; extended while the command runs.", min=1)
+        int, typer.Option(help="Lease of a message in milliseconds; extended while the command runs.", min=1)
     ] = 30_000,
     drain_seconds: Annotated[
         float,
-        typer.Option(help="How long to let commands finish on SIGTERM or Ctrl-C, before their messages are given back.", min=0),
+        typer.Option(
+            help="On SIGTERM or Ctrl-C, seconds to let commands finish before their messages are returned to the queue.", min=0
+        ),
     ] = 20.0,
     once: Annotated[bool, typer.Option("--once", help="End when the queue is empty.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say of every message what became of it.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the outcome of every message.")] = False,
 ) -> None:
-    """Run a command for each message of a queue: the payload on its standard input, the rest in its environment.
+    """Run a command for each message of a queue, with the payload on standard input and the rest in the environment.
 
-    POSTROAD_MESSAGE_ID, POSTROAD_JOB_ID, POSTROAD_ATTEMPT, POSTROAD_QUEUE, POSTROAD_CORRELATION_ID and POSTROAD_HEADERS (JSON).
-    The command does not see POSTROAD_KEY, nor anything else of that kind.
+    The environment has POSTROAD_MESSAGE_ID, POSTROAD_JOB_ID, POSTROAD_ATTEMPT, POSTROAD_QUEUE, POSTROAD_CORRELATION_ID and
+    POSTROAD_HEADERS (JSON), but no other POSTROAD_ variable, so neither key nor address.
 
-    Exit code 0: done. 100: to the dead letters. 75 and all others, and being killed: tried again, by the queue's ladder. The
-    last line of its standard error is the reason.
+    Exit code 0 acknowledges the message, 100 moves it to the dead letters, and any other code or a signal retries it after the
+    queue's retry delay. The last line of standard error is the reason.
 
-    SIGTERM and Ctrl-C: pull no more, let what runs finish. A second one gives back at once what is not done.
+    SIGTERM and Ctrl-C stop pulling and let running commands finish. A second signal ends them and returns their messages at once.
     """
     counts: Counter[str] = Counter()
 
-    def tell(ended: "Ended") -> None:
+    def on_end(ended: "Ended") -> None:
         counts[ended.outcome.value] += 1
-        if verbose or ended.outcome.value not in ("done", "lost"):  # of what is lost it is said below
+        if verbose or ended.outcome.value not in ("done", "lost"):  # the SDK logs a warning for each lost lease
             why = f": {ended.reason}" if ended.reason else ""
             message = ended.message
             typer.echo(f"{ended.outcome.value} {message.message_id} (attempt {message.attempt}){why}", err=True)
@@ -51,9 +53,9 @@ def worker(
         "drain_seconds": drain_seconds,
         "once": once,
     }
-    from postroad.cli.execution import work_off
+    from postroad.cli.execution import run_worker
 
     with connected() as client:
-        work_off(client, queue, command, tell, options)
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
-    typer.echo(told or "nothing to do", err=True)
+        run_worker(client, queue, command, on_end, options)
+    summary = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+    typer.echo(summary or "no messages", err=True)

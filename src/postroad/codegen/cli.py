@@ -72,6 +72,9 @@ def _function(group: str, route: Route, imports: Imports) -> str:
         arguments.append("yes: Yes = False")
     if route.response is not None:
         arguments.append("as_json: AsJson = False")
+        if is_paged(route):
+            imports.add("postroad.cli.output", "Wide")
+            arguments.append("wide: Wide = False")
     else:
         imports.add("postroad.cli.output", "AsJson")
     name = f"{word}_{variable(group)}".replace("-", "_")
@@ -103,7 +106,7 @@ def _statements(route: Route, command: Command, parameters: Sequence[Parameter],
     if is_paged(route):
         imports.add("itertools", "islice")
         imports.add("postroad.cli.rendering", "show_list")
-        return [*lines, f"show_list(list(islice({call}, limit)), as_json, {_columns(command.columns)})"]
+        return [*lines, f"show_list(list(islice({call}, limit)), as_json, {_columns(command.columns)}, wide=wide)"]
     if command.shown_once:
         imports.add("postroad.cli.rendering", "show_secret")
         return [*lines, f'show_secret({call}, as_json, "{command.shown_once}")']

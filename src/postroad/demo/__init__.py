@@ -1,1 +1,1 @@
-"""`postroad demo`: three tenants with something to do, so that there is something to look at."""
+"""`postroad demo`: generated traffic of three tenants, so that reports and lists have content."""

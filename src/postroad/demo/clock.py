@@ -1,4 +1,4 @@
-"""What the demo's actors share: the time, the pace, and when it is over."""
+"""Time, call rate and end of a demo run, shared by all actors."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,15 +6,15 @@ from typing import Any
 
 from postroad.client.errors import PostroadError
 
-CALLS_PER_MESSAGE_MAX = 5  # publishing, pulling, settling and looking on: the pace allows so many for each message of the rate
-CALLS_PER_SECOND_MIN = 100.0  # it allows as many at any rate: streams and sessions want some, too
-OVERTIME_SECONDS = 15.0  # for what is in the queues when all is published
+CALLS_PER_MESSAGE_MAX = 5  # publish, pull, acknowledge and status calls allowed for each message of the rate
+CALLS_PER_SECOND_MIN = 100.0  # allowed at any rate, as streams and sessions need calls, too
+DRAIN_SECONDS = 15.0  # to consume the backlog once everything is published
 
 
-class Stage:
-    """`is_quiet` when nothing new is begun, `is_over` when everybody ends what they have in hand and goes.
+class DemoClock:
+    """A run first drains (`is_draining`: nothing new is begun), then ends (`is_ended`: actors return after their current call).
 
-    Nobody is cancelled in the midst of a call: what the server has acknowledged is heard, and counted.
+    No call is cancelled, so every acknowledgement of the server is received and counted.
     """
 
     def __init__(self, seconds: float, rate: float, seed: int, run: str) -> None:
@@ -22,52 +22,50 @@ class Stage:
         self.repaired: set[str] = set()
         self.calls = 0
         self.problem: PostroadError | None = None
-        self._quiet, self._over = asyncio.Event(), asyncio.Event()
-        self._begun = self._next_turn = asyncio.get_running_loop().time()
-        self._gap = 1 / max(rate * CALLS_PER_MESSAGE_MAX, CALLS_PER_SECOND_MIN)
+        self._draining, self._ended = asyncio.Event(), asyncio.Event()
+        self._started_at = self._next_call_at = asyncio.get_running_loop().time()
+        self._call_interval = 1 / max(rate * CALLS_PER_MESSAGE_MAX, CALLS_PER_SECOND_MIN)
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning."""
-        return asyncio.get_running_loop().time() - self._begun
+        """Seconds since the start."""
+        return asyncio.get_running_loop().time() - self._started_at
 
     @property
-    def is_quiet(self) -> bool:
-        return self._quiet.is_set()
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
 
     @property
-    def is_over(self) -> bool:
-        return self._over.is_set()
+    def is_ended(self) -> bool:
+        return self._ended.is_set()
 
-    def quieten(self) -> None:
-        self._quiet.set()
+    def drain(self) -> None:
+        self._draining.set()
 
     def end(self) -> None:
-        self._quiet.set()
-        self._over.set()
+        self._draining.set()
+        self._ended.set()
 
-    async def until(self, at: float) -> bool:
-        """Wait for a moment of the plan. False if it is quiet before: then nothing is to be done at it any more."""
-        while not self.is_quiet and (left := at - self.now) > 0:
-            await _either(self._quiet.wait(), left)
-        return not self.is_quiet
+    async def wait_until(self, at: float) -> bool:
+        """Wait for a planned time. Returns False if the run drains before: then the planned step is skipped."""
+        while not self.is_draining and (left := at - self.now) > 0:
+            await _wait(self._draining, left)
+        return not self.is_draining
 
-    async def rest(self, seconds: float, *, is_broken_off: bool = False) -> None:
-        """Sleep, but not beyond the end; if it `is_broken_off`, only until it is quiet."""
-        ends = self._quiet if is_broken_off else self._over
-        if not ends.is_set():
-            await _either(ends.wait(), seconds)
+    async def sleep(self, seconds: float, *, until_drain: bool = False) -> None:
+        """Sleep, at most until the run ends or, with `until_drain`, until it drains."""
+        await _wait(self._draining if until_drain else self._ended, seconds)
 
-    async def turn(self) -> None:
-        """Before each call: calls are at least a gap apart, so that the demo leaves the machine to others."""
+    async def throttle(self) -> None:
+        """Wait for the next call: calls keep a minimum interval, so that the demo leaves capacity to others."""
         now = asyncio.get_running_loop().time()
-        at = self._next_turn = max(now, self._next_turn + self._gap)
+        at = self._next_call_at = max(now, self._next_call_at + self._call_interval)
         self.calls += 1
         if at > now:
             await asyncio.sleep(at - now)
 
-    async def played(self, actor: Coroutine[Any, Any, None]) -> None:
-        """An actor's part. If a call of it fails for good, all come to their end, and the first such problem is told."""
+    async def supervise(self, actor: Coroutine[Any, Any, None]) -> None:
+        """Run an actor. If one of its calls fails for good, the run ends; the first such problem is kept."""
         try:
             await actor
         except PostroadError as problem:
@@ -75,9 +73,9 @@ class Stage:
             self.end()
 
 
-async def _either(event: Coroutine[Any, Any, object], seconds: float) -> None:
+async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
-            await event
+            await event.wait()
     except TimeoutError:
         pass

@@ -1,14 +1,14 @@
-"""What the server has acknowledged, counted: the numbers that reports are compared with."""
+"""Counters of what the server has acknowledged, to compare reports with."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_ATTEMPTS_REACHED = "maxAttempts reached"  # the reason of a dead letter that the server gave up by itself
+MAX_ATTEMPTS_REACHED = "maxAttempts reached"  # the server's reason for a message without attempts left
 
-OF_QUEUES = ("published", "delayed", "delivered", "done", "retried", "dead", "redriven", "lost")
-OF_TENANTS = (
+_QUEUE_COUNTERS = ("published", "delayed", "delivered", "done", "retried", "dead", "redriven", "lost")
+_TENANT_COUNTERS = (
     "appends",
     "appended",
     "read",
@@ -25,69 +25,70 @@ OF_TENANTS = (
 
 
 @dataclass(slots=True)
-class QueueTally:
-    """`dead_reasons` and `first_attempt` tell of the dead ones by what they died of, and how many at their first attempt."""
+class QueueCounters:
+    """Counters of a queue; dead letters also by reason, and how many of them died at their first attempt."""
 
     counts: Counter[str] = field(default_factory=Counter)
     dead_reasons: Counter[str] = field(default_factory=Counter)
     first_attempt: Counter[str] = field(default_factory=Counter)
 
-    def died(self, reason: str, attempt: int) -> None:
+    def count_dead(self, reason: str, attempt: int) -> None:
         self.counts["dead"] += 1
         self.dead_reasons[reason] += 1
         if attempt == 1:
             self.first_attempt[reason] += 1
 
-    def view(self) -> dict[str, Any]:
-        counts: dict[str, Any] = {name: self.counts[name] for name in OF_QUEUES}
+    def summary(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {name: self.counts[name] for name in _QUEUE_COUNTERS}
         return counts | {"deadReasons": dict(self.dead_reasons), "firstAttempt": dict(self.first_attempt)}
 
 
 @dataclass(slots=True)
-class TenantTally:
-    """Of a tenant: its queues, and what became of its streams and sessions.
+class TenantCounters:
+    """Counters of a tenant's queues, streams and sessions.
 
-    `appends` are calls, `appended` the messages in them; `said` are publishes to sessions, `copied` the copies that were there
-    when they were answered; `sessions` those that came, `left` those that went away without a word.
+    `appends` are calls, `appended` the messages in them, `read` those that the live reader received. `said` are publishes to
+    sessions, `copied` the copies made when they returned, `heard` those that readers of sessions received. `left` are sessions
+    left to expire.
     """
 
     tenant: str
-    queues: dict[str, QueueTally] = field(default_factory=dict)
+    queues: dict[str, QueueCounters] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def queue(self, name: str) -> QueueTally:
-        return self.queues.setdefault(name, QueueTally())
+    def queue(self, name: str) -> QueueCounters:
+        return self.queues.setdefault(name, QueueCounters())
 
     def total(self, name: str) -> int:
         return self.counts[name] + sum(queue.counts[name] for queue in self.queues.values())
 
-    def view(self) -> dict[str, Any]:
-        totals = {name: self.total(name) for name in (*OF_QUEUES, *OF_TENANTS)}
-        return totals | {"queues": {name: queue.view() for name, queue in self.queues.items()}}
+    def summary(self) -> dict[str, Any]:
+        totals = {name: self.total(name) for name in (*_QUEUE_COUNTERS, *_TENANT_COUNTERS)}
+        return totals | {"queues": {name: queue.summary() for name, queue in self.queues.items()}}
 
 
-ROWS = (
-    "published",
-    "delivered",
-    "done",
-    "retried",
-    "dead",
-    "redriven",
-    "appended",
-    "said",
-    "copied",
-    "sessions",
-    "subscribed",
-    "touched",
-    "deleted",
-    "left",
-)
+SUMMARY_ROWS = {
+    "published": "published",
+    "delivered": "delivered",
+    "done": "done",
+    "retried": "retried",
+    "dead": "dead",
+    "redriven": "redriven",
+    "appended": "appended to streams",
+    "said": "published to sessions",
+    "copied": "copied to sessions",
+    "sessions": "sessions created",
+    "subscribed": "subscribed",
+    "touched": "touched",
+    "deleted": "sessions deleted",
+    "left": "sessions left to expire",
+}
 
 
-def total(tallies: Sequence[TenantTally], name: str) -> int:
-    return sum(tally.total(name) for tally in tallies)
+def total(counters: Sequence[TenantCounters], name: str) -> int:
+    return sum(one.total(name) for one in counters)
 
 
-def row(tallies: Sequence[TenantTally], name: str) -> list[object]:
-    """What there is to tell of one measure: of each tenant, and of all."""
-    return [name, *(f"{tally.total(name):,}" for tally in tallies), f"{total(tallies, name):,}"]
+def summary_row(counters: Sequence[TenantCounters], name: str) -> list[object]:
+    """A counter's label, its value for each tenant, and the sum."""
+    return [SUMMARY_ROWS[name], *(f"{one.total(name):,}" for one in counters), f"{total(counters, name):,}"]

@@ -1,7 +1,7 @@
-"""What the demo does when, decided beforehand by the seed alone. Pure.
+"""The plan of a run: what happens when, determined by the seed. Pure.
 
-Each actor draws from a `Random` of its own, named for the seed and for what it does: so nothing depends on who is served first,
-and two runs with the same seed, time and rate publish the same messages.
+Each actor has its own random generator, seeded with the seed and the actor's name. So the plan does not depend on the order in
+which actors run, and two runs with the same seed, duration and rate publish the same messages.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from postroad.demo.scenarios import RATE, Chance, Fate, QueueStory, TenantStory
+from postroad.demo.scenarios import RATE, Outcome, OutcomeShare, QueueScenario, TenantScenario
 
 _WAVE_SECONDS = 75.0
 _WORDS = ("a letter", "from the", "post road", "while", "the coach", "is late", "and the horses", "wait", "at the inn")
@@ -19,7 +19,7 @@ _WORDS = ("a letter", "from the", "post road", "while", "the coach", "is late", 
 class PlannedMessage:
     at: float
     number: int
-    fate: Fate
+    outcome: Outcome
     reason: str
     delay_ms: int
     text: str
@@ -27,110 +27,108 @@ class PlannedMessage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSession:
-    """It comes `at`, subscribes, is touched, lets go of its first stream at `unsubscribes_at`, and at `until` is deleted or just
-    goes away."""
+    """A session that subscribes `at`, is touched, may unsubscribe from its first stream, and is deleted or abandoned."""
 
     at: float
     number: int
     streams: tuple[str, ...]
     touches: tuple[float, ...]
     unsubscribes_at: float | None
-    until: float
+    ends_at: float
     is_deleted: bool
     reads: bool
 
 
-def draws(seed: int, *names: str) -> Random:
-    return Random(":".join((str(seed), *names)))  # noqa: S311  # it must be the same again, not hard to guess
+def seeded_random(seed: int, *names: str) -> Random:
+    return Random(":".join((str(seed), *names)))  # noqa: S311  # must be reproducible, not hard to guess
 
 
-def messages(seed: int, tenant: str, story: QueueStory, seconds: float, rate: float) -> list[PlannedMessage]:
-    """In order of their time. The steady ones come and go in a wave; bursts are on top of it."""
-    draw = draws(seed, tenant, story.name)
-    times = list(arrivals(draw, story.share * rate, seconds))
-    for start in arrivals(draw, 1 / story.burst_seconds if story.burst_seconds else 0.0, seconds, wave=0.0):
-        times += [start] * max(1, round(story.burst_size * rate / RATE * draw.uniform(0.5, 1.5)))
-    return [_message(draw, story, number, at) for number, at in enumerate(sorted(times))]
+def plan_messages(seed: int, tenant: str, scenario: QueueScenario, seconds: float, rate: float) -> list[PlannedMessage]:
+    """Messages in order of their time: steady ones, whose rate varies in a wave, and bursts."""
+    random = seeded_random(seed, tenant, scenario.name)
+    times = list(arrivals(random, scenario.share * rate, seconds))
+    for start in arrivals(random, 1 / scenario.burst_seconds if scenario.burst_seconds else 0.0, seconds, wave=0.0):
+        times += [start] * max(1, round(scenario.burst_size * rate / RATE * random.uniform(0.5, 1.5)))
+    return [_message(random, scenario, number, at) for number, at in enumerate(sorted(times))]
 
 
-def _message(draw: Random, story: QueueStory, number: int, at: float) -> PlannedMessage:
-    chance = _chance(draw, story.chances)
-    delay_ms = draw.randint(*story.delay_ms) if story.delay_ms else 0
-    text = " ".join(draw.choices(_WORDS, k=draw.choice((5, 8, 12, 25, 80))))
-    return PlannedMessage(at, number, chance.fate, chance.reason, delay_ms, text)
+def _message(random: Random, scenario: QueueScenario, number: int, at: float) -> PlannedMessage:
+    drawn = _drawn(random, scenario.outcomes)
+    delay_ms = random.randint(*scenario.delay_ms) if scenario.delay_ms else 0
+    text = " ".join(random.choices(_WORDS, k=random.choice((5, 8, 12, 25, 80))))
+    return PlannedMessage(at, number, drawn.outcome, drawn.reason, delay_ms, text)
 
 
-def _chance(draw: Random, chances: tuple[Chance, ...]) -> Chance:
-    at = draw.uniform(0, 100)
-    for chance in chances:
-        if at < chance.percent:
-            return chance
-        at -= chance.percent
-    return Chance(100, Fate.FINE, "")
+def _drawn(random: Random, shares: tuple[OutcomeShare, ...]) -> OutcomeShare:
+    at = random.uniform(0, 100)
+    for share in shares:
+        if at < share.percent:
+            return share
+        at -= share.percent
+    return OutcomeShare(100, Outcome.SUCCESS, "")
 
 
-def arrivals(draw: Random, per_second: float, seconds: float, *, wave: float = 0.4) -> Iterator[float]:
-    """Moments before `seconds`, at random, so many a second on average; more and less of them as the wave goes."""
+def arrivals(random: Random, per_second: float, seconds: float, *, wave: float = 0.4) -> Iterator[float]:
+    """Random times before `seconds` with this mean rate, which varies by the share `wave` in a sine."""
     if per_second <= 0:
         return
-    phase, at = draw.uniform(0, math.tau), 0.0
+    phase, at = random.uniform(0, math.tau), 0.0
     while True:
-        at += draw.expovariate(per_second * (1 + wave))
+        at += random.expovariate(per_second * (1 + wave))
         if at >= seconds:
             return
-        if draw.random() * (1 + wave) <= 1 + wave * math.sin(phase + math.tau * at / _WAVE_SECONDS):
+        if random.random() * (1 + wave) <= 1 + wave * math.sin(phase + math.tau * at / _WAVE_SECONDS):
             yield at
 
 
-def sessions(seed: int, story: TenantStory, seconds: float, rate: float) -> list[PlannedSession]:
-    """At least four, however short the time is: one is deleted, one lets go, one has the pattern, one goes away."""
-    draw = draws(seed, story.name, "sessions")
-    count = max(4, round(story.sessions_per_minute * seconds / 60 * rate / RATE))
-    begins = sorted(draw.uniform(0, seconds * 0.8) for _ in range(count))
-    return [_session(draw, story, number, at, seconds) for number, at in enumerate(begins)]
+def plan_sessions(seed: int, scenario: TenantScenario, seconds: float, rate: float) -> list[PlannedSession]:
+    """At least four: one is deleted, one unsubscribes, one subscribes to the pattern, one is abandoned."""
+    random = seeded_random(seed, scenario.name, "sessions")
+    count = max(4, round(scenario.sessions_per_minute * seconds / 60 * rate / RATE))
+    starts = sorted(random.uniform(0, seconds * 0.8) for _ in range(count))
+    return [_session(random, scenario, number, at, seconds) for number, at in enumerate(starts)]
 
 
-def _session(draw: Random, story: TenantStory, number: int, at: float, seconds: float) -> PlannedSession:
-    until = min(at + draw.uniform(0.1, 1.0) * min(45.0, seconds * 0.5), seconds)
-    names = draw.sample(story.rooms, draw.randint(1, min(3, len(story.rooms))))
-    streams = (*names, story.pattern) if number % 4 == 2 or draw.random() < 0.2 else tuple(names)
-    touches = tuple(sorted(draw.uniform(at, until) for _ in range(draw.randint(0, 4))))
-    lets_go = draw.uniform(at, until) if number % 4 == 1 or draw.random() < 0.2 else None
-    is_deleted = number % 4 != 3 and (number % 4 == 0 or draw.random() < 0.6)
-    return PlannedSession(at, number, streams, touches, lets_go, until, is_deleted, reads=draw.random() < 0.5)
+def _session(random: Random, scenario: TenantScenario, number: int, at: float, seconds: float) -> PlannedSession:
+    ends_at = min(at + random.uniform(0.1, 1.0) * min(45.0, seconds * 0.5), seconds)
+    names = random.sample(scenario.session_streams, random.randint(1, min(3, len(scenario.session_streams))))
+    streams = (*names, scenario.pattern) if number % 4 == 2 or random.random() < 0.2 else tuple(names)
+    touches = tuple(sorted(random.uniform(at, ends_at) for _ in range(random.randint(0, 4))))
+    unsubscribes_at = random.uniform(at, ends_at) if number % 4 == 1 or random.random() < 0.2 else None
+    is_deleted = number % 4 != 3 and (number % 4 == 0 or random.random() < 0.6)
+    return PlannedSession(at, number, streams, touches, unsubscribes_at, ends_at, is_deleted, reads=random.random() < 0.5)
 
 
-def working_seconds(draw: Random, story: QueueStory, rate: float) -> float:
-    """How long a consumer takes for a message."""
-    consumer = story.consumer
+def processing_seconds(random: Random, scenario: QueueScenario, rate: float) -> float:
+    """Time that a consumer takes for one message."""
+    consumer = scenario.consumer
     if consumer is None:
         return 0.0
-    if consumer.keeps_up < 1:
-        return draw.uniform(0.7, 1.3) / (story.share * rate * consumer.keeps_up)
-    return draw.uniform(*consumer.working_ms) / 1000
+    if consumer.capacity < 1:
+        return random.uniform(0.7, 1.3) / (scenario.share * rate * consumer.capacity)
+    return random.uniform(*consumer.processing_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a consumer does with a delivery. `is_last`: a retry after which the queue gives it up by itself."""
+class Decision:
+    """A consumer's reply to a delivery: `ack`, `retry` or `dlq`. `is_last` marks a retry that has no attempts left."""
 
-    action: str  # ack, retry or dlq
+    action: str
     reason: str = ""
     is_last: bool = False
 
 
-def verdict(headers: dict[str, str], attempt: int, max_attempts: int, repaired: set[str]) -> Verdict:
-    """By the fate that the message came with; what the demo did not publish is fine. Once somebody has repaired what refused
-    messages for a reason, they are fine, too."""
+def decide(headers: dict[str, str], attempt: int, max_attempts: int, repaired: set[str]) -> Decision:
+    """Reply according to the planned outcome in the headers. Messages without one, and repaired reasons, succeed."""
     try:
-        fate = Fate(headers.get("fate", "fine"))
+        outcome = Outcome(headers.get("outcome", Outcome.SUCCESS))
     except ValueError:
-        fate = Fate.FINE
+        outcome = Outcome.SUCCESS
     reason = headers.get("reason", "")
-    if fate is Fate.REFUSED and reason not in repaired:
-        return Verdict("dlq", reason)
-    if fate is Fate.DOOMED or (fate in (Fate.FLAKY, Fate.HOPELESS) and attempt == 1):
-        return Verdict("retry", reason, is_last=0 < max_attempts <= attempt)
-    if fate is Fate.HOPELESS:
-        return Verdict("dlq", reason)
-    return Verdict("ack")
+    if outcome is Outcome.REJECTED and reason not in repaired:
+        return Decision("dlq", reason)
+    if outcome is Outcome.FAILS_ALWAYS or (outcome in (Outcome.FAILS_ONCE, Outcome.REJECTED_ON_RETRY) and attempt == 1):
+        return Decision("retry", reason, is_last=0 < max_attempts <= attempt)
+    if outcome is Outcome.REJECTED_ON_RETRY:
+        return Decision("dlq", reason)
+    return Decision("ack")

@@ -1,107 +1,110 @@
-"""Those who publish to the demo's queues, those who consume, and somebody who puts dead letters back."""
+"""Publishers and consumers of the demo's queues, and redrives of dead letters."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
 from postroad.client import Acked, AsyncPostroad, Message
-from postroad.demo.clock import Stage
-from postroad.demo.counters import MAX_ATTEMPTS_REACHED, QueueTally
-from postroad.demo.plan import PlannedMessage, Verdict, draws, messages, verdict, working_seconds
-from postroad.demo.scenarios import QueueStory, Redrive
+from postroad.demo.clock import DemoClock
+from postroad.demo.counters import MAX_ATTEMPTS_REACHED, QueueCounters
+from postroad.demo.plan import Decision, PlannedMessage, decide, plan_messages, processing_seconds, seeded_random
+from postroad.demo.scenarios import QueueScenario, Redrive
 
 _BATCH_MAX = 200
-_WAIT_MS, _LAST_WAIT_MS = 1000, 100
-_LEASE_MS = 60_000  # longer than anybody takes, so that no lease runs out and every delivery is known
+_WAIT_MS, _DRAIN_WAIT_MS = 1000, 100
+_LEASE_MS = 60_000  # longer than any processing, so that no lease expires and every delivery is counted
 _REDRIVE_SECONDS = 15.0
 
 
-async def publish(stage: Stage, client: AsyncPostroad, tenant: str, story: QueueStory, tally: QueueTally) -> None:
-    """All that is planned, each when its time has come; what is due together goes in one call."""
-    planned = messages(stage.seed, tenant, story, stage.seconds, stage.rate)
+async def publish(clock: DemoClock, client: AsyncPostroad, tenant: str, scenario: QueueScenario, counters: QueueCounters) -> None:
+    """Publish the planned messages at their times; those due together go in one call."""
+    planned = plan_messages(clock.seed, tenant, scenario, clock.seconds, clock.rate)
     sent = 0
-    while sent < len(planned) and await stage.until(planned[sent].at):
-        await stage.turn()
-        now = stage.now
+    while sent < len(planned) and await clock.wait_until(planned[sent].at):
+        await clock.throttle()
+        now = clock.now
         due = [one for one in planned[sent : sent + _BATCH_MAX] if one.at <= now]
-        batch = await client.queues.publish_batch(story.name, [_body(stage, tenant, story, one) for one in due])
+        batch = await client.queues.publish_batch(scenario.name, [_body(clock, tenant, one) for one in due])
         sent += len(due)
-        tally.counts["published"] += batch.published
-        if story.delay_ms:
-            tally.counts["delayed"] += batch.published
+        counters.counts["published"] += batch.published
+        if scenario.delay_ms:
+            counters.counts["delayed"] += batch.published
 
 
-def _body(stage: Stage, tenant: str, story: QueueStory, one: PlannedMessage) -> dict[str, object]:
-    headers = {"fate": one.fate.value} | ({"reason": one.reason} if one.reason else {})
+def _body(clock: DemoClock, tenant: str, message: PlannedMessage) -> dict[str, object]:
+    headers = {"outcome": message.outcome.value} | ({"reason": message.reason} if message.reason else {})
     return {
-        "payload": {"tenant": tenant, "number": one.number, "text": one.text},
+        "payload": {"tenant": tenant, "number": message.number, "text": message.text},
         "headers": headers,
-        "delayMs": one.delay_ms,
-        "correlationId": f"demo-{one.number // 10}",
-        "idempotencyKey": f"{stage.run}-{one.number}",
+        "delayMs": message.delay_ms,
+        "correlationId": f"demo-{message.number // 10}",
+        "idempotencyKey": f"{clock.run}-{message.number}",
     }
 
 
-async def consume(stage: Stage, client: AsyncPostroad, tenant: str, story: QueueStory, hand: int, tally: QueueTally) -> None:
-    """One hand of the queue's consumer. When all is published it works on until the queue is empty; who does not keep up leaves
-    what there is, as it is the point of that story."""
-    consumer = story.consumer
+async def consume(
+    clock: DemoClock, client: AsyncPostroad, tenant: str, scenario: QueueScenario, number: int, counters: QueueCounters
+) -> None:
+    """Run one of the queue's consumers until the queue is empty; a slow one stops when the run drains, and leaves a backlog."""
+    consumer = scenario.consumer
     if consumer is None:
         return
-    draw = draws(stage.seed, tenant, story.name, f"hand {hand}")
-    leaves_early = consumer.keeps_up < 1
-    while not (stage.is_over or (stage.is_quiet and leaves_early)):
-        is_late = stage.is_quiet
-        await stage.turn()
+    random = seeded_random(clock.seed, tenant, scenario.name, f"consumer {number}")
+    is_slow = consumer.capacity < 1
+    while not (clock.is_ended or (clock.is_draining and is_slow)):
+        is_draining = clock.is_draining
+        await clock.throttle()
         pulled = await client.queues.pull(
-            story.name,
+            scenario.name,
             max_messages=consumer.batch,
             visibility_timeout_ms=_LEASE_MS,
-            wait_ms=_LAST_WAIT_MS if is_late else _WAIT_MS,
+            wait_ms=_DRAIN_WAIT_MS if is_draining else _WAIT_MS,
         )
-        tally.counts["delivered"] += len(pulled.messages)
-        if not pulled.messages and is_late:
+        counters.counts["delivered"] += len(pulled.messages)
+        if not pulled.messages and is_draining:
             return
         for _ in pulled.messages:
-            await stage.rest(working_seconds(draw, story, stage.rate), is_broken_off=leaves_early)
-        await _settle(stage, client, story, pulled.messages, tally)
+            await clock.sleep(processing_seconds(random, scenario, clock.rate), until_drain=is_slow)
+        await _reply(clock, client, scenario, pulled.messages, counters)
 
 
-async def _settle(stage: Stage, client: AsyncPostroad, story: QueueStory, leased: Sequence[Message], tally: QueueTally) -> None:
-    alike: dict[Verdict, list[Message]] = defaultdict(list)
+async def _reply(
+    clock: DemoClock, client: AsyncPostroad, scenario: QueueScenario, leased: Sequence[Message], counters: QueueCounters
+) -> None:
+    by_decision: dict[Decision, list[Message]] = defaultdict(list)
     for message in leased:
-        alike[verdict(message.headers, message.attempt, story.max_attempts, stage.repaired)].append(message)
-    for decided, some in alike.items():
-        await stage.turn()
-        if decided.action == "ack":
-            settled = await client.queues.ack_many(story.name, some)
+        by_decision[decide(message.headers, message.attempt, scenario.max_attempts, clock.repaired)].append(message)
+    for decision, messages in by_decision.items():
+        await clock.throttle()
+        if decision.action == "ack":
+            acked = await client.queues.ack_many(scenario.name, messages)
         else:
-            action: Literal["dlq", "retry"] = "dlq" if decided.action == "dlq" else "retry"
-            settled = await client.queues.nack_many(story.name, some, action=action, reason=decided.reason)
-        _count(decided, some, settled, tally)
+            action: Literal["dlq", "retry"] = "dlq" if decision.action == "dlq" else "retry"
+            acked = await client.queues.nack_many(scenario.name, messages, action=action, reason=decision.reason)
+        _count(decision, messages, acked, counters)
 
 
-def _count(decided: Verdict, some: Sequence[Message], settled: Acked, tally: QueueTally) -> None:
-    for message, result in zip(some, settled.results, strict=True):
+def _count(decision: Decision, messages: Sequence[Message], acked: Acked, counters: QueueCounters) -> None:
+    for message, result in zip(messages, acked.results, strict=True):
         if not result.ok:
-            tally.counts["lost"] += 1
-        elif decided.action == "ack":
-            tally.counts["done"] += 1
-        elif decided.action == "dlq":
-            tally.died(decided.reason, message.attempt)
-        elif decided.is_last:
-            tally.died(MAX_ATTEMPTS_REACHED, message.attempt)
+            counters.counts["lost"] += 1
+        elif decision.action == "ack":
+            counters.counts["done"] += 1
+        elif decision.action == "dlq":
+            counters.count_dead(decision.reason, message.attempt)
+        elif decision.is_last:
+            counters.count_dead(MAX_ATTEMPTS_REACHED, message.attempt)
         else:
-            tally.counts["retried"] += 1
+            counters.counts["retried"] += 1
 
 
-async def redrive(stage: Stage, client: AsyncPostroad, story: Redrive, tally: QueueTally) -> None:
-    """Repair what refused messages, then put them back; see it through also when the demo is to end meanwhile."""
-    if not await stage.until(story.at * stage.seconds):
+async def redrive(clock: DemoClock, client: AsyncPostroad, scenario: Redrive, counters: QueueCounters) -> None:
+    """Repair the cause of rejected messages and redrive them. A redrive that has begun is awaited, also when the run ends."""
+    if not await clock.wait_until(scenario.at * clock.seconds):
         return
-    stage.repaired.add(story.reason)
-    await stage.turn()
-    begun = await client.queues.dead_letters.redrive(story.queue, reason=story.reason, rate_per_second=50)
+    clock.repaired.add(scenario.reason)
+    await clock.throttle()
+    begun = await client.queues.dead_letters.redrive(scenario.queue, reason=scenario.reason, rate_per_second=50)
     if begun.task is not None:
         ended = await client.tasks.wait(begun.task, timeout=_REDRIVE_SECONDS)
-        tally.counts["redriven"] += ended.progress.moved
+        counters.counts["redriven"] += ended.progress.moved

@@ -1,4 +1,4 @@
-"""Playing the stories: everybody on, until the time is over or somebody stops it; then the numbers."""
+"""Runs the scenarios of all tenants until the time is over or a signal arrives, and counts the results."""
 
 import asyncio
 import contextlib
@@ -13,142 +13,157 @@ from typing import Any
 
 from postroad.client import AsyncPostroad
 from postroad.client.errors import PostroadError
-from postroad.demo.clock import OVERTIME_SECONDS, Stage
-from postroad.demo.counters import TenantTally
-from postroad.demo.plan import sessions
+from postroad.demo.clock import DRAIN_SECONDS, DemoClock
+from postroad.demo.counters import TenantCounters
+from postroad.demo.plan import plan_sessions
 from postroad.demo.queue_actors import consume, publish, redrive
-from postroad.demo.scenarios import STORIES
-from postroad.demo.stream_actors import append, attend, say
-from postroad.demo.tenants import DEADLINE_SECONDS, Guest, guest
+from postroad.demo.scenarios import SCENARIOS
+from postroad.demo.stream_actors import append, publish_to_sessions, run_session
+from postroad.demo.tenants import DEADLINE_SECONDS, DemoTenant, prepared_tenant
 
-_LOOK_SECONDS = 0.25
+_PROGRESS_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for."""
-
+class DemoOptions:
     url: str
     admin_key: str
     seconds: float
     seed: int
     rate: float
-    is_deleted: bool
+    delete_tenants: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """What came of it. `ended_by` is `time`, `signal` or `problem`."""
+class DemoResult:
+    """Counters and end of a run. `ended_by` is `time`, `signal` or `problem`."""
 
-    wanted: Wanted
-    tallies: tuple[TenantTally, ...]
+    options: DemoOptions
+    counters: tuple[TenantCounters, ...]
     began_at: datetime
     ended_at: datetime
     calls: int
     ended_by: str
     problem: PostroadError | None
 
-    def view(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {
-            "seed": self.wanted.seed,
-            "seconds": self.wanted.seconds,
-            "rate": self.wanted.rate,
+            "seed": self.options.seed,
+            "seconds": self.options.seconds,
+            "rate": self.options.rate,
             "beganAt": self.began_at.isoformat().replace("+00:00", "Z"),
             "endedAt": self.ended_at.isoformat().replace("+00:00", "Z"),
             "endedBy": self.ended_by,
             "calls": self.calls,
-            "tenants": {tally.tenant: tally.view() for tally in self.tallies},
+            "tenants": {one.tenant: one.summary() for one in self.counters},
         }
 
 
-Look = Callable[[Stage, tuple[TenantTally, ...]], None]
+OnProgress = Callable[[DemoClock, tuple[TenantCounters, ...]], None]
 
 
-def play(wanted: Wanted, look: Look) -> Played:
-    """Raises PostroadError if it cannot begin, KeyboardInterrupt if it may not finish. `look` is called a few times a second."""
-    logging.getLogger("postroad.streams").addHandler(logging.NullHandler())  # a server that is gone is told of once, at the end
+def run_demo(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
+    """Run the demo; calls `on_progress` a few times a second.
+
+    Raises PostroadError if the tenants cannot be prepared, KeyboardInterrupt after a second signal.
+    """
+    logging.getLogger("postroad.streams").addHandler(logging.NullHandler())  # an unavailable server is reported once, at the end
     try:
-        return asyncio.run(_play(wanted, look))
+        return asyncio.run(_run(options, on_progress))
     except asyncio.CancelledError:  # by a second signal
         raise KeyboardInterrupt from None
 
 
-async def _play(wanted: Wanted, look: Look) -> Played:
+async def _run(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
     async with contextlib.AsyncExitStack() as opened:
         platform = await opened.enter_async_context(
-            AsyncPostroad(wanted.url, wanted.admin_key, tenant="", deadline=DEADLINE_SECONDS)
+            AsyncPostroad(options.url, options.admin_key, tenant="", deadline=DEADLINE_SECONDS)
         )
-        guests = [
-            await opened.enter_async_context(guest(platform, wanted.url, wanted.admin_key, story, wanted.seconds))
-            for story in STORIES
+        tenants = [
+            await opened.enter_async_context(prepared_tenant(platform, options.url, options.admin_key, scenario, options.seconds))
+            for scenario in SCENARIOS
         ]
-        stage = Stage(wanted.seconds, wanted.rate, wanted.seed, uuid.uuid4().hex[:12])
-        tallies = tuple(TenantTally(one.tenant) for one in guests)
+        clock = DemoClock(options.seconds, options.rate, options.seed, uuid.uuid4().hex[:12])
+        counters = tuple(TenantCounters(tenant.id) for tenant in tenants)
         began_at = datetime.now(UTC)
-        with _signals_heard(stage) as heard:
-            await _everybody(stage, guests, tallies, look)
-        if wanted.is_deleted and stage.problem is None:
-            for one in guests:
-                await platform.tenants.delete(one.tenant)
-    ended_by = "problem" if stage.problem else "signal" if heard else "time"
-    return Played(wanted, tallies, began_at, datetime.now(UTC), stage.calls, ended_by, stage.problem)
+        with _signal_handlers(clock) as received:
+            await _run_actors(clock, tenants, counters, on_progress)
+        if options.delete_tenants and clock.problem is None:
+            for tenant in tenants:
+                await platform.tenants.delete(tenant.id)
+    ended_by = "problem" if clock.problem else "signal" if received else "time"
+    return DemoResult(options, counters, began_at, datetime.now(UTC), clock.calls, ended_by, clock.problem)
 
 
-async def _everybody(stage: Stage, guests: list[Guest], tallies: tuple[TenantTally, ...], look: Look) -> None:
-    """The planned ones end with their plan, the consumers when there is nothing left to do, and all when it is enough."""
-    with_plan: list[Coroutine[Any, Any, None]] = []
+async def _run_actors(
+    clock: DemoClock, tenants: list[DemoTenant], counters: tuple[TenantCounters, ...], on_progress: OnProgress
+) -> None:
+    """Planned actors end with their plan, consumers when their queue is empty, and all of them when the clock ends."""
+    planned: list[Coroutine[Any, Any, None]] = []
     consumers: list[Coroutine[Any, Any, None]] = []
-    for one, tally in zip(guests, tallies, strict=True):
-        story, client = one.story, one.client
-        for queue in story.queues:
-            counted = tally.queue(queue.name)
-            with_plan.append(publish(stage, client, story.name, queue, counted))
-            hands = 0 if queue.consumer is None else 1 if queue.consumer.keeps_up < 1 else queue.consumer.hands
-            consumers += [consume(stage, client, story.name, queue, hand, counted) for hand in range(hands)]
-        with_plan += [redrive(stage, client, again, tally.queue(again.queue)) for again in story.redrives]
-        with_plan += [append(stage, client, story, tally.counts), say(stage, client, story, tally.counts)]
-        planned = sessions(stage.seed, story, stage.seconds, stage.rate)
-        with_plan += [attend(stage, client, session, tally.counts) for session in planned]
-
+    for tenant, counted in zip(tenants, counters, strict=True):
+        planned += _planned_actors(clock, tenant, counted)
+        consumers += _consumers(clock, tenant, counted)
     async with asyncio.TaskGroup() as actors:
-        looking = asyncio.create_task(_look(stage, tallies, look))
-        plan = [actors.create_task(stage.played(actor)) for actor in with_plan]
+        progress = asyncio.create_task(_report_progress(clock, counters, on_progress))
+        tasks = [actors.create_task(clock.supervise(actor)) for actor in planned]
         for actor in consumers:
-            actors.create_task(stage.played(actor))
-        end = asyncio.get_running_loop().call_later(stage.seconds + OVERTIME_SECONDS, stage.end)
-        await asyncio.wait({*plan, actors.create_task(stage.rest(stage.seconds))})
-        stage.quieten()
+            actors.create_task(clock.supervise(actor))
+        end = asyncio.get_running_loop().call_later(clock.seconds + DRAIN_SECONDS, clock.end)
+        await asyncio.wait({*tasks, actors.create_task(clock.sleep(clock.seconds))})
+        clock.drain()
     end.cancel()
-    looking.cancel()
-    await asyncio.gather(looking, return_exceptions=True)
+    progress.cancel()
+    await asyncio.gather(progress, return_exceptions=True)
 
 
-async def _look(stage: Stage, tallies: tuple[TenantTally, ...], look: Look) -> None:
+def _planned_actors(clock: DemoClock, tenant: DemoTenant, counters: TenantCounters) -> list[Coroutine[Any, Any, None]]:
+    scenario, client = tenant.scenario, tenant.client
+    sessions = plan_sessions(clock.seed, scenario, clock.seconds, clock.rate)
+    return [
+        *(publish(clock, client, scenario.name, queue, counters.queue(queue.name)) for queue in scenario.queues),
+        *(redrive(clock, client, one, counters.queue(one.queue)) for one in scenario.redrives),
+        append(clock, client, scenario, counters.counts),
+        publish_to_sessions(clock, client, scenario, counters.counts),
+        *(run_session(clock, client, session, counters.counts) for session in sessions),
+    ]
+
+
+def _consumers(clock: DemoClock, tenant: DemoTenant, counters: TenantCounters) -> list[Coroutine[Any, Any, None]]:
+    name = tenant.scenario.name
+    return [
+        consume(clock, tenant.client, name, queue, number, counters.queue(queue.name))
+        for queue in tenant.scenario.queues
+        for number in range(queue.consumer_count)
+    ]
+
+
+async def _report_progress(clock: DemoClock, counters: tuple[TenantCounters, ...], on_progress: OnProgress) -> None:
     while True:
-        look(stage, tallies)
-        await asyncio.sleep(_LOOK_SECONDS)
+        on_progress(clock, counters)
+        await asyncio.sleep(_PROGRESS_SECONDS)
 
 
 @contextlib.contextmanager
-def _signals_heard(stage: Stage) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM: what is in hand is finished, and counted. A second one does not wait for that.
+def _signal_handlers(clock: DemoClock) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end the run after the current calls; a second signal cancels it. Yields the received signals.
 
-    Only the main thread is told of signals."""
-    heard: list[int] = []
-    playing = asyncio.current_task()
+    Handlers are set in the main thread only, as Python delivers signals there."""
+    received: list[int] = []
+    running = asyncio.current_task()
 
     def stop(number: int) -> None:
-        if heard and playing is not None:
-            playing.cancel()
-        heard.append(number)
-        stage.end()
+        if received and running is not None:
+            running.cancel()
+        received.append(number)
+        clock.end()
 
     loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
     is_main = threading.current_thread() is threading.main_thread()
     for number in numbers if is_main else ():
         loop.add_signal_handler(number, stop, number)
     try:
-        yield heard
+        yield received
     finally:
         for number in numbers if is_main else ():
             loop.remove_signal_handler(number)

@@ -1,1 +1,1 @@
-"""The report of a day as one HTML page that stands for itself: rows in, text out."""
+"""The report of a day as one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""Asking the server for all that a report shows. The only part of it that waits for anybody."""
+"""Fetches the rows of a report from the server."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from postroad.report.formatting import HOUR, MINUTE, millis
 GrainName = Literal["minute", "hour"]
 
 _PAGE_SIZE = 1000
-_MINUTES_SHOWN_MAX = 3  # hours with something in them: up to so many are shown by the minute
+_MINUTE_HOURS_MAX = 3  # up to this many hours with data are shown per minute
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """When a report was computed, by which batch, and how many rows are missing. None: it was not, so far."""
+    """Time and batch that computed a report (None: not computed yet), and the number of rows that were dropped."""
 
     at: str | None = None
     batch: str | None = None
@@ -26,7 +26,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class TenantData:
-    """A tenant's day. What the key may not see is in `forbidden`; `latency_day` has the percentiles of the whole day."""
+    """Rows of a tenant's day. `latency_day` has percentiles of the whole day; `forbidden` names reports that are unreadable."""
 
     tenant: str
     usage: list[UsageRow] = field(default_factory=list)
@@ -47,7 +47,7 @@ class TenantData:
 
 @dataclass(frozen=True, slots=True)
 class DayData:
-    """All that the page is made of."""
+    """Data of a page."""
 
     day: date
     grain: GrainName
@@ -60,18 +60,18 @@ class DayData:
         return MINUTE if self.grain == "minute" else HOUR
 
 
-def gather(clients: Sequence[tuple[str, Postroad]], day: date, grain: GrainName | None, url: str, now: datetime) -> DayData:
-    """Of all tenants, in one grain: by the minute if only a few hours of the day have anything, else by the hour."""
-    chosen = grain or _fitting([client for _, client in clients], day)
-    return DayData(day, chosen, tuple(_tenant(name, client, day, chosen) for name, client in clients), url, now)
+def fetch_day(clients: Sequence[tuple[str, Postroad]], day: date, grain: GrainName | None, url: str, now: datetime) -> DayData:
+    """Fetch the reports of all tenants in one grain: minutes if only a few hours of the day have data, else hours."""
+    chosen = grain or _choose_grain([client for _, client in clients], day)
+    return DayData(day, chosen, tuple(_fetch_tenant(name, client, day, chosen) for name, client in clients), url, now)
 
 
-def _fitting(clients: Sequence[Postroad], day: date) -> GrainName:
+def _choose_grain(clients: Sequence[Postroad], day: date) -> GrainName:
     hours: set[str] = set()
     for client in clients:
         hours |= {row.time for row in client.insights.latency(grain="hour", **_range(day), page_size=_PAGE_SIZE)}
         hours |= {row.time for row in client.insights.backlog(grain="hour", **_range(day), page_size=_PAGE_SIZE)}
-    return "minute" if len(hours) <= _MINUTES_SHOWN_MAX else "hour"
+    return "minute" if len(hours) <= _MINUTE_HOURS_MAX else "hour"
 
 
 def _range(day: date) -> dict[str, Any]:
@@ -79,17 +79,17 @@ def _range(day: date) -> dict[str, Any]:
     return {"since": since, "until": since + timedelta(days=1)}
 
 
-def _tenant(tenant: str, client: Postroad, day: date, grain: GrainName) -> TenantData:
-    asked = client.insights
+def _fetch_tenant(tenant: str, client: Postroad, day: date, grain: GrainName) -> TenantData:
+    insights = client.insights
     computed: dict[str, Computed] = {}
     forbidden: set[str] = set()
 
-    def rows(report: str, page_of: Callable[..., Any], **options: Any) -> list[Any]:
+    def rows(report: str, fetch_page: Callable[..., Any], **options: Any) -> list[Any]:
         found: list[Any] = []
         cursor = None
         try:
             while True:
-                page = page_of(page_size=_PAGE_SIZE, cursor=cursor, **options)
+                page = fetch_page(page_size=_PAGE_SIZE, cursor=cursor, **options)
                 found += page.items
                 batch = None if page.batch is None else str(page.batch)
                 computed[report] = Computed(page.computed_at, batch, page.dropped)
@@ -99,22 +99,22 @@ def _tenant(tenant: str, client: Postroad, day: date, grain: GrainName) -> Tenan
             forbidden.add(report)
             return []
 
-    fine = {**_range(day), "grain": grain}
+    options = {**_range(day), "grain": grain}
     return TenantData(
         tenant=tenant,
-        usage=rows("usage", asked.usage_page, **fine),
-        latency=rows("latency", asked.latency_page, **fine),
-        latency_day=rows("latency of the day", asked.latency_page, **{**fine, "grain": "day"}),
-        backlog=rows("backlog", asked.backlog_page, **fine),
-        dead_letters=rows("dead letters", asked.dead_letters_page, **fine),
-        sessions=rows("sessions", asked.sessions_page, **fine),
-        health=rows("health", asked.health_page),
+        usage=rows("usage", insights.usage_page, **options),
+        latency=rows("latency", insights.latency_page, **options),
+        latency_day=rows("latency of the day", insights.latency_page, **{**options, "grain": "day"}),
+        backlog=rows("backlog", insights.backlog_page, **options),
+        dead_letters=rows("dead letters", insights.dead_letters_page, **options),
+        sessions=rows("sessions", insights.sessions_page, **options),
+        health=rows("health", insights.health_page),
         computed=computed,
         forbidden=frozenset(forbidden),
     )
 
 
-def moments_of(data: TenantData) -> set[int]:
-    """The moments that have something."""
+def times_of(data: TenantData) -> set[int]:
+    """The times that have data, in milliseconds since 1970."""
     rows: Sequence[Any] = [*data.usage, *data.latency, *data.backlog, *data.dead_letters, *data.sessions]
     return {millis(row.time) for row in rows}

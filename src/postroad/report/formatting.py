@@ -1,4 +1,4 @@
-"""Axes and numbers: where ticks go, and how values are written for people. Pure."""
+"""Ticks of axes, and formats of numbers, sizes, durations and times. Pure."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ _TIME_STEPS = tuple(minutes * MINUTE for minutes in (1, 2, 5, 10, 15, 30, 60, 12
 
 _DURATION_STEPS = (500, 1000, 2000, 5000, 10_000, 15_000, 30_000, *_TIME_STEPS)
 
-Write = Callable[[float], str]
+NumberFormat = Callable[[float], str]
 
 
 def ticks(top: float, count: int = 4) -> list[float]:
-    """From 0 to the first step at or above `top`, in steps of 1, 2, 2.5 or 5 with noughts, about `count` of them."""
+    """About `count` ticks from 0 to the first at or above `top`, in steps of 1, 2, 2.5 or 5 times a power of ten."""
     return _stepped(top, _step(top / count, (1, 2, 2.5, 5, 10))) if top > 0 else [0.0, 1.0]
 
 
 def whole_ticks(top: float, count: int = 4) -> list[float]:
-    """As `ticks`, for what is counted: there is no half message."""
+    """Like `ticks`, but whole numbers."""
     return _stepped(top, max(1.0, _step(top / count, (1, 2, 5, 10)))) if top > 0 else [0.0, 1.0]
 
 
 def duration_ticks(top: float, count: int = 4) -> list[float]:
-    """As `ticks`, for milliseconds: above a second in steps that are round on a clock."""
+    """Like `ticks`, for milliseconds: above a second in steps of whole seconds, minutes or hours."""
     rough = top / count
     if rough <= _DURATION_STEPS[0] / 2:
         return ticks(top, count)
@@ -41,38 +41,38 @@ def _stepped(top: float, step: float) -> list[float]:
 
 
 def time_ticks(start: int, end: int, count: int = 8) -> list[int]:
-    """Round moments, `count` or fewer."""
+    """At most `count` round times."""
     step = next((one for one in _TIME_STEPS if (end - start) / one <= count), DAY)
     return list(range(-(-start // step) * step, end + 1, step))
 
 
 def clock(at: float) -> str:
-    """`13:45`, in UTC; midnight at the end of the day is 24:00 to those who read an axis, so the axis says so itself."""
+    """`13:45`, in UTC."""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%H:%M")
 
 
 def millis(text: str) -> int:
-    """Of an RFC 3339 time."""
+    """Milliseconds since 1970 of an RFC 3339 time."""
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def number(value: float) -> str:
-    """`1,234`; below 100 with a decimal where it has one."""
+    """`1,234`; below 100 with one decimal, unless it is whole."""
     return f"{value:,.1f}".removesuffix(".0") if abs(value) < 100 else f"{value:,.0f}"
 
 
 def short(value: float) -> str:
-    """For axes: `950`, `1.2k`, `3M`."""
+    """Label of an axis: `950`, `1.2k`, `3M`."""
     return _with_unit(value, 1000, ("", "k", "M", "G", "T"))
 
 
 def size(value: float) -> str:
-    """`512 B`, `1.2 kB`: of a thousand each, as disks are sold."""
+    """`512 B`, `1.2 kB`, in powers of 1000."""
     return _with_unit(value, 1000, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
 def duration(value: float) -> str:
-    """Of milliseconds: `12 ms`, `1.5 s`, `3 min`, `2.5 h`, `4 d`."""
+    """Format milliseconds: `12 ms`, `1.5 s`, `3 min`, `2.5 h`, `4 d`."""
     for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1000, "s")):
         if value >= unit:
             return f"{_three(value / unit)} {name}"

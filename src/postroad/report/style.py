@@ -1,4 +1,4 @@
-"""The page's style and its few lines of script. Both stand in the page itself; its policy names them by their hashes."""
+"""Style and script of the page. Both are inlined; the content security policy allows them by their hashes."""
 
 STYLE = """
 :root {
@@ -98,12 +98,12 @@ for (const svg of document.querySelectorAll("svg[role=img]")) {
   svg.setAttribute("aria-label", title.textContent + ". " + about.textContent);
   title.remove();
   svg.addEventListener("pointermove", (event) => {
-    const said = event.target.dataset ? event.target.dataset.tip : undefined;
-    tip.hidden = !said;
-    if (!said) return;
-    tip.textContent = said;
-    const room = document.documentElement.clientWidth - tip.offsetWidth - 12;
-    tip.style.left = Math.max(4, Math.min(event.pageX + 14, window.scrollX + room)) + "px";
+    const text = event.target.dataset ? event.target.dataset.tip : undefined;
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const right = document.documentElement.clientWidth - tip.offsetWidth - 12;
+    tip.style.left = Math.max(4, Math.min(event.pageX + 14, window.scrollX + right)) + "px";
     tip.style.top = event.pageY + 16 + "px";
   });
   svg.addEventListener("pointerleave", () => { tip.hidden = true; });

@@ -6,19 +6,22 @@ from typing import Annotated
 import typer
 
 from postroad.cli.invites import invites
-from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.rendering import show_list, show_secret
 from postroad.cli.times import seconds
 
 
 @invites.command("list")
-def list_invites(limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100, as_json: AsJson = False) -> None:
+def list_invites(
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100, as_json: AsJson = False, wide: Wide = False
+) -> None:
     """List invites."""
     with connected() as client:
         show_list(
             list(islice(client.invites.list(page_size=min(limit, 1000)), limit)),
             as_json,
             ("id", "state", "tenant", "claimed_tenant", "expires_at", "claimed_at", "note"),
+            wide=wide,
         )
 
 

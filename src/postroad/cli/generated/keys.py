@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from postroad.cli.keys import keys
-from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.rendering import nullable, show_item, show_list, show_secret
 from postroad.cli.times import from_now, seconds
 from postroad.kernel.identity import Scope
@@ -19,6 +19,7 @@ def list_keys(
     ] = False,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """List keys."""
     with connected() as client:
@@ -26,6 +27,7 @@ def list_keys(
             list(islice(client.keys.list(platform=platform, page_size=min(limit, 1000)), limit)),
             as_json,
             ("id", "name", "scopes", "enabled", "expires_at", "last_used_at", "created_at"),
+            wide=wide,
         )
 
 

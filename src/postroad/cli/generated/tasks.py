@@ -5,16 +5,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from postroad.cli.output import AsJson, connected
+from postroad.cli.output import AsJson, Wide, connected
 from postroad.cli.rendering import show_item, show_list
 from postroad.cli.tasks import tasks
 
 
 @tasks.command("list")
 def list_tasks(
-    state: Annotated[Literal["queued", "running", "done", "failed", "cancelled"] | None, typer.Option("--state")] = None,
+    state: Annotated[
+        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        typer.Option("--state", help="Only tasks in this state."),
+    ] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """List tasks. Newest first. Tasks are kept for a week after they ended."""
     with connected() as client:
@@ -22,6 +26,7 @@ def list_tasks(
             list(islice(client.tasks.list(state=state, page_size=min(limit, 1000)), limit)),
             as_json,
             ("id", "kind", "target", "state", "progress.moved", "progress.total", "error", "created_at"),
+            wide=wide,
         )
 
 

@@ -5,19 +5,22 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, connected
+from postroad.cli.output import AsJson, Wide, connected
 from postroad.cli.rendering import show_item, show_list
 from postroad.cli.tenants import tenants
 
 
 @tenants.command("list")
-def list_tenants(limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100, as_json: AsJson = False) -> None:
+def list_tenants(
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100, as_json: AsJson = False, wide: Wide = False
+) -> None:
     """List tenants."""
     with connected() as client:
         show_list(
             list(islice(client.tenants.list(page_size=min(limit, 1000)), limit)),
             as_json,
             ("id", "state", "description", "created_at"),
+            wide=wide,
         )
 
 
