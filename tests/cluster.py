@@ -140,7 +140,7 @@ class Cluster:
     async def start(self) -> None:
         for node in self.nodes:
             node.start()
-        await self.settled()
+        await self.wait_ready()
 
     def end(self) -> None:
         for gateway in self.gateways:
@@ -164,7 +164,7 @@ class Cluster:
         self.gateways.append(Installation(home, *arguments, **given))
         return self.gateways[-1]
 
-    async def settled(self, seconds: float = 30) -> None:
+    async def wait_ready(self, seconds: float = 30) -> None:
         """Return once the cluster has a leader and executes requests."""
         connection = await self.connection()
         try:

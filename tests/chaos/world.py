@@ -151,7 +151,7 @@ class Clustered(World):
         for node in self.cluster.nodes:
             if not node.is_running:
                 node.start()
-        await self.cluster.settled(_READY_SECONDS)
+        await self.cluster.wait_ready(_READY_SECONDS)
         for gateway in self.gateways:
             await gateway.ready(_READY_SECONDS)
 

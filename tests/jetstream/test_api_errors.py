@@ -21,10 +21,10 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUn
     ],
 )
 def test_each_engine_error_is_translated(code: int, err_code: int, meaning: type[PostroadError]) -> None:
-    problem = translate(ApiError(code, err_code, "its words"))
-    assert type(problem) is meaning
-    assert problem.detail == f"its words ({err_code})"
-    assert (problem.retry_after is not None) == (meaning in (EngineFull, EngineUnavailable))
+    error = translate(ApiError(code, err_code, "description"))
+    assert type(error) is meaning
+    assert error.detail == f"description ({err_code})"
+    assert (error.retry_after is not None) == (meaning in (EngineFull, EngineUnavailable))
 
 
 def test_publish_responses_are_decoded() -> None:

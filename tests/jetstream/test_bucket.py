@@ -138,13 +138,13 @@ async def test_a_deleted_key_cannot_be_updated_by_its_old_revision(bucket: Bucke
 async def test_a_bucket_keeps_its_configured_number_of_revisions(
     connection: Connection, committers: Committers, name: str
 ) -> None:
-    for history, kept in ((1, 1), (3, 3)):
+    for history, stored in ((1, 1), (3, 3)):
         bucket = Bucket(connection, f"{name}-{history}", committers)
         await bucket.ensure(history=history)
         for number in range(5):
             await bucket.put("a", b"%d" % number)
         info = await stream_info(connection, bucket.stream)
-        assert info is not None and info.state.messages == kept
+        assert info is not None and info.state.messages == stored
 
 
 async def test_ensuring_a_bucket_again_keeps_its_values(bucket: Bucket) -> None:

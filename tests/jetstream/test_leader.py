@@ -98,11 +98,11 @@ async def test_a_leader_whose_lease_was_overwritten_stops_and_does_not_delete_it
     candidates = _Candidates(bucket, ttl_seconds=3)
     candidates.enter("ada")
     await candidates.leader()
-    await bucket.put("duty", b"somebody else", ttl_seconds=60)
+    await bucket.put("duty", b"another process", ttl_seconds=60)
     await eventually(lambda: not candidates.leading, seconds=1.6)  # it renews at one third of the lease and may lead for two
     await candidates.leave("ada")
     found = await bucket.get("duty")
-    assert found is not None and found.value == b"somebody else"
+    assert found is not None and found.value == b"another process"
 
 
 async def test_a_leader_whose_lease_was_deleted_stops_until_it_acquires_it_again(candidates: _Candidates, bucket: Bucket) -> None:

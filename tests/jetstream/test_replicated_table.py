@@ -120,20 +120,20 @@ async def test_fetch_finds_a_record_that_has_not_been_replicated_yet(connection:
     assert reader.get("ada") is None
     assert await reader.fetch("ada") == Person("Ada")
     assert reader.get("ada") == Person("Ada")
-    assert await reader.fetch("nobody") is None
+    assert await reader.fetch("unknown") is None
 
 
 async def test_listeners_are_called_for_each_change_once_and_in_order(tables: tuple[People, People]) -> None:
     one, other = tables
-    heard: dict[str, list[tuple[str, Person | None]]] = {"one": [], "other": []}
-    one.on_change(lambda key, record: heard["one"].append((key, record)))
-    other.on_change(lambda key, record: heard["other"].append((key, record)))
+    changes: dict[str, list[tuple[str, Person | None]]] = {"one": [], "other": []}
+    one.on_change(lambda key, record: changes["one"].append((key, record)))
+    other.on_change(lambda key, record: changes["other"].append((key, record)))
     await one.create("ada", Person("Ada", 1))
     await one.update("ada", Person("Ada", 2), one.revision("ada"))
     await one.create("bob", Person("Bob"))
     await one.delete("ada")
     await one.create("end", Person("End"))
-    await eventually(lambda: ("end", Person("End")) in heard["other"])
+    await eventually(lambda: ("end", Person("End")) in changes["other"])
     expected = [
         ("ada", Person("Ada", 1)),
         ("ada", Person("Ada", 2)),
@@ -141,7 +141,7 @@ async def test_listeners_are_called_for_each_change_once_and_in_order(tables: tu
         ("ada", None),
         ("end", Person("End")),
     ]
-    assert heard == {"one": expected, "other": expected}
+    assert changes == {"one": expected, "other": expected}
 
 
 async def test_an_old_change_that_arrives_late_does_not_replace_a_newer_one(
@@ -150,15 +150,15 @@ async def test_an_old_change_that_arrives_late_does_not_replace_a_newer_one(
     """A table that fetched or wrote a record is ahead of its follower."""
     bucket = await _bucket(connection, name)
     writer, reader = ReplicatedTable(bucket, Person), ReplicatedTable(bucket, Person)
-    heard: list[Person | None] = []
-    reader.on_change(lambda _key, record: heard.append(record))
+    changes: list[Person | None] = []
+    reader.on_change(lambda _key, record: changes.append(record))
     await writer.create("ada", Person("Ada", 1))
     await writer.update("ada", Person("Ada", 2), writer.revision("ada"))
     await writer.create("bob", Person("Bob"))
     assert await reader.fetch("ada") == Person("Ada", 2)
     run(reader)
     await asyncio.wait_for(reader.wait_loaded(), 5)
-    assert heard == [Person("Ada", 2), Person("Bob")]
+    assert changes == [Person("Ada", 2), Person("Bob")]
 
 
 async def test_keys_are_listed_by_prefix_in_order(connection: Connection, name: str) -> None:
@@ -238,7 +238,7 @@ async def test_a_change_of_the_present_record_is_stored(tables: tuple[People, Pe
 
 async def test_a_missing_record_is_not_changed(connection: Connection, name: str) -> None:
     table = ReplicatedTable(await _bucket(connection, name), Person)
-    assert await table.change("nobody", _older) is None
+    assert await table.change("unknown", _older) is None
     await table.create("ada", Person("Ada"))
     await table.delete("ada")
     assert await table.change("ada", _older) is None

@@ -24,7 +24,7 @@ async def _make_queue(connection: Connection, name: str) -> PullConsumer:
 
 
 def _later(name: str, due_ms: int, *headers: tuple[str, str], message_id: str | None = None) -> PendingMessage:
-    schedule = [("Nats-Schedule", f"@at {rfc3339(due_ms)}"), ("Nats-Schedule-Target", f"{name}.ready"), ("X-Own", "kept")]
+    schedule = [("Nats-Schedule", f"@at {rfc3339(due_ms)}"), ("Nats-Schedule-Target", f"{name}.ready"), ("X-Own", "value")]
     return PendingMessage(f"{name}.later.1", b"delayed", message_id or new_id(), header_lines([*schedule, *headers]))
 
 
@@ -58,7 +58,7 @@ async def test_a_delayed_message_arrives_once_on_time_with_its_own_headers(
     assert found.ref.stored_at_ns // 1_000_000 >= due_ms, "its time is that of its delivery"
     ready = await stream_reader.last(connection, name, f"{name}.ready")
     assert ready is not None
-    assert ready.headers == {"X-Own": "kept", "Nats-Scheduler": f"{name}.later.1", "Nats-Schedule-Next": "purge", **delivered}
+    assert ready.headers == {"X-Own": "value", "Nats-Scheduler": f"{name}.later.1", "Nats-Schedule-Next": "purge", **delivered}
     assert await stream_reader.last(connection, name, f"{name}.later.1") is None
     await queue.acknowledge([(found.ref, ACK)])
     assert await _arrives(queue, 0.2) == []

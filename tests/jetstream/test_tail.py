@@ -188,20 +188,20 @@ async def test_a_lagging_replica_does_not_prove_that_a_tail_is_current(
     await make_live_stream(connection, name)
     await _store(committers, name, "aa")
     monkeypatch.setattr(connection, "settings", replace(connection.settings, has_replicas=True))
-    reader, read, looks, may_see = _Reader(), stream_reader.read, list[int](), asyncio.Event()
+    reader, read, polls, is_visible = _Reader(), stream_reader.read, list[int](), asyncio.Event()
 
     async def behind(connection: Connection, stream: str, subject: str, position: int, *more: int) -> stream_reader.Page:
-        if stream != name or may_see.is_set():
+        if stream != name or is_visible.is_set():
             return await read(connection, stream, subject, position, *more)
-        looks.append(position)
+        polls.append(position)
         return stream_reader.Page((), position, 0)
 
     monkeypatch.setattr(stream_reader, "read", behind)
     tail = Tail(connection, Source(name, f"{name}.>"), 0, reader.take, poll_seconds=60)
     async with _running(tail.run):
-        await eventually(lambda: len(looks) > 2)
+        await eventually(lambda: len(polls) > 2)
         assert tail.synced_at is None and not tail.caught_up.is_set()
-        may_see.set()
+        is_visible.set()
         await reader.has(1, 2)
         await eventually(lambda: tail.synced_at is not None)
 

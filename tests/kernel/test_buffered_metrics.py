@@ -19,7 +19,7 @@ def in_the_files():
     lines = [line.rpartition(" ") for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
-done = buffered_metrics.Counter("done_total", "Done.", ["who"])
+done = buffered_metrics.Counter("done_total", "Done.", ["queue"])
 took = buffered_metrics.Histogram("took_seconds", "Took.", buckets=(1, 2))
 open_now = buffered_metrics.Gauge("open_now", "Open.", multiprocess_mode="livesum")
 
@@ -36,7 +36,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 open_now.inc()
 buffered_metrics.flush()
 found = in_the_files()
-assert found['done_total{who="a"}'] == 80_000, found
+assert found['done_total{queue="a"}'] == 80_000, found
 assert found["open_now"] == 1, found
 assert (found['took_seconds_bucket{le="1.0"}'], found['took_seconds_bucket{le="2.0"}'], found["took_seconds_sum"]) == (0, 4, 6)
 open_now.set(7)
@@ -44,7 +44,7 @@ assert in_the_files()["open_now"] == 7
 deadline = time.monotonic() + 10
 done.labels("a").inc(5)
 assert done.labels("a")._value.get() == 80_005
-while in_the_files()['done_total{who="a"}'] != 80_005:
+while in_the_files()['done_total{queue="a"}'] != 80_005:
     assert time.monotonic() < deadline, "the thread has not flushed"
     time.sleep(0.01)
 done.labels("a").inc()
@@ -56,7 +56,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 registry = CollectorRegistry()
 MultiProcessCollector(registry, sys.argv[1])
-assert 'done_total{who="a"} 80006.0' in generate_latest(registry).decode()
+assert 'done_total{queue="a"} 80006.0' in generate_latest(registry).decode()
 """
 
 

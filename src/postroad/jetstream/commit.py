@@ -265,7 +265,7 @@ class Committer:
         return True
 
     async def _outcome_of_rejected(self, write: _PendingWrite, rejection: Exception) -> Sequence[PublishAck] | Exception:
-        """Tell a real rejection from one of a write that an earlier attempt stored.
+        """Distinguish a real rejection from that of a write that an earlier attempt stored.
 
         The server rejects a batch with known ids, and checks a precondition before the id. If all ids are known, the write is
         stored.

@@ -7,9 +7,10 @@ import msgspec
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
+from postroad.jetstream.conflict_retry import retry_on_conflict
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.errors import Conflict, Overloaded, PostroadError, SessionNotFound
+from postroad.kernel.errors import PostroadError, SessionNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.sessions import metrics
@@ -20,8 +21,6 @@ from postroad.streams.records import State
 from postroad.streams.rules import StreamSnapshot, found
 from postroad.streams.store import Name, Store, precondition, record_draft
 from postroad.telemetry.outbox import Outbox
-
-TRIES = 20
 
 
 class CleanupOutcome(StrEnum):
@@ -76,28 +75,26 @@ class SessionLifecycle:
 
     # Ending
 
+    @retry_on_conflict("the session")
     async def delete(self, tenant: str, session: str) -> None:
         """Raises SessionNotFound."""
-        for _ in range(TRIES):
-            there = await self.find(tenant, session)
-            if there.record is None or await self._end(tenant, there.record, there, is_expired=False):
-                metrics.count("session", "session_delete")
-                return
-        raise Overloaded("too many change this session at once", retry_after=1)
+        there = await self.find(tenant, session)
+        if there.record is not None:
+            await self._end(tenant, there.record, there, is_expired=False)
+        metrics.count("session", "session_delete")
 
+    @retry_on_conflict("the session")
     async def end_if_over(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
         """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
         it had if it ended."""
-        for _ in range(TRIES):
-            there = await self.look(tenant, session)
-            if there.record is None:
-                return CleanupOutcome.GONE, 0
-            if self.is_there(there.known):
-                return CleanupOutcome.ALIVE, 0
-            if await self._end(tenant, there.record, there, is_expired=self._is_over(there.record)):
-                metrics.count("session", "session_expire")
-                return CleanupOutcome.ENDED, len(there.record.subscriptions)
-        raise Overloaded("too many change this session at once", retry_after=1)
+        there = await self.look(tenant, session)
+        if there.record is None:
+            return CleanupOutcome.GONE, 0
+        if self.is_there(there.known):
+            return CleanupOutcome.ALIVE, 0
+        await self._end(tenant, there.record, there, is_expired=self._is_over(there.record))
+        metrics.count("session", "session_expire")
+        return CleanupOutcome.ENDED, len(there.record.subscriptions)
 
     def _is_over(self, record: SessionRecord) -> bool:
         """Whether its time was, of one that is no more: else somebody deleted its stream."""
@@ -111,8 +108,8 @@ class SessionLifecycle:
     def _ending(self, record: SessionRecord, *, is_expired: bool) -> Ending:
         return Ending(id=new_id(), at_ms=self._clock(), is_expired=is_expired, subscriptions=len(record.subscriptions))
 
-    async def _end(self, tenant: str, record: SessionRecord, there: Found, *, is_expired: bool) -> bool:
-        """In one batch it leaves every list it is on and its stream ends, so that no copy can come after. False: try again.
+    async def _end(self, tenant: str, record: SessionRecord, there: Found, *, is_expired: bool) -> None:
+        """In one batch it leaves every list it is on and its stream ends, so that no copy can come after. Raises Conflict.
 
         Its record says how it ended until all else is removed: whoever finds that tells it again, and goes on from there.
         """
@@ -121,17 +118,13 @@ class SessionLifecycle:
         if ending is None:
             ending = self._ending(record, is_expired=is_expired)
             drafts = self._last_drafts(tenant, record, there, ending)
-            try:
-                stored = await self._committers.of(streams_store(tenant)).append_together(drafts)
-            except Conflict:
-                return False
+            stored = await self._committers.of(streams_store(tenant)).append_together(drafts)
             record_at = stored[0].sequence
             stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
         self._outbox.record(None, _ended(tenant, record.id, ending))
         if stream is None or (not stream.forks and stream.is_session_stream):
             await self._store.purge(name, stream_until + 1)
         await self._store.purge_subject(tenant, session_subject(tenant, record.id), record_at + 1)
-        return True
 
     def _last_drafts(self, tenant: str, record: SessionRecord, there: Found, ending: Ending) -> list[PendingMessage]:
         """Its record, the lists that it leaves, and its stream, unless that is gone or another's. Nobody can have made either

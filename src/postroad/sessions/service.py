@@ -8,13 +8,12 @@ import structlog
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
+from postroad.jetstream.conflict_retry import retry_on_conflict
 from postroad.jetstream.connection import Connection
 from postroad.kernel.circuit_breaker import BreakerState, CircuitBreaker
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
-    Conflict,
     ContentTypeMismatch,
-    Overloaded,
     PostroadError,
     PreconditionFailed,
     SessionNotFound,
@@ -28,7 +27,7 @@ from postroad.sessions import metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
 from postroad.sessions.fanout import FanoutPool, FanoutResult
 from postroad.sessions.fanout_queue import FanoutQueue
-from postroad.sessions.lifecycle import TRIES, CleanupOutcome, SessionLifecycle, session_draft
+from postroad.sessions.lifecycle import CleanupOutcome, SessionLifecycle, session_draft
 from postroad.sessions.records import (
     STREAM_PREFIX,
     Member,
@@ -118,19 +117,12 @@ class Sessions:
 
     # Subscribing
 
+    @retry_on_conflict("the session")
     async def subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
         """From now on the session gets what is written to the source. One atomic batch: a subscribe that fails leaves nothing.
 
         Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter.
         """
-        for _ in range(TRIES):
-            try:
-                return await self._subscribe(tenant, session, source, envelope=envelope)
-            except Conflict:
-                continue
-        raise Overloaded("too many change this session at once", retry_after=1)
-
-    async def _subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
         content_type = await self._content_type(tenant, source, envelope=envelope)
         there = await self._lives.look(tenant, session)
         now = self._clock()
@@ -212,24 +204,19 @@ class Sessions:
             raise PreconditionFailed(f"a tenant has at most {PATTERNS_MAX} patterns")
         return [PendingMessage(patterns_subject(tenant), encode(PatternAdded(pattern=source)), new_id())]
 
+    @retry_on_conflict("the session")
     async def unsubscribe(self, tenant: str, session: str, source: str) -> None:
         """Doing it twice is the same as once. Raises SessionNotFound."""
-        for _ in range(TRIES):
-            there = await self._lives.find(tenant, session)
-            record = there.record
-            if record is None or source not in record.subscriptions:
-                return
-            left = {name: one for name, one in record.subscriptions.items() if name != source}
-            changed = msgspec.structs.replace(record, subscriptions=left)
-            drafts = [session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
-            try:
-                await self._committer(tenant).append_together(drafts)
-            except Conflict:
-                continue
-            metrics.count("subscription", "unsubscribe")
-            self._outbox.record(None, SessionUnsubscribed(tenant=tenant, session_id=session, stream_id=source))
+        there = await self._lives.find(tenant, session)
+        record = there.record
+        if record is None or source not in record.subscriptions:
             return
-        raise Overloaded("too many change this session at once", retry_after=1)
+        left = {name: one for name, one in record.subscriptions.items() if name != source}
+        changed = msgspec.structs.replace(record, subscriptions=left)
+        drafts = [session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
+        await self._committer(tenant).append_together(drafts)
+        metrics.count("subscription", "unsubscribe")
+        self._outbox.record(None, SessionUnsubscribed(tenant=tenant, session_id=session, stream_id=source))
 
     # Publishing
 
@@ -337,23 +324,19 @@ class Sessions:
             raise SessionNotFound("there is no such session")
         return SessionView(there.record, there.known.record, there.known.tail)
 
+    @retry_on_conflict("the session")
     async def touch(self, tenant: str, session: str) -> int:
         """Let it live on from now. Returns until when. Raises SessionNotFound."""
         name = Name(tenant, STREAM_PREFIX + session)
-        for _ in range(TRIES):
-            there = await self._lives.find(tenant, session)
-            if there.record is None:
-                break
-            now = self._clock()
-            expires = now + self._options.ttl_seconds * 1000
-            try:
-                await self._committer(tenant).append(self._stream_draft(name, there.known, there.record, expires, is_new=False))
-            except Conflict:
-                continue
-            metrics.count("session", "session_touch")
-            self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
-            return expires
-        raise Overloaded("too many change this session at once", retry_after=1)
+        there = await self._lives.find(tenant, session)
+        if there.record is None:
+            raise SessionNotFound("there is no such session")
+        now = self._clock()
+        expires = now + self._options.ttl_seconds * 1000
+        await self._committer(tenant).append(self._stream_draft(name, there.known, there.record, expires, is_new=False))
+        metrics.count("session", "session_touch")
+        self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
+        return expires
 
     async def delete(self, tenant: str, session: str) -> None:
         """Raises SessionNotFound."""

@@ -11,12 +11,12 @@ import msgspec
 import structlog
 
 from postroad.jetstream.commit import PendingMessage
+from postroad.jetstream.conflict_retry import retry_on_conflict
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     Conflict,
     ContentTypeMismatch,
     InvalidParameter,
-    Overloaded,
     PreconditionFailed,
     StreamExists,
     StreamGone,
@@ -31,7 +31,6 @@ from postroad.streams.store import Name, Store, data_draft, precondition, record
 from postroad.telemetry.outbox import Outbox
 
 DEFAULT_TYPE = "application/octet-stream"
-_TRIES = 20
 _CHAIN_MAX = 64
 
 log = structlog.get_logger("postroad.streams")
@@ -83,27 +82,23 @@ class StreamLifecycle:
 
     # Beginning
 
+    @retry_on_conflict("the stream")
     async def create(self, name: Name, wanted: CreateStream, body: bytes, key_id: str) -> CreateResult:
         """The stream as it is wanted, new or found as such. Raises StreamExists, StreamNotFound and NotNow for a fork's source,
         InvalidParameter, MalformedJson."""
-        for _ in range(_TRIES):
-            known = await self._store.known(name)
-            record = known.record
-            if record is not None and record.state is State.HIDDEN:
-                raise StreamExists("a deleted stream has this name, and forks still read from it")
-            has_expired = record is not None and is_expired(record, known.touched_at_ms, self._clock())
-            if record is not None and record.state is State.LIVE and not has_expired:
-                return self._compared(known, record, wanted)
-            if has_expired and record is not None and record.state is State.LIVE:
-                if record.forks:
-                    raise StreamExists("an expired stream has this name, and forks still read from it")
-                await self.end_if_expired(name)
-                continue
-            try:
-                return await self._make(name, known, wanted, body, key_id)
-            except Conflict:
-                continue
-        raise Overloaded("too many change this stream at once", retry_after=1)
+        known = await self._store.known(name)
+        record = known.record
+        if record is not None and record.state is State.HIDDEN:
+            raise StreamExists("a deleted stream has this name, and forks still read from it")
+        has_expired = record is not None and is_expired(record, known.touched_at_ms, self._clock())
+        if record is not None and record.state is State.LIVE and not has_expired:
+            return self._compared(known, record, wanted)
+        if has_expired and record is not None and record.state is State.LIVE:
+            if record.forks:
+                raise StreamExists("an expired stream has this name, and forks still read from it")
+            await self.end_if_expired(name)
+            raise Conflict("an expired stream of this name was removed")
+        return await self._make(name, known, wanted, body, key_id)
 
     def _compared(self, known: StreamSnapshot, record: StreamRecord, wanted: CreateStream) -> CreateResult:
         """What is there, if it is what is wanted."""
@@ -203,25 +198,20 @@ class StreamLifecycle:
 
     # Ending
 
+    @retry_on_conflict("the stream")
     async def delete(self, name: Name, key_id: str) -> None:
         """Raises StreamNotFound, StreamGone."""
-        for _ in range(_TRIES):
-            known = await self._store.known(name)
-            record = found(known, self._clock())
-            try:
-                condition = precondition(name.record, known.record_at)  # whatever is appended meanwhile goes too
-                event = StreamDeleted(tenant=name.tenant, stream_id=name.id, key_id=key_id)
-                if record.forks:
-                    hidden = msgspec.structs.replace(record, state=State.HIDDEN)
-                    await self._store.committer(name).append(record_draft(name, hidden, condition))
-                    self._record_deleted(record, event)
-                else:
-                    await self._end(name, record, condition, event)
-            except Conflict:
-                continue
-            metrics.deleted.add(name.tenant)
-            return
-        raise Overloaded("too many change this stream at once", retry_after=1)
+        known = await self._store.known(name)
+        record = found(known, self._clock())
+        condition = precondition(name.record, known.record_at)  # whatever is appended meanwhile goes too
+        event = StreamDeleted(tenant=name.tenant, stream_id=name.id, key_id=key_id)
+        if record.forks:
+            hidden = msgspec.structs.replace(record, state=State.HIDDEN)
+            await self._store.committer(name).append(record_draft(name, hidden, condition))
+            self._record_deleted(record, event)
+        else:
+            await self._end(name, record, condition, event)
+        metrics.deleted.add(name.tenant)
 
     async def end_if_expired(self, name: Name) -> bool:
         """Whether it had expired, and is gone now. One that forks read from stays."""
