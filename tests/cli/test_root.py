@@ -103,7 +103,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("keys", "create", "x", "--expires", "2020-01-01"), 2, "in the past"),
         (("keys", "rotate", "0" * 16, "--grace", "long"), 2, "not a duration"),
         (("secrets", "delete", "nowhere", "--yes"), 4, "Secret not found"),
-        (("tokens", "create", "the-moon"), 2, "a token is for"),
+        (("tokens", "create", "the-moon"), 2, "must have one of the forms"),
         (("invites", "claim", "pr_invite_made-up", "--tenant", "x"), 4, "Invite not found"),
         (("settings", "set", "max_queues=1"), 3, "only a platform key"),
         (("settings", "set", "pace=fast"), 2, "there is no setting 'pace'"),

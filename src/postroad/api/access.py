@@ -13,10 +13,12 @@ from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Credential, Scop
 
 GRACE_SECONDS_MAX = 30 * 86_400
 
-TenantId = Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")]
-Description = Annotated[str, Meta(max_length=1000)]
-KeyName = Annotated[str, Meta(min_length=1, max_length=100)]
-Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)]
+TenantId = Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z0-9][a-z0-9-]*$", description="Id of the tenant.")]
+Description = Annotated[str, Meta(max_length=1000, description="Note for people.")]
+KeyName = Annotated[
+    str, Meta(min_length=1, max_length=100, description="Name for people, such as the service that uses the key.")
+]
+Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8, description="Operations that the key allows.")]
 Glob = Annotated[str, Meta(min_length=1, max_length=128)]
 Globs = Annotated[tuple[Glob, ...], Meta(max_length=64, description="Names; `*` matches any run of characters.")]
 CreatedCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\.[0-9A-Za-z]{16}$")]  # creation time and id of the last item
@@ -78,7 +80,7 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class NewTenant(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     id: TenantId
     description: Description = ""
-    auto_create_queues: bool = False
+    auto_create_queues: Annotated[bool, Meta(description="Publishing to a queue that does not exist creates it.")] = False
 
 
 class TenantChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +151,7 @@ class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     allowed_topics: Globs | UnsetType = UNSET
     allowed_streams: Globs | UnsetType = UNSET
     expires_at: AwareDatetime | UnsetType | None = UNSET
-    enabled: bool | UnsetType = UNSET
+    enabled: Annotated[bool | UnsetType, Meta(description="Every gateway refuses a disabled key.")] = UNSET
 
 
 class KeyRotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -222,7 +224,7 @@ class JwtSecretPage(msgspec.Struct, frozen=True, kw_only=True):
 
 class NewToken(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     resource: Annotated[str, Meta(min_length=1, max_length=512, description="Resource to read, such as `telemetry`.")]
-    expires_in_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 3600
+    expires_in_seconds: Annotated[int, Meta(ge=1, le=86_400, description="Seconds until the token expires.")] = 3600
     once: Annotated[bool, Meta(description="Valid for one connection.")] = False
 
 
@@ -259,9 +261,11 @@ class IssuedInvite(IssuedCredential, frozen=True, kw_only=True):
 
 class NewInvite(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     tenant: Annotated[TenantId | None, Meta(description="The only tenant id that it can create; any if omitted.")] = None
-    note: Annotated[str, Meta(max_length=1000)] = ""
-    auto_create_queues: bool = False
-    expires_in_seconds: Annotated[int, Meta(ge=60, le=90 * 86_400)] = 7 * 86_400
+    note: Annotated[str, Meta(max_length=1000, description="Note for people, such as the recipient.")] = ""
+    auto_create_queues: Annotated[
+        bool, Meta(description="In the tenant, publishing to a queue that does not exist creates it.")
+    ] = False
+    expires_in_seconds: Annotated[int, Meta(ge=60, le=90 * 86_400, description="Seconds until the invite expires.")] = 7 * 86_400
 
 
 class InviteClaim(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

@@ -28,9 +28,13 @@ def list_invites(
 @invites.command("create")
 def create_invites(
     tenant: Annotated[str | None, typer.Option("--tenant", help="The only tenant id that it can create; any if omitted.")] = None,
-    note: Annotated[str | None, typer.Option("--note")] = None,
-    auto_create_queues: Annotated[bool, typer.Option("--auto-create-queues")] = False,
-    expires_in_seconds: Annotated[str | None, typer.Option("--expires-in", help="Such as `90s`, `12h`, `7d`.")] = None,
+    note: Annotated[str | None, typer.Option("--note", help="Note for people, such as the recipient.")] = None,
+    auto_create_queues: Annotated[
+        bool, typer.Option("--auto-create-queues", help="In the tenant, publishing to a queue that does not exist creates it.")
+    ] = False,
+    expires_in_seconds: Annotated[
+        str | None, typer.Option("--expires-in", help="Seconds until the invite expires. Such as `90s`, `12h`, `7d`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an invite. Its code creates one tenant and its first key, once. The code is shown once."""

@@ -33,8 +33,8 @@ def list_keys(
 
 @keys.command("create")
 def create_keys(
-    name: Annotated[str, typer.Argument()],
-    scopes: Annotated[list[Scope] | None, typer.Option("--scope")] = None,
+    name: Annotated[str, typer.Argument(help="Name for people, such as the service that uses the key.")],
+    scopes: Annotated[list[Scope] | None, typer.Option("--scope", help="Operations that the key allows.")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
     allowed_streams: Annotated[
@@ -73,8 +73,8 @@ def show_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")]
 @keys.command("update")
 def update_keys(
     key: Annotated[str, typer.Argument(help="Id or name of the key.")],
-    name: Annotated[str | None, typer.Option("--name")] = None,
-    scopes: Annotated[list[Scope] | None, typer.Option("--scope")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name for people, such as the service that uses the key.")] = None,
+    scopes: Annotated[list[Scope] | None, typer.Option("--scope", help="Operations that the key allows.")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
     allowed_streams: Annotated[
@@ -84,7 +84,7 @@ def update_keys(
         str | None,
         typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`. `none` removes it."),
     ] = None,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--no-enabled")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--no-enabled", help="Every gateway refuses a disabled key.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Update, disable or enable a key. Takes effect on every gateway in less than a second."""

@@ -26,9 +26,11 @@ def list_tenants(
 
 @tenants.command("create")
 def create_tenants(
-    tenant_id: Annotated[str, typer.Argument()],
-    description: Annotated[str | None, typer.Option("--description")] = None,
-    auto_create_queues: Annotated[bool, typer.Option("--auto-create-queues")] = False,
+    tenant_id: Annotated[str, typer.Argument(help="Id of the tenant.")],
+    description: Annotated[str | None, typer.Option("--description", help="Note for people.")] = None,
+    auto_create_queues: Annotated[
+        bool, typer.Option("--auto-create-queues", help="Publishing to a queue that does not exist creates it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant."""
@@ -46,7 +48,7 @@ def show_tenants(tenant: Annotated[str, typer.Argument(help="Id or name of the t
 @tenants.command("update")
 def update_tenants(
     tenant: Annotated[str, typer.Argument(help="Id or name of the tenant.")],
-    description: Annotated[str | None, typer.Option("--description")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="Note for people.")] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--no-enabled", help="The credentials of a disabled tenant are refused.")
     ] = None,

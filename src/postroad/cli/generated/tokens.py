@@ -16,7 +16,9 @@ tokens = typer.Typer(
 @tokens.command("create")
 def create_tokens(
     resource: Annotated[str, typer.Argument(help="Resource to read, such as `telemetry`.")],
-    expires_in_seconds: Annotated[str | None, typer.Option("--expires-in", help="Such as `90s`, `12h`, `7d`.")] = None,
+    expires_in_seconds: Annotated[
+        str | None, typer.Option("--expires-in", help="Seconds until the token expires. Such as `90s`, `12h`, `7d`.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Valid for one connection.")] = False,
     as_json: AsJson = False,
 ) -> None:
