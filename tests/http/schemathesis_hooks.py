@@ -21,7 +21,7 @@ _STATE = {
 }
 # And by a part of the problem's detail.
 _MEANING = (
-    "a token is for one of",  # the resources are those of the route table, which grows
+    "must have one of the forms",  # the resources are those of the route table, which grows
     "is in the past",
     "is after the year 9999",
     "is a word of the API",
