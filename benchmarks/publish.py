@@ -19,7 +19,7 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.ids import new_id
-from postroad.queues.rules import StoredMessage, encode_message
+from postroad.queues.records import StoredMessage, encode_message
 
 BODY = (
     '{"payload":{"orderId":10003,"customer":"cust-3","lines":[{"sku":"a-1","n":2},{"sku":"b-7","n":1}],'

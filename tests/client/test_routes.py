@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from postroad.api.dead_letters import DeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
 from postroad.client.follower import Follower
@@ -18,7 +19,6 @@ from postroad.client.producer import Entry, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.container import described_routes
 from postroad.http.routing import Route, Router
-from postroad.queues.filters import MessageFilter
 
 ROUTES = described_routes()
 ROUTER = Router(ROUTES)
@@ -201,7 +201,7 @@ def test_all_that_a_streams_headers_can_say_can_be_said(method: str) -> None:
 def test_a_filter_has_the_routes_fields(name: str) -> None:
     sent = next(call.body for call, is_full in calls_of(name) if is_full)
     assert isinstance(sent, dict)
-    assert set(sent["filter"]) == encoded_names(MessageFilter)
+    assert set(sent["filter"]) == encoded_names(DeadLetterFilter)
 
 
 @each_method

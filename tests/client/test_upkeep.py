@@ -152,18 +152,18 @@ async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
     assert (found.payload, found.payload_start[:8], found.state) == (None, '{"n":3,"', "ready")
 
     page = await sdk("queues.peek_page", "orders", header="parity=even", page_size=2)
-    assert (page.scanned, page.matched, len(page.messages)) == (3, 2, 2)
+    assert (page.scanned, page.matched, len(page.items)) == (3, 2, 2)
     rest = await sdk("queues.peek_page", "orders", header="parity=even", page_size=2, cursor=page.next_cursor)
     assert (rest.scanned, rest.matched, rest.next_cursor) == (2, 1, None)
 
 
 async def test_a_search_goes_on_over_pages_without_a_match(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
-    monkeypatch.setattr("postroad.queues.scan._PAGE", 10)
+    monkeypatch.setattr("postroad.queues.scan._PAGE_SIZE", 10)
     await sdk("queues.put", "orders")
     await sdk("queues.publish_batch", "orders", [{"payload": f"m-{number}"} for number in range(25)])
     first = await sdk("queues.peek_page", "orders", search="m-24")
-    assert (first.messages, first.matched) == ([], 0) and first.next_cursor is not None
+    assert (first.items, first.matched) == ([], 0) and first.next_cursor is not None
     assert [message.payload for message in await sdk("queues.peek", "orders", search="m-24")] == ["m-24"]
 
 

@@ -64,7 +64,7 @@ def calls_of(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> list[str
         paths.append(call.path)
         return await execute(call)
 
-    monkeypatch.setattr(client._transport, "carry_out", noted)
+    monkeypatch.setattr(client._transport, "execute", noted)
     return paths
 
 

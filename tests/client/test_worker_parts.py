@@ -7,16 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad.api.problems import Problem
+from postroad.api.queues import Acked, ExtendedItem, ExtendedMany, ReceiptResult
 from postroad.client import Message
 from postroad.client.errors import EngineUnavailable, QueueNotFound, Unauthenticated
-from postroad.client.shapes.queues import Acked, ExtendedItem, ExtendedMany, Fault, Settled
 from postroad.client.worker.acker import Settler
 from postroad.client.worker.leases import Lease, LeaseRenewer
 from postroad.client.worker.outcomes import Outcome, reason_of
 from postroad.client.worker.workers import WorkerSettings
 from tests.waiting import eventually
 
-EXPIRED = Fault(code="lease-expired", status=409, title="The lease has expired", retryable=False)
+EXPIRED = Problem(type="", code="lease-expired", status=409, title="Lease expired", retryable=False)
 
 
 def message(number: int = 0) -> Message:
@@ -60,7 +61,7 @@ class Played:
 
     async def ack_many(self, queue: str, receipts: list[str]) -> Acked:
         await self._called("ack", receipts)
-        return Acked(ok=True, results=[Settled(receipt_id=one, ok=one not in self.expired) for one in receipts])
+        return Acked(ok=True, results=[ReceiptResult(receipt_id=one, ok=one not in self.expired) for one in receipts])
 
     async def nack(self, queue: str, receipt: str, **_: Any) -> Acked:
         await self._called("nack", [receipt])

@@ -32,7 +32,7 @@ from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
 from postroad.kernel.matching import pattern
 from postroad.kernel.names import escape, queue_name, stream_id, tenant_id, unescape
 from postroad.pipeline.frame_parser import MESSAGE, Message, lines_of, lines_schema, read
-from postroad.queues.rules import Receipt, decode_dead, decode_failure, decode_marker, decode_message
+from postroad.queues.records import Receipt, decode_dead_letter, decode_failure, decode_marker, decode_message
 from postroad.sessions.rules import session_id, source_name
 from postroad.stream_subscriptions.rules import stream_path, subscription_id
 from postroad.streams import protocol_headers
@@ -314,7 +314,7 @@ def test_a_token_is_of_one_name_or_of_none(text: str) -> None:
 _MESSAGE = b'{"v":1,"id":"i","job":"j","at":1,"headers":{"a":"b"},"corr":"c","payload":{"a":[1,"\xc3\xa9"]}}'
 _STORED = [
     (decode_message, _MESSAGE),
-    (decode_dead, b'{"v":1,"reason":"r","attempts":3,"dead_at":1,"message":' + _MESSAGE + b"}"),
+    (decode_dead_letter, b'{"v":1,"reason":"r","attempts":3,"dead_at":1,"message":' + _MESSAGE + b"}"),
     (decode_marker, b'{"v":1,"body":"b","message":"m","job":"j","at":1}'),
     (decode_failure, b'{"v":1,"reason":"r","first_at":1,"last_at":2}'),
     (decode_record, b'{"v":1,"id":"s","content_type":"text/plain","created_at_ms":1,"origin":null}'),

@@ -8,12 +8,12 @@ import pytest
 from postroad.container import Role
 from postroad.kernel.errors import EngineUnavailable
 from postroad.queues.dead_letters import DeadLetters
-from postroad.queues.rules import QueueRecord
+from postroad.queues.records import QueueRecord
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
 
-async def bury(tenant: Tenant, queue: str, payload: object, reason: str = "broken", **more: object) -> str:
+async def dead_letter(tenant: Tenant, queue: str, payload: object, reason: str = "broken", **more: object) -> str:
     published = await tenant.publish(queue, payload, **more)
     [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=60_000)
     body = {"receiptId": message["receiptId"], "action": "dlq", "reason": reason}
@@ -99,7 +99,7 @@ async def test_a_message_is_found_by_its_ids(tenant: Tenant) -> None:
 
 async def test_a_search_has_a_budget_and_says_where_to_go_on(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
-    monkeypatch.setattr("postroad.queues.scan._PAGE", 10)
+    monkeypatch.setattr("postroad.queues.scan._PAGE_SIZE", 10)
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": f"m-{n}"} for n in range(25)]})).ok()
     first = (await tenant.client.get(f"{queue}/messages?search=m-24")).ok()
@@ -137,7 +137,7 @@ async def test_times_bound_a_search(tenant: Tenant) -> None:
 async def test_dead_letters_are_searched_and_grouped(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(5):
-        await bury(tenant, queue, {"n": number}, "even" if number % 2 == 0 else "odd")
+        await dead_letter(tenant, queue, {"n": number}, "even" if number % 2 == 0 else "odd")
     grouped = (await tenant.client.get(f"{queue}/dlq?groupBy=reason")).ok()
     assert [(one["reason"], one["count"]) for one in grouped["groups"]] == [("even", 3), ("odd", 2)]
     assert (grouped["total"], grouped["scanned"], grouped["matched"]) == (5, 5, 5)
@@ -149,7 +149,7 @@ async def test_dead_letters_are_searched_and_grouped(tenant: Tenant) -> None:
 
 async def test_one_dead_letter_is_shown_and_dropped(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    message = await bury(tenant, queue, {"big": "x" * 2000})
+    message = await dead_letter(tenant, queue, {"big": "x" * 2000})
     assert (await tenant.client.get(f"{queue}/dlq/{message}")).ok()["payload"] == {"big": "x" * 2000}
     assert (await tenant.client.delete(f"{queue}/dlq/{message}")).status == 204
     (await tenant.client.get(f"{queue}/dlq/{message}")).problem(404, "message-not-found")
@@ -160,7 +160,7 @@ async def test_one_dead_letter_is_shown_and_dropped(tenant: Tenant) -> None:
 async def test_dead_letters_are_dropped_by_filter_or_all_and_counted_first(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(4):
-        await bury(tenant, queue, number, "a" if number < 3 else "b")
+        await dead_letter(tenant, queue, number, "a" if number < 3 else "b")
     purge = f"{queue}/dlq/purge"
     assert (await tenant.client.post(purge, {"dryRun": True})).ok() == {"count": 4, "dryRun": True}
     assert (await tenant.client.post(purge, {"filter": {"reason": "a"}, "dryRun": True})).ok()["count"] == 3
@@ -172,7 +172,7 @@ async def test_dead_letters_are_dropped_by_filter_or_all_and_counted_first(tenan
 
 async def test_a_deleted_queue_leaves_no_dead_letters_to_its_successor(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    await bury(tenant, queue, 1)
+    await dead_letter(tenant, queue, 1)
     await tenant.client.delete(queue)
     await tenant.queue()
     assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
@@ -199,7 +199,7 @@ async def ended(tenant: Tenant, task: dict[str, Any]) -> dict[str, Any]:
 async def test_dead_letters_are_put_back_and_start_again(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue()
-    made = {await bury(tenant, queue, number) for number in range(3)}
+    made = {await dead_letter(tenant, queue, number) for number in range(3)}
     answer = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)
     assert answer["count"] == 3
     task = await ended(tenant, answer["task"])
@@ -217,17 +217,17 @@ async def test_a_redrive_that_is_taken_up_again_tells_the_same_in_the_same_words
     """It was interrupted when the messages were back and told of, and still among the dead letters."""
     tenant = await whole.tenant()
     queue = await tenant.queue()
-    made = {await bury(tenant, queue, number) for number in range(3)}
-    drop, tries = DeadLetters.drop, 0
+    made = {await dead_letter(tenant, queue, number) for number in range(3)}
+    remove, tries = DeadLetters.remove, 0
 
-    async def drops_at_the_second_try(self: DeadLetters, record: QueueRecord, sequence: int) -> None:
+    async def fail_first(self: DeadLetters, record: QueueRecord, sequence: int) -> None:
         nonlocal tries
         tries += 1
         if tries <= len(made):
             raise EngineUnavailable("away")
-        await drop(self, record, sequence)
+        await remove(self, record, sequence)
 
-    monkeypatch.setattr(DeadLetters, "drop", drops_at_the_second_try)
+    monkeypatch.setattr(DeadLetters, "remove", fail_first)
     await ended(tenant, (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"])
     redriven = [event for event in await tenant.events() if event["event"] == "job.redriven"]
     assert len(redriven) == 6
@@ -240,7 +240,7 @@ async def test_only_what_the_filter_takes_is_put_back_to_another_queue_too(whole
     tenant = await whole.tenant()
     queue, other = await tenant.queue("q"), await tenant.queue("other")
     for number in range(4):
-        await bury(tenant, queue, number, "good" if number % 2 else "bad")
+        await dead_letter(tenant, queue, number, "good" if number % 2 else "bad")
     body = {"filter": {"reason": "good"}, "to": "other"}
     dry = (await tenant.client.post(f"{queue}/dlq/redrive", {**body, "dryRun": True})).ok(200)
     assert dry == {"count": 2, "task": None}
@@ -253,7 +253,7 @@ async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gat
     tenant = await whole.tenant()
     queue = await tenant.queue()
     for number in range(6):
-        await bury(tenant, queue, number)
+        await dead_letter(tenant, queue, number)
     task = (await tenant.client.post(f"{queue}/dlq/redrive", {"ratePerSecond": 1})).ok(202)["task"]
     second = await tenant.client.post(f"{queue}/dlq/redrive", {})
     assert task["id"] in second.problem(409, "precondition-failed")["detail"]
@@ -275,7 +275,7 @@ async def test_what_dies_again_while_a_redrive_runs_is_not_taken_twice(whole: Ga
     tenant = await whole.tenant()
     queue = await tenant.queue()
     for number in range(3):
-        await bury(tenant, queue, number)
+        await dead_letter(tenant, queue, number)
     task = (await tenant.client.post(f"{queue}/dlq/redrive", {"ratePerSecond": 2})).ok(202)["task"]
     again = 0
     while again < 3:
@@ -292,7 +292,7 @@ async def test_what_dies_again_while_a_redrive_runs_is_not_taken_twice(whole: Ga
 async def test_tasks_belong_to_their_tenant(whole: Gateway, tenant: Tenant) -> None:
     owner = await whole.tenant()
     queue = await owner.queue()
-    await bury(owner, queue, 1)
+    await dead_letter(owner, queue, 1)
     task = (await owner.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"]
     (await tenant.client.get(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
     (await tenant.client.delete(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
@@ -305,7 +305,7 @@ async def test_tasks_belong_to_their_tenant(whole: Gateway, tenant: Tenant) -> N
 
 async def test_a_purge_drops_what_waits_and_is_counted_first(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    await bury(tenant, queue, "dead")
+    await dead_letter(tenant, queue, "dead")
     for number in range(3):
         await tenant.publish(queue, number)
     await tenant.publish(queue, "later", delayMs=60_000, idempotencyKey="once")
@@ -340,7 +340,7 @@ async def test_a_paused_queue_delivers_nothing_anywhere_until_it_is_resumed(gate
 
 async def test_stats_tell_of_everything_that_is_in_a_queue(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    await bury(tenant, queue, "dead")
+    await dead_letter(tenant, queue, "dead")
     await tenant.publish(queue, "leased")
     await tenant.pull(queue, visibilityTimeoutMs=60_000)
     await tenant.publish(queue, "ready")
@@ -370,7 +370,7 @@ async def test_a_limited_key_does_not_reach_other_queues_by_redrive_or_tasks(who
     tenant = await whole.tenant()
     queue = await tenant.queue("mine")
     await tenant.queue("other")
-    await bury(tenant, queue, 1)
+    await dead_letter(tenant, queue, 1)
     limited = await tenant.another_key(allowed_queues=("mine",))
     (await limited.client.post(f"{queue}/dlq/redrive", {"to": "other"})).problem(404, "queue-not-found")
     task = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"]

@@ -1,4 +1,4 @@
-"""Messages that their consumers could not do: given back, retried by the ladder, extended, given up."""
+"""Nack and extend: requeue, retry, dead-letter, extend leases."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from postroad.jetstream.stream_reader import _parse_ms
 from postroad.kernel.names import queue_stream
 from postroad.queues.consuming import Consumer
 from postroad.queues.dead_letters import DeadLetters
-from postroad.queues.rules import DeadLetter
+from postroad.queues.records import DeadLetter
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -24,7 +24,7 @@ async def dead(tenant: Tenant, queue: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_requeued_message_comes_again_at_once(tenant: Tenant) -> None:
+async def test_a_requeued_message_is_delivered_again_at_once(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [first] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
@@ -33,7 +33,7 @@ async def test_a_requeued_message_comes_again_at_once(tenant: Tenant) -> None:
     assert (again["messageId"], again["attempt"]) == (first["messageId"], 2)
 
 
-async def test_a_requeue_may_wait(tenant: Tenant) -> None:
+async def test_a_requeue_may_have_a_delay(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [first] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
@@ -43,16 +43,13 @@ async def test_a_requeue_may_wait(tenant: Tenant) -> None:
     assert again["attempt"] == 2
 
 
-async def test_retries_follow_the_ladder_and_its_last_step_stays(tenant: Tenant) -> None:
+async def test_retries_follow_the_delays_and_repeat_the_last_one(tenant: Tenant) -> None:
     queue = await tenant.queue(retryDelaysMs=[0, 300], maxAttempts=0)
     published = await tenant.publish(queue, 1)
-    loop = asyncio.get_running_loop()
-    waited = []
     for attempt in (1, 2, 3):
         [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=60_000)
         assert message["attempt"] == attempt
         await nack(tenant, queue, message["receiptId"], "retry", reason=f"try {attempt}")
-        waited.append(loop.time())
     [message] = await tenant.pull(queue, waitMs=5000)
     assert message["attempt"] == 4
     retried = [event for event in await tenant.events() if event["event"] == "job.retried"]
@@ -60,7 +57,7 @@ async def test_retries_follow_the_ladder_and_its_last_step_stays(tenant: Tenant)
     assert {one["job_id"] for one in retried} == {published["jobId"]}
 
 
-async def test_a_retry_may_choose_its_own_delay(tenant: Tenant) -> None:
+async def test_a_retry_may_have_its_own_delay(tenant: Tenant) -> None:
     queue = await tenant.queue(retryDelaysMs=[60_000])
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
@@ -68,7 +65,7 @@ async def test_a_retry_may_choose_its_own_delay(tenant: Tenant) -> None:
     assert (await tenant.pull(queue, waitMs=5000))[0]["attempt"] == 2
 
 
-async def test_the_last_attempts_retry_is_the_end(tenant: Tenant) -> None:
+async def test_a_retry_after_the_last_attempt_dead_letters_the_message(tenant: Tenant) -> None:
     queue = await tenant.queue(maxAttempts=2, retryDelaysMs=[0])
     published = await tenant.publish(queue, {"n": 1}, headers={"kind": "x"}, correlationId="c")
     for reason in ("no stock", "still no stock"):
@@ -83,7 +80,7 @@ async def test_the_last_attempts_retry_is_the_end(tenant: Tenant) -> None:
     assert (await tenant.stats(queue))["leased"] == 0
 
 
-async def test_a_consumer_can_give_a_message_up_at_once(tenant: Tenant) -> None:
+async def test_a_consumer_can_dead_letter_a_message(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     await tenant.publish(queue, 2)
@@ -100,32 +97,32 @@ async def test_a_consumer_can_give_a_message_up_at_once(tenant: Tenant) -> None:
     ]
 
 
-async def test_leases_that_run_out_too_often_end_among_the_dead_letters(tenant: Tenant) -> None:
+async def test_a_message_whose_leases_expire_too_often_becomes_a_dead_letter(tenant: Tenant) -> None:
     queue = await tenant.queue(maxAttempts=2)
     await tenant.publish(queue, 1)
     for attempt in (1, 2):
         [message] = await tenant.pull(queue, waitMs=5000, visibilityTimeoutMs=0)
         assert message["attempt"] == attempt
 
-    async def has_died() -> bool:
+    async def is_dead_lettered() -> bool:
         assert await tenant.pull(queue, visibilityTimeoutMs=0) == []
         return len(await dead(tenant, queue)) == 1
 
-    await eventually(has_died)
+    await eventually(is_dead_lettered)
     [letter] = await dead(tenant, queue)
     assert (letter["reason"], letter["attempts"], letter["lastError"]) == ("maxAttempts reached", 2, None)
 
 
-async def test_a_spent_message_does_not_keep_a_waiting_pull_from_the_next(tenant: Tenant) -> None:
+async def test_a_message_without_attempts_left_does_not_end_a_waiting_pull(tenant: Tenant) -> None:
     queue = await tenant.queue(maxAttempts=1)
-    await tenant.publish(queue, "spent")
+    await tenant.publish(queue, "exhausted")
     await tenant.pull(queue, visibilityTimeoutMs=0)
     await tenant.publish(queue, "good")
     assert [one["payload"] for one in await tenant.pull(queue, 2, waitMs=5000)] == ["good"]
 
 
 @pytest.mark.parametrize("action", ["requeue", "retry", "dlq"])
-async def test_saying_it_twice_is_the_same_as_once(tenant: Tenant, action: str) -> None:
+async def test_a_repeated_nack_has_no_further_effect(tenant: Tenant, action: str) -> None:
     queue = await tenant.queue(retryDelaysMs=[60_000])
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
@@ -135,32 +132,32 @@ async def test_saying_it_twice_is_the_same_as_once(tenant: Tenant, action: str) 
     assert (await tenant.stats(queue)) == {"ready": 0, "leased": 0 if action == "dlq" else 1, "delayed": 0}
 
 
-async def test_two_who_give_up_the_same_delivery_at_once_tell_of_one_death(
+async def test_two_gateways_that_dead_letter_a_delivery_record_the_same_event(
     gateway: Gateway, second_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = await gateway.tenant()
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
-    bury, both = DeadLetters.bury, asyncio.Barrier(2)
+    store, both = DeadLetters.store, asyncio.Barrier(2)
 
-    async def bury_together(self: DeadLetters, *given: Any) -> DeadLetter:
+    async def store_together(self: DeadLetters, *given: Any) -> DeadLetter:
         await both.wait()
-        return await bury(self, *given)
+        return await store(self, *given)
 
-    monkeypatch.setattr(DeadLetters, "bury", bury_together)
-    monkeypatch.setattr(second_gateway.clock, "ahead_ms", 100)  # each has a time of its own
+    monkeypatch.setattr(DeadLetters, "store", store_together)
+    monkeypatch.setattr(second_gateway.clock, "ahead_ms", 100)  # so that their times differ
     elsewhere = second_gateway.seen_by(tenant)
     await asyncio.gather(*(nack(one, queue, message["receiptId"], "dlq", reason="bad") for one in (tenant, elsewhere)))
-    told = [event for event in await tenant.events() if event["event"] == "job.dead"]
+    recorded = [event for event in await tenant.events() if event["event"] == "job.dead"]
     [letter] = await dead(tenant, queue)
-    assert len(told) == 2
-    assert {(event["event_id"], event["timestamp"]) for event in told} == {
+    assert len(recorded) == 2
+    assert {(event["event_id"], event["timestamp"]) for event in recorded} == {
         (f"{message['messageId']}/{_parse_ms(letter['deadAt'])}", letter["deadAt"])
     }
 
 
-async def test_an_acknowledged_message_cannot_be_given_up(tenant: Tenant) -> None:
+async def test_an_acknowledged_message_cannot_be_dead_lettered(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)
@@ -169,7 +166,7 @@ async def test_an_acknowledged_message_cannot_be_given_up(tenant: Tenant) -> Non
     assert await dead(tenant, queue) == []
 
 
-async def test_many_are_settled_at_once_with_a_result_for_each(tenant: Tenant) -> None:
+async def test_a_nack_of_many_receipts_has_a_result_for_each(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(3):
         await tenant.publish(queue, number)
@@ -185,7 +182,7 @@ async def test_many_are_settled_at_once_with_a_result_for_each(tenant: Tenant) -
     "body",
     [
         {"action": "retry"},
-        {"action": "bury", "receiptId": "x"},
+        {"action": "drop", "receiptId": "x"},
         {"receiptId": "x"},
         {"action": "retry", "receiptId": "x", "receiptIds": ["y"]},
         {"action": "retry", "receiptId": "x", "delayMs": -1},
@@ -193,12 +190,12 @@ async def test_many_are_settled_at_once_with_a_result_for_each(tenant: Tenant) -
         {"action": "retry", "receiptId": "x", "reason": "y" * 1001},
     ],
 )
-async def test_a_nack_that_does_not_fit_is_refused(tenant: Tenant, body: dict[str, Any]) -> None:
+async def test_an_invalid_nack_is_refused(tenant: Tenant, body: dict[str, Any]) -> None:
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/nack", body)).problem(422, "invalid-body")
 
 
-async def test_an_expired_receipt_cannot_give_up_anything(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_an_expired_receipt_cannot_nack_or_extend(tenant: Tenant, clock: ShiftedClock) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=60_000)
@@ -213,7 +210,7 @@ async def test_an_expired_receipt_cannot_give_up_anything(tenant: Tenant, clock:
 # Extending
 
 
-async def test_an_extended_lease_holds_for_longer_and_has_a_new_receipt(tenant: Tenant) -> None:
+async def test_an_extended_lease_lasts_longer_and_has_a_new_receipt(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=700)
@@ -226,7 +223,7 @@ async def test_an_extended_lease_holds_for_longer_and_has_a_new_receipt(tenant: 
     assert (await tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
 
 
-async def test_many_are_extended_at_once(tenant: Tenant) -> None:
+async def test_many_leases_are_extended_at_once(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(2):
         await tenant.publish(queue, number)
@@ -236,7 +233,7 @@ async def test_many_are_extended_at_once(tenant: Tenant) -> None:
     assert len(await tenant.pull(queue, 2, waitMs=5000)) == 2
 
 
-async def test_any_gateway_can_settle(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_every_gateway_accepts_a_receipt(gateway: Gateway, second_gateway: Gateway) -> None:
     tenant = await gateway.tenant()
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
@@ -247,16 +244,16 @@ async def test_any_gateway_can_settle(gateway: Gateway, second_gateway: Gateway)
     assert [one["reason"] for one in await dead(tenant, queue)] == ["elsewhere"]
 
 
-async def test_a_pull_that_was_hung_up_costs_the_next_message_no_attempt(tenant: Tenant) -> None:
-    """The engine had been asked to send the next message here: that is taken back, or it would come for nobody."""
+async def test_an_aborted_pull_costs_the_next_message_no_attempt(tenant: Tenant) -> None:
+    """The pending pull request is withdrawn; otherwise the next message would be delivered to no caller."""
     queue = await tenant.queue(maxAttempts=1)
     for number in range(3):
         waiting = asyncio.create_task(tenant.pull(queue, waitMs=20_000))
-        await eventually(lambda: work_of(tenant)._has_waiting_pull)
+        await eventually(lambda: pull_consumer_of(tenant)._has_waiting_pull)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await eventually(lambda: not work_of(tenant)._callers)
-        await eventually(lambda: not work_of(tenant)._has_waiting_pull, 1)  # by itself it would end after five seconds
+        await eventually(lambda: not pull_consumer_of(tenant)._callers)
+        await eventually(lambda: not pull_consumer_of(tenant)._has_waiting_pull, 1)  # by itself it would end after five seconds
         await tenant.publish(queue, number)
         [message] = await tenant.pull(queue, waitMs=5000)
         assert (message["payload"], message["attempt"]) == (number, 1)
@@ -264,9 +261,9 @@ async def test_a_pull_that_was_hung_up_costs_the_next_message_no_attempt(tenant:
     assert await dead(tenant, queue) == []
 
 
-def work_of(tenant: Tenant) -> PullConsumer:
-    """What the gateway has of the queue `q`, made by its first pull."""
+def pull_consumer_of(tenant: Tenant) -> PullConsumer:
+    """The gateway's pull consumer of the queue `q`, which the first pull creates."""
     [pull] = [route.handler for route in tenant.gateway.node.routes if route.path.endswith("/pull")]
-    leases: Consumer = pull.__self__._leases  # type: ignore[attr-defined]
+    consumer: Consumer = pull.__self__._consumer  # type: ignore[attr-defined]
     nothing = PullConsumer(tenant.gateway.node.platform.connection, "none", "none")
-    return leases._work.get(queue_stream(tenant.id, "q"), nothing)
+    return consumer._pull_consumers.get(queue_stream(tenant.id, "q"), nothing)

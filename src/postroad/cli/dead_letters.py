@@ -74,7 +74,7 @@ def list_letters(
             print_json(page)
             return
         show(
-            page.messages,
+            page.items,
             False,
             ("message", "died", "attempts", Column("reason", priority=1), "last error", "payload"),
             _row,

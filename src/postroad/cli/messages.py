@@ -12,8 +12,8 @@ from postroad.cli.table import Column
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
-    from postroad.client import Message, SeenMessage
-    from postroad.client.shapes.queues import ExtendedItem, Settled
+    from postroad.api.queues import ExtendedItem, ReceiptResult
+    from postroad.client import Message, PeekedMessage
 
 Receipts = Annotated[list[str], typer.Argument(help="Receipts, as `pull` prints them.")]
 Search = Annotated[str | None, typer.Option(help="A text in the payload.")]
@@ -118,7 +118,7 @@ def extend(
         _tell(results, as_json, "extended", err=True)
 
 
-def _tell(results: "Sequence[Settled] | Sequence[ExtendedItem]", as_json: bool, done: str, *, err: bool = False) -> None:
+def _tell(results: "Sequence[ReceiptResult] | Sequence[ExtendedItem]", as_json: bool, done: str, *, err: bool = False) -> None:
     if as_json:
         print_json(results)
     else:
@@ -171,7 +171,7 @@ def peek(
         if as_json:
             print_json(page)
             return
-        show(page.messages, False, ("message", "job", "enqueued", Column("payload", priority=1)), _seen_row, wide=wide)
+        show(page.items, False, ("message", "job", "enqueued", Column("payload", priority=1)), _peeked_row, wide=wide)
         tell_page(page.scanned, page.matched, page.next_cursor)
 
 
@@ -180,11 +180,11 @@ def tell_page(scanned: int, matched: int, cursor: str | None) -> None:
     typer.echo(f"looked at {scanned:,}, {matched:,} fit{on}", err=True)
 
 
-def _seen_row(message: "SeenMessage") -> list[object]:
+def _peeked_row(message: "PeekedMessage") -> list[object]:
     return [message.message_id, message.job_id, message.enqueued_at, payload_of(message)]
 
 
-def payload_of(message: "SeenMessage") -> str:
+def payload_of(message: "PeekedMessage") -> str:
     if message.payload_start is not None:
         return f"{message.payload_start}… ({message.payload_bytes:,} bytes)"
     return to_json(message.payload).decode()

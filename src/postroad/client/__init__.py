@@ -13,8 +13,23 @@ from postroad.api.access import (
     TenantState,
     WhoAmI,
 )
+from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
 from postroad.api.governance import AuditEntry, AuditMode, EffectiveSettings, TenantSettings
 from postroad.api.health import Readiness
+from postroad.api.problems import Problem
+from postroad.api.queues import (
+    Acked,
+    BatchItem,
+    BatchResult,
+    Extended,
+    Message,
+    PeekedMessage,
+    Published,
+    Purged,
+    Queue,
+    QueueSettings,
+    QueueStats,
+)
 from postroad.api.tasks import Progress, Task, TaskState
 from postroad.client.clients import AsyncPostroad, Postroad
 from postroad.client.producer import AsyncProducer, Producer
@@ -27,24 +42,10 @@ from postroad.client.shapes.insights import (
     SessionsRow,
     UsageRow,
 )
-from postroad.client.shapes.queues import (
-    Acked,
-    Batch,
-    BatchItem,
-    DeadGroup,
-    DeadMessage,
-    Extended,
-    Fault,
-    Message,
-    Published,
-    Purged,
-    Queue,
-    SeenMessage,
-)
 from postroad.client.shapes.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
 from postroad.client.shapes.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
 from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
-from postroad.client.shapes.tasks import Job, JobsProgress, Redriven
+from postroad.client.shapes.tasks import Job, JobsProgress
 
 __all__ = [
     "Acked",
@@ -54,8 +55,8 @@ __all__ = [
     "AuditEntry",
     "AuditMode",
     "BacklogRow",
-    "Batch",
     "BatchItem",
+    "BatchResult",
     "Chunk",
     "Claim",
     "CreatedStream",
@@ -66,7 +67,6 @@ __all__ = [
     "Extended",
     "FannedOut",
     "Fanout",
-    "Fault",
     "HealthRow",
     "Invite",
     "IssuedInvite",
@@ -80,17 +80,20 @@ __all__ = [
     "KeyProperties",
     "LatencyRow",
     "Message",
+    "PeekedMessage",
     "PendingStream",
     "PipelineStatus",
     "Postroad",
+    "Problem",
     "Producer",
     "Progress",
     "Published",
     "Purged",
     "Queue",
+    "QueueSettings",
+    "QueueStats",
     "Readiness",
     "Redriven",
-    "SeenMessage",
     "Session",
     "SessionSubscription",
     "SessionsRow",

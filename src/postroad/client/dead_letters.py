@@ -1,16 +1,16 @@
-"""`client.queues.dead_letters`: messages that were given up."""
+"""`client.queues.dead_letters`: messages that were rejected or failed too often."""
 
 from typing import Any
 
+from postroad.api.dead_letters import DeadGroups, DeadMessage, DeadPage, Redriven
+from postroad.api.queues import Purged
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, given, moment, segment
-from postroad.client.shapes.queues import DeadGroups, DeadMessage, DeadPage, Purged
-from postroad.client.shapes.tasks import Redriven
 
 
 class DeadLetterCalls:
-    """Where these take filters, all that are given must hold: `search` is a text in the payload, `header` is `name` or
-    `name=value`, `field` is `path.to.field=value` in the payload, `reason` is the whole reason."""
+    """All filters of a call must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
+    `path.to.field=value` in the payload, `reason` is the whole reason."""
 
     @operation
     def list_page(
@@ -30,7 +30,7 @@ class DeadLetterCalls:
         page_size: int = 50,
         cursor: str | None = None,
     ) -> Call[DeadPage]:
-        """As `list`, but one page: it says how many there are, were looked at and fit, and, as `next_cursor`, where to go on."""
+        """Like `list`, but return one page, with the total, the number of dead letters searched and the next cursor."""
         query: dict[str, Any] = _filter(search, header, field, message_id, job_id, correlation_id, reason)
         query |= {"from": moment(since), "to": moment(until), "bodyMax": body_max, "limit": page_size, "cursor": cursor}
         return Call(method="GET", path=_path(queue), query=query, response=DeadPage)
@@ -52,9 +52,9 @@ class DeadLetterCalls:
         body_max: int | None = None,
         page_size: int = 50,
     ) -> Pages[DeadMessage]:
-        """Those that fit, oldest first; `since` and `until` bound when they died. Payloads over `body_max` bytes are cut.
+        """List the dead letters that match, oldest first, stored between `since` and `until`. Payloads over `body_max` are cut.
 
-        Where few fit, the server is asked several times before the first comes; `list_page` shows how it goes.
+        If few match, several requests may precede the first result; `list_page` shows the progress.
         """
         call = DeadLetterCalls.list_page._build(
             self,
@@ -71,7 +71,7 @@ class DeadLetterCalls:
             body_max=body_max,
             page_size=page_size,
         )
-        return Pages(call=call, items=lambda page: page.messages, cursor=lambda page: page.next_cursor)
+        return Pages(call=call)
 
     @operation
     def groups(
@@ -86,18 +86,18 @@ class DeadLetterCalls:
         correlation_id: str | None = None,
         reason: str | None = None,
     ) -> Call[DeadGroups]:
-        """How many there are of each reason, largest first."""
+        """Count the dead letters by reason, largest group first."""
         query = _filter(search, header, field, message_id, job_id, correlation_id, reason) | {"groupBy": "reason"}
         return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
 
     @operation
     def get(self, queue: str, message_id: str) -> Call[DeadMessage]:
-        """With its whole payload. Raises MessageNotFound."""
+        """Show a dead letter with its whole payload. Raises MessageNotFound."""
         return Call(method="GET", path=_path(queue, f"/{segment(message_id)}"), response=DeadMessage)
 
     @operation
     def delete(self, queue: str, message_id: str) -> Call[None]:
-        """Drop one. Raises MessageNotFound, also when a repeated try finds it gone already."""
+        """Delete a dead letter. Raises MessageNotFound, also if a retry finds it deleted."""
         return Call(method="DELETE", path=_path(queue, f"/{segment(message_id)}"))
 
     @operation
@@ -117,10 +117,11 @@ class DeadLetterCalls:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> Call[Redriven]:
-        """Start the task that puts those that fit back, into their queue or the queue `to`; `tasks.wait(redriven.task)` waits.
+        """Start a task that moves the dead letters that match back to their queue, or to the queue `to`.
 
-        Letters that die while it runs are not taken. With `dry_run` they are only counted. Raises NotNow while one runs for
-        this queue. Not sent again when its answer is lost: then `tasks.list()` tells whether it was started.
+        `tasks.wait(redriven.task)` waits for it. Dead letters that arrive while it runs are not moved. With `dry_run`, only
+        count them. Raises PreconditionFailed while a redrive of this queue is active. Not retried after a lost response: then
+        `tasks.list()` shows whether the task was started.
         """
         body: dict[str, Any] = {"filter": _filter(search, header, field, message_id, job_id, correlation_id, reason)}
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
@@ -140,7 +141,7 @@ class DeadLetterCalls:
         reason: str | None = None,
         dry_run: bool = False,
     ) -> Call[Purged]:
-        """Drop those that fit: all of them if no filter is given. With `dry_run` they are only counted."""
+        """Delete the dead letters that match; without a filter, all. With `dry_run`, only count them."""
         wanted = _filter(search, header, field, message_id, job_id, correlation_id, reason)
         body = {"filter": wanted, "dryRun": dry_run}
         return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)

@@ -1,33 +1,33 @@
-"""`client.queues`: every call on queues and their messages, defined once for both clients."""
+"""`client.queues`: queues and their messages."""
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
-from postroad.client.encoding import Moment, given, moment, segment
-from postroad.client.shapes.queues import (
+from postroad.api.queues import (
     Acked,
-    Batch,
+    BatchResult,
     Extended,
     ExtendedItem,
     ExtendedMany,
     Message,
+    NackAction,
+    PeekedMessage,
+    PeekPage,
     Published,
     Pulled,
     Purged,
     Queue,
     QueuePage,
-    SeenMessage,
-    SeenPage,
 )
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
+from postroad.client.encoding import Moment, given, moment, segment
 
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, SyncTransport
 
-Leased = Message | Extended | ExtendedItem | str  # what names a lease: a message, what came of extending it, or a receipt
-NackAction = Literal["requeue", "retry", "dlq"]
+Leased = Message | Extended | ExtendedItem | str  # a leased message, the result of an extension, or a receipt
 
 
 def _path(queue: str, rest: str = "") -> str:
@@ -52,10 +52,10 @@ class QueueCalls:
         expected_drain_seconds: int | None = None,
         archive: bool | None = None,
     ) -> Call[Queue]:
-        """Create the queue, or replace its settings; what is left out takes its default.
+        """Create the queue or replace its settings; settings that are left out get their defaults.
 
-        After `max_attempts` deliveries (0: no limit) a message goes to the dead letters; `retry_delays_ms` is how long to wait
-        after each failed one, the last for all further. `schema` is a JSON Schema that payloads must fit.
+        A message becomes a dead letter after `max_attempts` deliveries (0: no limit). `retry_delays_ms` are the delays after
+        failed attempts; the last one is used for all further. `schema` is a JSON Schema that payloads must match.
         """
         body = given(
             visibilityTimeoutMs=visibility_timeout_ms,
@@ -74,19 +74,18 @@ class QueueCalls:
 
     @operation
     def get(self, queue: str) -> Call[Queue]:
-        """The queue with its settings and stats. Raises QueueNotFound."""
+        """Show the queue with its settings and stats. Raises QueueNotFound."""
         return Call(method="GET", path=_path(queue), response=Queue)
 
     @pages
     def list(self, *, stats: bool = False, page_size: int = 100) -> Pages[Queue]:
-        """All queues of the tenant, fetched page by page as they are needed; with `stats`, what is in each."""
+        """List the queues of the tenant; with `stats`, add the stats of each. Pages are fetched as needed."""
         query = {"limit": page_size, "stats": stats or None}
-        call: Call[QueuePage] = Call(method="GET", path="/v1/queues", query=query, response=QueuePage)
-        return Pages(call=call, items=lambda page: page.queues, cursor=lambda page: page.next_cursor)
+        return Pages(call=Call(method="GET", path="/v1/queues", query=query, response=QueuePage))
 
     @operation
     def delete(self, queue: str) -> Call[None]:
-        """Delete the queue and all that is in it. Raises QueueNotFound, also when a repeated try finds it gone already."""
+        """Delete the queue with its messages and dead letters. Raises QueueNotFound, also if a retry finds the queue deleted."""
         return Call(method="DELETE", path=_path(queue))
 
     @operation
@@ -101,10 +100,10 @@ class QueueCalls:
         idempotency_key: str | None = None,
         is_repeatable: bool = True,
     ) -> Call[Published]:
-        """Return once the message is stored durably.
+        """Publish a message; return once it is stored durably.
 
-        A key is made up when none is given, so that a try whose answer was lost can be repeated without a second message;
-        `is_repeatable=False` does without, and without repeating.
+        Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
+        With `is_repeatable=False` no key is generated, and the call is not retried.
         """
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
         body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
@@ -112,31 +111,33 @@ class QueueCalls:
         return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
 
     @operation
-    def publish_batch(self, queue: str, messages: Sequence[Mapping[str, Any]]) -> Call[Batch]:
-        """Up to 1,000 messages, each a mapping with `payload` and the API's other fields; a result for each, in order.
+    def publish_batch(self, queue: str, messages: Sequence[Mapping[str, Any]]) -> Call[BatchResult]:
+        """Publish up to 1,000 messages, each a mapping with `payload` and the other fields of the API.
 
-        Repeated only if every message has an `idempotencyKey`.
+        The result has an item for each message, in order. The call is retried only if every message has an `idempotencyKey`.
         """
         is_repeatable = all("idempotencyKey" in message for message in messages)
         body = {"messages": [dict(message) for message in messages]}
-        return Call(method="POST", path=_path(queue, "/messages/batch"), body=body, response=Batch, is_repeatable=is_repeatable)
+        return Call(
+            method="POST", path=_path(queue, "/messages/batch"), body=body, response=BatchResult, is_repeatable=is_repeatable
+        )
 
     @operation
     def pull(
         self, queue: str, *, max_messages: int = 1, visibility_timeout_ms: int | None = None, wait_ms: int = 0
     ) -> Call[Pulled]:
-        """Lease up to `max_messages`; with `wait_ms`, wait for the first. What a lost answer had leased comes back by itself."""
+        """Lease up to `max_messages`; wait up to `wait_ms` for the first. Messages of a lost response are delivered again."""
         body = {"maxMessages": max_messages, "waitMs": wait_ms} | given(visibilityTimeoutMs=visibility_timeout_ms)
         return Call(method="POST", path=_path(queue, "/pull"), body=body, response=Pulled, wait_seconds=wait_ms / 1000)
 
     @operation
     def ack(self, queue: str, message: Leased) -> Call[Acked]:
-        """The message will not be delivered again. Raises LeaseExpired, ReceiptInvalid."""
+        """Acknowledge a message: it is not delivered again. Raises LeaseExpired, ReceiptInvalid."""
         return Call(method="POST", path=_path(queue, "/ack"), body={"receiptId": _receipt(message)}, response=Acked)
 
     @operation
     def ack_many(self, queue: str, messages: Sequence[Leased]) -> Call[Acked]:
-        """As `ack` for many; `results` says of each receipt whether it was good."""
+        """Acknowledge messages; `results` has the outcome for each."""
         return Call(method="POST", path=_path(queue, "/ack"), body={"receiptIds": _receipts(messages)}, response=Acked)
 
     @operation
@@ -149,10 +150,10 @@ class QueueCalls:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> Call[Acked]:
-        """Give the message back: `retry` later, by the queue's ladder, `requeue` at once, or give it up (`dlq`).
+        """Reject a message: `retry` after the queue's retry delay, `requeue` at once, or move to the dead letters (`dlq`).
 
-        `delay_ms` is instead of the ladder's delay. The `reason` is kept with the job and the dead letter. A retry after the
-        queue's last attempt gives it up, too. Raises LeaseExpired, ReceiptInvalid.
+        `delay_ms` replaces the retry delay. The `reason` is stored with the job and the dead letter. A retry after the last
+        attempt dead-letters the message. Raises LeaseExpired, ReceiptInvalid.
         """
         body = {"receiptId": _receipt(message), "action": action} | given(delayMs=delay_ms, reason=reason)
         return Call(method="POST", path=_path(queue, "/nack"), body=body, response=Acked)
@@ -167,20 +168,22 @@ class QueueCalls:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> Call[Acked]:
-        """As `nack` for many; `results` says of each receipt whether it was good."""
+        """Reject messages; `results` has the outcome for each."""
         body = {"receiptIds": _receipts(messages), "action": action} | given(delayMs=delay_ms, reason=reason)
         return Call(method="POST", path=_path(queue, "/nack"), body=body, response=Acked)
 
     @operation
     def extend(self, queue: str, message: Leased, visibility_timeout_ms: int) -> Call[Extended]:
-        """Keep the message for this long from now. What comes back settles it from now on: the receipt before stays good until
-        its own time is over, and no longer. Raises LeaseExpired, ReceiptInvalid."""
+        """Extend the lease of a message to `visibility_timeout_ms` from now. Raises LeaseExpired, ReceiptInvalid.
+
+        Use the result in place of the message from now on; the previous receipt stays valid until its own deadline.
+        """
         body = {"receiptId": _receipt(message), "visibilityTimeoutMs": visibility_timeout_ms}
         return Call(method="POST", path=_path(queue, "/extend"), body=body, response=Extended)
 
     @operation
     def extend_many(self, queue: str, messages: Sequence[Leased], visibility_timeout_ms: int) -> Call[ExtendedMany]:
-        """As `extend` for many; `results` has the new receipts, or why there is none."""
+        """Extend the leases of messages; `results` has the new receipt, or the problem, of each."""
         body = {"receiptIds": _receipts(messages), "visibilityTimeoutMs": visibility_timeout_ms}
         return Call(method="POST", path=_path(queue, "/extend"), body=body, response=ExtendedMany)
 
@@ -201,8 +204,8 @@ class QueueCalls:
         body_max: int | None = None,
         page_size: int = 50,
         cursor: str | None = None,
-    ) -> Call[SeenPage]:
-        """As `peek`, but one page: it says how many were looked at and fit, and, as `next_cursor`, where to go on."""
+    ) -> Call[PeekPage]:
+        """Like `peek`, but return one page, with the number of messages searched and the next cursor."""
         query = {
             "state": state,
             "search": search,
@@ -217,7 +220,7 @@ class QueueCalls:
             "limit": page_size,
             "cursor": cursor,
         }
-        return Call(method="GET", path=_path(queue, "/messages"), query=query, response=SeenPage)
+        return Call(method="GET", path=_path(queue, "/messages"), query=query, response=PeekPage)
 
     @pages
     def peek(
@@ -235,12 +238,12 @@ class QueueCalls:
         until: Moment | None = None,
         body_max: int | None = None,
         page_size: int = 50,
-    ) -> Pages[SeenMessage]:
-        """Look at messages without leasing them, oldest first: `ready` ones (leased ones, too) or, by `state`, `delayed` ones.
+    ) -> Pages[PeekedMessage]:
+        """Peek at messages without leasing them, oldest first: `ready` ones (leased ones included) or, by `state`, `delayed`.
 
-        All filters that are given must hold: `search` is a text in the payload, `header` is `name` or `name=value`, `field` is
-        `path.to.field=value` in the payload. Payloads over `body_max` bytes (512) are cut. Where few fit, the server is asked
-        several times before the first comes; `peek_page` shows how it goes.
+        All filters must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
+        `path.to.field=value` in the payload. Payloads over `body_max` bytes (512) are cut. If few messages match, several
+        requests may precede the first result; `peek_page` shows the progress.
         """
         call = QueueCalls.peek_page._build(
             self,
@@ -257,37 +260,37 @@ class QueueCalls:
             body_max=body_max,
             page_size=page_size,
         )
-        return Pages(call=call, items=lambda page: page.messages, cursor=lambda page: page.next_cursor)
+        return Pages(call=call)
 
     @operation
     def purge(self, queue: str, *, dry_run: bool = False) -> Call[Purged]:
-        """Drop all messages that wait, leased and delayed ones, too; dead letters stay. With `dry_run` they are only counted."""
+        """Delete all messages, leased and delayed ones included; dead letters are kept. With `dry_run`, only count them."""
         return Call(method="POST", path=_path(queue, "/purge"), body={"dryRun": dry_run}, response=Purged)
 
     @operation
     def pause(self, queue: str) -> Call[Queue]:
-        """Deliver nothing, anywhere, until `resume`. Publishing and settling go on."""
+        """Pause deliveries on all workers, until `resume`. Publishing and acknowledging continue."""
         return Call(method="POST", path=_path(queue, "/pause"), response=Queue)
 
     @operation
     def resume(self, queue: str) -> Call[Queue]:
-        """Deliver again."""
+        """Resume deliveries."""
         return Call(method="POST", path=_path(queue, "/resume"), response=Queue)
 
 
 def _receipt(leased: Leased) -> str:
-    """Raises ValueError for a lease that could not be extended."""
+    """The receipt of a lease. Raises ValueError if the lease could not be extended."""
     if isinstance(leased, str):
         return leased
     if isinstance(leased, Message):
         return leased.receipt_id
     if leased.new_receipt_id is None:
-        raise ValueError("this lease was not extended, so there is no new receipt")
+        raise ValueError("the lease was not extended, so there is no new receipt")
     return leased.new_receipt_id
 
 
-def _receipts(some: Sequence[Leased]) -> list[str]:
-    return [_receipt(leased) for leased in some]
+def _receipts(leases: Sequence[Leased]) -> list[str]:
+    return [_receipt(leased) for leased in leases]
 
 
 class Queues(QueueCalls, SyncNamespace):

@@ -1,5 +1,7 @@
 """OpenAPI 3.1, generated from the route table and the msgspec types."""
 
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -46,9 +48,11 @@ def openapi_document(
 ) -> dict[str, Any]:
     """`parameters` has the JSON Schema of each path parameter."""
     kinds = [kind for route in routes for kind in (route.body, route.response, route.query) if kind is not None]
-    schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REF)
-    by_kind = dict(zip([*map(id, kinds), id(Problem)], schemas, strict=True))
-    _drop_nulls(components, [*kinds, Problem])
+    parts = [part for kind in (*kinds, Problem) for part in _alternatives(kind)]
+    schemas, components = msgspec.json.schema_components(parts, ref_template=_REF)
+    by_part = dict(zip(map(id, parts), schemas, strict=True))
+    by_kind = {id(kind): _any_of([by_part[id(part)] for part in _alternatives(kind)]) for kind in (*kinds, Problem)}
+    _drop_nulls(components, parts)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, parameters or {})
@@ -76,6 +80,15 @@ def openapi_document(
             },
         },
     }
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union: msgspec describes no union of structs without tags."""
+    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -72,14 +72,6 @@ class BodyInvalid(InvalidRequest, code="invalid-body", status=422, title="Invali
     """A field of the body is missing, unknown, of the wrong type or out of range; `errors` names the field."""
 
 
-class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="Idempotency key reused"):
-    """The idempotency key was used before with a different body."""
-
-
-class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="Payload does not match the schema"):
-    """The payload does not match the queue's JSON Schema; `errors` lists the violations with their paths."""
-
-
 class WebhookRefused(InvalidRequest, code="webhook-refused", status=400, title="Webhook URL not allowed"):
     """A webhook URL must use `https` and a public address; `http` is allowed for `localhost` only."""
 
@@ -142,10 +134,6 @@ class RouteNotFound(NotFound, code="route-not-found", status=404, title="Path no
     """No route has this path."""
 
 
-class QueueNotFound(NotFound, code="queue-not-found", status=404, title="Queue not found"):
-    """The tenant has no queue with this name, and `autoCreateQueues` is off."""
-
-
 class StreamNotFound(NotFound, code="stream-not-found", status=404, title="Stream not found"):
     """No stream has this name, or it has expired."""
 
@@ -160,10 +148,6 @@ class StreamGone(NotFound, code="stream-gone", status=410, title="Stream deleted
 
 class SubscriptionNotFound(NotFound, code="subscription-not-found", status=404, title="Subscription not found"):
     """No subscription has this id, or the key may not use its streams."""
-
-
-class MessageNotFound(NotFound, code="message-not-found", status=404, title="Message not found"):
-    """No message has this id in the queue or its dead letters."""
 
 
 class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
@@ -227,14 +211,6 @@ class LeaseHeld(ConflictError, code="lease-held", status=409, title="Lease held 
 
 class NothingPending(ConflictError, code="nothing-pending", status=409, title="Nothing pending"):
     """All messages in the subscription's streams are acknowledged."""
-
-
-class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):
-    """The receipt was not issued by this installation for this queue, or it was altered."""
-
-
-class LeaseExpired(ConflictError, code="lease-expired", status=409, title="Lease expired"):
-    """The visibility timeout of the receipt has passed. The message is or will be delivered again."""
 
 
 # Not possible now, or storage is full.

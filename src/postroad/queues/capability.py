@@ -3,21 +3,32 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postroad.api.queues import (
+    IdempotencyMismatch,
+    LeaseExpired,
+    MessageNotFound,
+    QueueNotFound,
+    ReceiptInvalid,
+    SchemaMismatch,
+)
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.names import QUEUE
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
-from postroad.queues.browsing import REDRIVE, Upkeep
-from postroad.queues.browsing_routes import UpkeepRoutes
+from postroad.queues.browsing import QueueBrowser
 from postroad.queues.consuming import Consumer
-from postroad.queues.consuming_routes import LeaseRoutes
+from postroad.queues.consuming_routes import ConsumingRoutes
+from postroad.queues.dead_letter_routes import DeadLetterRoutes
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.events import EVENTS
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
+from postroad.queues.message_routes import MessageRoutes
 from postroad.queues.publishing import Publisher
+from postroad.queues.records import QueueRecord
+from postroad.queues.redrive import REDRIVE, Redriver
 from postroad.queues.routes import QueueRoutes
-from postroad.queues.rules import MessageLimits, QueueRecord
+from postroad.queues.rules import MessageLimits
 from postroad.queues.sampler import QueueSampler
 from postroad.queues.settings import QueuesSettings
 from postroad.queues.stats import QueueStatsReader
@@ -31,6 +42,7 @@ _RECOVER_SECONDS = 300.0
 class QueuesCapability(Capability):
     name = "queues"
     resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$"}, ("Q", "D")),)
+    errors = (QueueNotFound, MessageNotFound, IdempotencyMismatch, SchemaMismatch, ReceiptInvalid, LeaseExpired)
     events = EVENTS
     buckets = (QUEUES_BUCKET, FAILURES_BUCKET)
 
@@ -40,8 +52,15 @@ class QueuesCapability(Capability):
         settings, chosen = platform.settings, platform.settings.section(QueuesSettings)
         self.table = platform.table(QUEUES_BUCKET, QueueRecord)
         self.throughput = Throughput(connection)
-        self._dead = DeadLetters(connection, committers, platform.bucket(FAILURES_BUCKET), clock, replicas=settings.replica_count)
-        self._stats = QueueStatsReader(connection, self._dead, self.throughput, clock)
+        self._dead_letters = DeadLetters(
+            connection,
+            committers,
+            platform.bucket(FAILURES_BUCKET),
+            platform.audit,
+            clock,
+            replicas=settings.replica_count,
+        )
+        self._stats = QueueStatsReader(connection, self._dead_letters, self.throughput, clock)
         self.lifecycle = QueueLifecycle(
             connection,
             self.table,
@@ -49,7 +68,7 @@ class QueuesCapability(Capability):
             clock,
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
-            dead=self._dead,
+            dead_letters=self._dead_letters,
             replicas=settings.replica_count,
         )
         self.publisher = Publisher(
@@ -65,11 +84,17 @@ class QueuesCapability(Capability):
             limits=MessageLimits(chosen.message_headers_max, chosen.message_headers_bytes_max),
         )
         self._consumer = Consumer(
-            connection, self.lifecycle, self.table, self._dead, outbox, platform.signer("receipt"), self.throughput, clock
+            connection,
+            self.lifecycle,
+            self.table,
+            self._dead_letters,
+            outbox,
+            platform.signer("receipt"),
+            self.throughput,
+            clock,
         )
-        self._upkeep = Upkeep(
-            connection, self.lifecycle, self.publisher, self._dead, self._stats, platform.tasks, outbox, platform.audit
-        )
+        self._browser = QueueBrowser(connection, self._stats, outbox, platform.audit)
+        self._redriver = Redriver(self.lifecycle, self.publisher, self._dead_letters, platform.tasks, outbox)
         self._sampler = QueueSampler(
             connection,
             self.table,
@@ -85,24 +110,25 @@ class QueuesCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         chosen = self.platform.settings.section(QueuesSettings)
-        queues = QueueRoutes(self.lifecycle, self.publisher, self._stats, batch_max=chosen.batch_messages_max)
-        leases = LeaseRoutes(self._consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
-        upkeep = UpkeepRoutes(self.lifecycle, self._dead, self._upkeep)
-        return [*queues.table(), *leases.table(), *upkeep.table()]
+        queues = QueueRoutes(self.lifecycle, self._browser, self._stats)
+        messages = MessageRoutes(self.lifecycle, self.publisher, self._browser, batch_max=chosen.batch_messages_max)
+        consuming = ConsumingRoutes(self._consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
+        dead_letters = DeadLetterRoutes(self.lifecycle, self._dead_letters, self._redriver)
+        return [*queues.table(), *messages.table(), *consuming.table(), *dead_letters.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self.throughput.run),
             BackgroundJob(self._sampler.run, Role.CONTROL, leader_only=True),
-            BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.sweep, "recover queues"), Role.CONTROL, leader_only=True),
+            BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.recover_all, "recover queues"), Role.CONTROL, leader_only=True),
         )
 
     def task_handlers(self) -> Mapping[str, Handler]:
-        return {REDRIVE: self._upkeep.carry_out_redrive}
+        return {REDRIVE: self._redriver.run}
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.lifecycle.delete_all(tenant)
-        await self._dead.delete_all(tenant)
+        await self._dead_letters.delete_stream(tenant)
 
 
 CAPABILITY = QueuesCapability

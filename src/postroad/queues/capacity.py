@@ -1,18 +1,21 @@
-"""How much room a limited queue has, as far as one worker knows.
+"""Free capacity of a queue with a message limit, as known to one worker.
 
-The engine cannot refuse for us: a stream with delayed messages may not refuse new ones, and its count has markers in it.
+JetStream cannot enforce the limit: a stream with delayed messages must accept new ones, and its message count includes
+idempotency markers.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-_KNOWN_SECONDS = 1.0
-_ASK_SECONDS = 0.05
+_COUNT_MAX_AGE_SECONDS = 1.0
+_COUNT_MIN_AGE_SECONDS = 0.05
 
 
 class QueueCapacity:
-    """A count of the queue's messages, its age, and what this worker has added since. Never too low for one worker alone; with
-    several, each may be behind on the others by as much as they publish in a second."""
+    """A message count of the queue, and the messages that this worker has added since.
+
+    Exact for one worker. With several workers the limit may be exceeded by the messages that the others publish in a second.
+    """
 
     def __init__(self, count: Callable[[], Awaitable[int]]) -> None:
         self._count = count
@@ -22,20 +25,22 @@ class QueueCapacity:
         self._in_flight = 0
         self._lock = asyncio.Lock()
 
-    async def take(self, wanted: int, limit: int) -> int:
-        """How many of these messages there is room for. They count, until `settle` says what became of them."""
+    async def reserve(self, wanted: int, limit: int) -> int:
+        """Reserve capacity for up to `wanted` messages; return for how many. Each reservation needs a `release`."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             age = now - self._counted_at
-            if age > _KNOWN_SECONDS or (self._counted + self._added + wanted > limit and age > _ASK_SECONDS):
-                self._added = self._in_flight  # in the count or not, who knows: rather twice than not at all
+            is_full = self._counted + self._added + wanted > limit
+            if age > _COUNT_MAX_AGE_SECONDS or (is_full and age > _COUNT_MIN_AGE_SECONDS):
+                self._added = self._in_flight  # perhaps part of the new count, too: counting twice is safe
                 self._counted = await self._count()
                 self._counted_at = now
-            taken = max(0, min(wanted, limit - self._counted - self._added))
-            self._added += taken
-            self._in_flight += taken
-            return taken
+            reserved = max(0, min(wanted, limit - self._counted - self._added))
+            self._added += reserved
+            self._in_flight += reserved
+            return reserved
 
-    def settle(self, taken: int, stored: int) -> None:
-        self._in_flight -= taken
-        self._added -= taken - stored
+    def release(self, reserved: int, stored: int) -> None:
+        """End a reservation, of which `stored` messages are in the queue."""
+        self._in_flight -= reserved
+        self._added -= reserved - stored

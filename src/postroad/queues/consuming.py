@@ -1,12 +1,12 @@
-"""What a consumer does with messages: lease them, keep them, settle them. At least once."""
+"""Leases of messages: pull, ack, nack, extend. Delivery is at least once."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 import structlog
 
+from postroad.api.queues import LeaseExpired, Message, NackRequest, QueueNotFound, ReceiptInvalid
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
@@ -14,122 +14,91 @@ from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullCon
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
-from postroad.kernel.identity import Caller
-from postroad.queues import job_events as events
-from postroad.queues import metrics
+from postroad.kernel.errors import PostroadError
+from postroad.queues import job_events, metrics
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.rules import (
-    LeasedMessage,
-    QueueRecord,
-    QueueState,
-    Receipt,
-    StoredMessage,
-    as_leased,
-    decode_message,
-    is_spent,
-    read_message,
-    retry_delay_ms,
-)
+from postroad.queues.records import QueueRecord, QueueState, Receipt, StoredMessage, decode_message, message_of, read_message
+from postroad.queues.rules import is_last_attempt, retry_delay_ms
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
-_UNREADABLE_AGAIN_MS = 3_600_000
 MAX_ATTEMPTS_REACHED = "maxAttempts reached"
 REJECTED = "rejected by the consumer"
+_UNREADABLE_RETRY_MS = 3_600_000
 
 log = structlog.get_logger("postroad.queues")
 
 
-class NackAction(StrEnum):
-    """What becomes of a message that its consumer could not do."""
-
-    REQUEUE = "requeue"
-    RETRY = "retry"
-    DLQ = "dlq"
-
-
 @dataclass(frozen=True, slots=True)
-class NackRequest:
-    """`delay_ms` None: by the queue's ladder for a retry, at once for a requeue."""
-
-    action: NackAction
-    delay_ms: int | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Extended:
+class ExtendedLease:
     receipt_id: str
-    lease_until_ms: int
+    deadline_ms: int
 
 
 class Consumer:
     def __init__(
         self,
         connection: Connection,
-        definitions: QueueLifecycle,
+        lifecycle: QueueLifecycle,
         table: ReplicatedTable[QueueRecord],
-        dead: DeadLetters,
+        dead_letters: DeadLetters,
         outbox: Outbox,
-        sealer: Signer,
-        rates: Throughput,
+        signer: Signer,
+        throughput: Throughput,
         clock: Clock,
     ) -> None:
-        self._connection, self._definitions, self._dead, self._outbox = connection, definitions, dead, outbox
-        self._sealer, self._rates, self._clock = sealer, rates, clock
-        self._work: dict[str, PullConsumer] = {}
+        self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
+        self._signer, self._throughput, self._clock = signer, throughput, clock
+        self._pull_consumers: dict[str, PullConsumer] = {}
         table.on_change(self._queue_changed)
 
-    # Leasing
-
-    async def lease(
-        self, context: RequestContext, queue: str, *, count: int, lease_ms: int | None, wait_ms: int
-    ) -> list[LeasedMessage]:
-        """Up to `count` messages, each kept from others for `lease_ms`. Raises QueueNotFound, EngineUnavailable."""
-        record = self._definitions.known(context.tenant, queue) or await self._definitions.find(context.tenant, queue)
+    async def pull(
+        self, context: RequestContext, queue: str, *, count: int, visibility_timeout_ms: int | None, wait_ms: int
+    ) -> list[Message]:
+        """Lease up to `count` messages; wait up to `wait_ms` for the first. Raises QueueNotFound, EngineUnavailable."""
+        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
-        if lease_ms is None:
-            lease_ms = record.settings.visibility_timeout_ms or 0
+        if visibility_timeout_ms is None:
+            visibility_timeout_ms = record.settings.visibility_timeout_ms or 0
         while True:
-            delivered = await self._work_queue(record).pull(count, max(0.0, until - loop.time()))
-            messages = await self._leased(record, context, delivered, lease_ms)
-            if messages or not delivered:
+            deliveries = await self._pull_consumer(record).pull(count, max(0.0, until - loop.time()))
+            messages = await self._lease(record, context, deliveries, visibility_timeout_ms)
+            if messages or not deliveries:
                 return messages
-            # All of them were spent: whoever waits goes on waiting, and whoever does not looks once more.
+            # All deliveries became dead letters: pull again, for the rest of the wait.
 
-    async def _leased(
-        self, record: QueueRecord, context: RequestContext, delivered: Sequence[Delivery], lease_ms: int
-    ) -> list[LeasedMessage]:
-        """Tell the engine to keep them away from others; those that have had all their attempts go to the dead letters."""
+    async def _lease(
+        self, record: QueueRecord, context: RequestContext, deliveries: Sequence[Delivery], visibility_timeout_ms: int
+    ) -> list[Message]:
+        """Lease the deliveries. Messages without attempts left become dead letters."""
         now = self._clock()
-        messages: list[LeasedMessage] = []
-        happened: list[JobEvent] = []
-        verdicts: list[tuple[DeliveryRef, bytes]] = []
-        spent: list[tuple[DeliveryRef, StoredMessage]] = []
-        for one in delivered:
+        messages: list[Message] = []
+        leased: list[JobEvent] = []
+        leases: list[tuple[DeliveryRef, bytes]] = []
+        exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
+        for one in deliveries:
             stored = _readable(one, record)
-            if stored is not None and is_spent(record.settings, one.ref.attempt - 1):
-                spent.append((one.ref, stored))
+            if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
+                exhausted.append((one.ref, stored))
                 continue
-            verdicts.append((one.ref, nak(lease_ms if stored else _UNREADABLE_AGAIN_MS)))
+            leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
             if stored is not None:
-                receipt = _receipt(one.ref, stored, now, now + lease_ms)
-                messages.append(as_leased(stored, one.ref.attempt, self._sealer.sign(record.owner, receipt.to_bytes())))
+                receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms)
+                messages.append(message_of(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
-                happened.append(events.leased(record, receipt, stored.at))
-        await self._work_queue(record).send_acknowledgements(verdicts)
-        self._outbox.record(context, *happened)
+                leased.append(job_events.leased(record, receipt, stored.at))
+        await self._pull_consumer(record).send_acknowledgements(leases)
+        self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
-        for delivery, stored in spent:
-            await self._give_up(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
+        for delivery, stored in exhausted:
+            await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
         return messages
 
-    async def _give_up(
+    async def _dead_letter(
         self,
         record: QueueRecord,
         context: RequestContext,
@@ -139,149 +108,141 @@ class Consumer:
         reason: str,
         last_error: str | None = None,
     ) -> None:
-        """First the dead letter is durable, then the message goes: a crash between the two repeats it."""
-        letter = await self._dead.bury(record, stored, delivery.stream_sequence, attempts, reason, last_error)
-        await self._work_queue(record).acknowledge([(delivery, ACK)])
+        """Store the dead letter, then delete the message: a crash in between only repeats the operation."""
+        letter = await self._dead_letters.store(record, stored, delivery.stream_sequence, attempts, reason, last_error)
+        await self._pull_consumer(record).acknowledge([(delivery, ACK)])
         metrics.dead.add(record.tenant)
-        await self._outbox.commit(context, events.dead(record, stored, letter))
+        await self._outbox.commit(context, job_events.dead(record, stored, letter))
 
-    def _work_queue(self, record: QueueRecord) -> PullConsumer:
-        found = self._work.get(record.stream)
+    def _pull_consumer(self, record: QueueRecord) -> PullConsumer:
+        found = self._pull_consumers.get(record.stream)
         if found is None or found.consumer != record.consumer:
-            found = self._work[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
+            found = self._pull_consumers[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
         return found
 
-    # Settling
+    async def ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
+        """Return once none of the messages can be delivered again; the error of each invalid receipt. Idempotent.
 
-    async def acknowledge(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:
-        """Return once none of them can come back; for each receipt what is wrong with it, or None.
-
-        Raises QueueNotFound, EngineUnavailable. Acknowledging twice is the same as once.
+        Raises QueueNotFound, EngineUnavailable.
         """
-        record, opened = await self._opened(context.caller, queue, receipt_ids)
-        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
-        await self._work_queue(record).acknowledge([(_delivery(receipt), ACK) for receipt in good])
+        record, receipts = await self._verify(context, queue, receipt_ids)
+        valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
+        await self._pull_consumer(record).acknowledge([(_delivery(receipt), ACK) for receipt in valid])
         now = self._clock()
-        await self._outbox.commit(context, *(events.done(record, receipt, now) for receipt in good))
-        metrics.acked.add(context.tenant, len(good))
-        self._rates.settled(record.stream, len(good))
-        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
+        await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
+        metrics.acked.add(context.tenant, len(valid))
+        self._throughput.add_completed(record.stream, len(valid))
+        return [None if isinstance(receipt, Receipt) else receipt for receipt in receipts]
 
-    async def reject(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], verdict: NackRequest
+    async def nack(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
     ) -> list[PostroadError | None]:
-        """Nack: return once the engine knows what is to become of them; for each receipt what is wrong with it, or None."""
-        record, opened = await self._opened(context.caller, queue, receipt_ids)
-        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
-        doomed = [receipt for receipt in good if _is_doomed(record, receipt, verdict)]
-        for receipt in doomed:
-            await self._reject_for_good(record, context, receipt, verdict)
-        await self._give_back(record, context, [receipt for receipt in good if receipt not in doomed], verdict)
-        return [None if isinstance(receipt, Receipt) else receipt for receipt in opened]
+        """Requeue, retry or dead-letter the messages; the error of each invalid receipt.
 
-    async def _reject_for_good(
-        self, record: QueueRecord, context: RequestContext, receipt: Receipt, verdict: NackRequest
-    ) -> None:
+        A retry after the last attempt dead-letters the message. Raises QueueNotFound, EngineUnavailable.
+        """
+        record, receipts = await self._verify(context, queue, receipt_ids)
+        redelivered = []
+        for receipt in receipts:
+            if isinstance(receipt, Receipt):
+                if _is_final(record, receipt, request):
+                    await self._reject(record, context, receipt, request)
+                else:
+                    redelivered.append(receipt)
+        if redelivered:
+            await self._redeliver(record, context, redelivered, request)
+        return [None if isinstance(receipt, Receipt) else receipt for receipt in receipts]
+
+    async def _reject(self, record: QueueRecord, context: RequestContext, receipt: Receipt, request: NackRequest) -> None:
         entry = await stream_reader.at(self._connection, record.stream, receipt.stream_sequence)
         if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
-            return  # it was settled before
+            return  # acknowledged or dead-lettered before
         stored = decode_message(entry.payload)
-        reason = (verdict.reason or REJECTED) if verdict.action is NackAction.DLQ else MAX_ATTEMPTS_REACHED
-        await self._give_up(record, context, _delivery(receipt), stored, receipt.attempt, reason, verdict.reason)
-        self._rates.settled(record.stream, 1)
+        reason = (request.reason or REJECTED) if request.action == "dlq" else MAX_ATTEMPTS_REACHED
+        await self._dead_letter(record, context, _delivery(receipt), stored, receipt.attempt, reason, request.reason or None)
+        self._throughput.add_completed(record.stream, 1)
 
-    async def _give_back(
-        self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], verdict: NackRequest
+    async def _redeliver(
+        self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], request: NackRequest
     ) -> None:
-        if not receipts:
-            return
-        if verdict.reason is not None:
-            await asyncio.gather(*(self._dead.note_failure(record, one.message_id, verdict.reason) for one in receipts))
-        delays = [_delay_ms(record, one, verdict) for one in receipts]
-        await self._work_queue(record).acknowledge(
-            [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
-        )
+        reason = request.reason or None
+        if reason is not None:
+            await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
+        delays = [_delay_ms(record, one, request) for one in receipts]
+        naks = [(_delivery(one), nak(delay)) for one, delay in zip(receipts, delays, strict=True)]
+        await self._pull_consumer(record).acknowledge(naks)
         now = self._clock()
         metrics.nacked.add(context.tenant, len(receipts))
-        is_retry = verdict.action is NackAction.RETRY
-        happened = [
-            events.retried(record, one, now, now + delay, verdict.reason)
+        is_retry = request.action == "retry"
+        events = [
+            job_events.retried(record, one, now, now + delay, reason)
             if is_retry
-            else events.requeued(record, one, now, verdict.reason)
+            else job_events.requeued(record, one, now, reason)
             for one, delay in zip(receipts, delays, strict=True)
         ]
-        await self._outbox.commit(context, *happened)
+        await self._outbox.commit(context, *events)
 
     async def extend(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], lease_ms: int
-    ) -> list[Extended | PostroadError]:
-        """Keep them for `lease_ms` from now; a new receipt for each. The old one stays good until its own deadline."""
-        record, opened = await self._opened(context.caller, queue, receipt_ids)
-        good = [receipt for receipt in opened if isinstance(receipt, Receipt)]
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int
+    ) -> list[ExtendedLease | PostroadError]:
+        """Extend the leases to `visibility_timeout_ms` from now; a new receipt, or the error, for each receipt.
+
+        The old receipt stays valid until its own deadline. Raises QueueNotFound, EngineUnavailable.
+        """
+        record, receipts = await self._verify(context, queue, receipt_ids)
+        valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         now = self._clock()
-        await self._work_queue(record).acknowledge([(_delivery(receipt), nak(lease_ms)) for receipt in good])
-        self._outbox.record(context, *(events.extended(record, receipt, now, now + lease_ms) for receipt in good))
+        deadline = now + visibility_timeout_ms
+        await self._pull_consumer(record).acknowledge([(_delivery(receipt), nak(visibility_timeout_ms)) for receipt in valid])
+        self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in valid))
         return [
-            Extended(self._sealer.sign(record.owner, _until(receipt, now + lease_ms).to_bytes()), now + lease_ms)
+            ExtendedLease(self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes()), deadline)
             if isinstance(receipt, Receipt)
             else receipt
-            for receipt in opened
+            for receipt in receipts
         ]
 
-    async def _opened(
-        self, caller: Caller, queue: str, receipt_ids: Sequence[str]
+    async def _verify(
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str]
     ) -> tuple[QueueRecord, list[Receipt | PostroadError]]:
-        record = self._definitions.known(caller.tenant, queue) or await self._definitions.find(caller.tenant, queue)
-        return record, [self._open(record, text) for text in receipt_ids]
+        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
+        return record, [self._verify_receipt(record, receipt_id) for receipt_id in receipt_ids]
 
-    def _open(self, record: QueueRecord, text: str) -> Receipt | PostroadError:
+    def _verify_receipt(self, record: QueueRecord, receipt_id: str) -> Receipt | PostroadError:
         try:
-            receipt = Receipt.from_bytes(self._sealer.verify(record.owner, text))
+            receipt = Receipt.from_bytes(self._signer.verify(record.owner, receipt_id))
         except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
         if self._clock() > receipt.deadline_ms:
             return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
         return receipt
 
-    def _queue_changed(self, _key: str, record: QueueRecord | None) -> None:
-        """A deleted queue's waiting consumers are told."""
+    def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
+        """Fail the waiting pulls of a deleted queue."""
         if record is not None and record.state is not QueueState.DELETING:
             return
-        tenant, _, token = _key.partition(".")
-        work = self._work.pop(f"Q_{tenant}__{token}", None)
-        if work is not None:
-            work.close(QueueNotFound("the queue was deleted"))
+        tenant, _, token = key.partition(".")
+        pull_consumer = self._pull_consumers.pop(f"Q_{tenant}__{token}", None)
+        if pull_consumer is not None:
+            pull_consumer.close(QueueNotFound("the queue was deleted"))
 
 
-def _is_doomed(record: QueueRecord, receipt: Receipt, verdict: NackRequest) -> bool:
-    return verdict.action is NackAction.DLQ or (verdict.action is NackAction.RETRY and is_spent(record.settings, receipt.attempt))
+def _is_final(record: QueueRecord, receipt: Receipt, request: NackRequest) -> bool:
+    return request.action == "dlq" or (request.action == "retry" and is_last_attempt(record.settings, receipt.attempt))
 
 
-def _delay_ms(record: QueueRecord, receipt: Receipt, verdict: NackRequest) -> int:
-    if verdict.delay_ms is not None:
-        return verdict.delay_ms
-    return retry_delay_ms(record.settings, receipt.attempt) if verdict.action is NackAction.RETRY else 0
+def _delay_ms(record: QueueRecord, receipt: Receipt, request: NackRequest) -> int:
+    if request.delay_ms is not None:
+        return request.delay_ms
+    return retry_delay_ms(record.settings, receipt.attempt) if request.action == "retry" else 0
 
 
-def _until(receipt: Receipt, deadline_ms: int) -> Receipt:
-    return Receipt(
-        receipt.stream_sequence,
-        receipt.consumer_sequence,
-        receipt.attempt,
-        receipt.stored_at_ns,
-        receipt.leased_at_ms,
-        deadline_ms,
-        receipt.message_id,
-        receipt.job_id,
-    )
-
-
-def _readable(delivered: Delivery, record: QueueRecord) -> StoredMessage | None:
-    """Somebody with access to the engine may have put anything into the stream; it must not stop the queue."""
+def _readable(delivery: Delivery, record: QueueRecord) -> StoredMessage | None:
+    """None for a message that another client of the NATS server wrote: it must not block the queue."""
     try:
-        return read_message(delivered.payload)
+        return read_message(delivery.payload)
     except ValueError:
-        log.error("message_unreadable", stream=record.stream, sequence=delivered.ref.stream_sequence)
+        log.error("message_unreadable", stream=record.stream, sequence=delivery.ref.stream_sequence)
         return None
 
 

@@ -1,113 +1,43 @@
-"""Consuming over HTTP: pull, ack, nack, extend."""
+"""HTTP routes of consumers: pull, ack, nack, extend."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
-from postroad.api.problems import Problem
+from postroad.api.queues import (
+    Acked,
+    AckRequest,
+    Extended,
+    ExtendedItem,
+    ExtendedMany,
+    ExtendRequest,
+    LeaseExpired,
+    NackRequest,
+    Pulled,
+    PullRequest,
+    QueueNotFound,
+    ReceiptInvalid,
+    ReceiptResult,
+    ReceiptsRequest,
+)
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.clock import Timestamp, rfc3339
-from postroad.kernel.errors import Draining, EngineUnavailable, LeaseExpired, PostroadError, QueueNotFound, ReceiptInvalid
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
-from postroad.queues.consuming import Consumer, Extended, NackAction, NackRequest
-from postroad.queues.rules import Delay, LeasedMessage, LeaseMs
+from postroad.queues.consuming import Consumer, ExtendedLease
+
+_RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable)
 
 
-class Pull(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    max_messages: Annotated[int, Meta(ge=1, le=1000, description="The tenant's limit (`pullMax`) may be lower.")] = 1
-    visibility_timeout_ms: LeaseMs | None = None
-    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait this long for a message if none is ready.")] = 0
-
-
-class Pulled(msgspec.Struct, frozen=True):
-    messages: list[LeasedMessage]
-
-
-ReceiptId = Annotated[str, Meta(min_length=1, max_length=512)]
-
-
-class _Receipts(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Either one receipt or several."""
-
-    receipt_id: ReceiptId | UnsetType = UNSET
-    receipt_ids: Annotated[list[ReceiptId], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
-
-    def several(self) -> list[str]:
-        """Raises BodyInvalid unless one of the two is there."""
-        one = [] if self.receipt_id is UNSET else [self.receipt_id]
-        many = [] if self.receipt_ids is UNSET else self.receipt_ids
-        if bool(one) == bool(many):
-            raise invalid_field("$", "send either `receiptId` or `receiptIds`")
-        return one or many
-
-
-class Ack(_Receipts, frozen=True, kw_only=True):
-    pass
-
-
-class Nack(_Receipts, frozen=True, kw_only=True):
-    action: Annotated[
-        NackAction, Meta(description="`requeue`: deliver again at once. `retry`: later, by the queue's ladder. `dlq`: give up.")
-    ]
-    delay_ms: Annotated[Delay | None, Meta(description="Instead of the ladder's delay; for `requeue`, of none.")] = None
-    reason: Annotated[str, Meta(max_length=1000, description="Kept with the job and the dead letter.")] | None = None
-
-
-class Extend(_Receipts, frozen=True, kw_only=True):
-    visibility_timeout_ms: Annotated[LeaseMs, Meta(description="From now on.")]
-
-
-_EITHER: dict[str, Any] = {"oneOf": [{"required": ["receiptId"]}, {"required": ["receiptIds"]}]}
-AckBody = Annotated[Ack, Meta(extra_json_schema=_EITHER)]
-NackBody = Annotated[Nack, Meta(extra_json_schema=_EITHER)]
-ExtendBody = Annotated[Extend, Meta(extra_json_schema=_EITHER)]
-
-
-class SettleResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    receipt_id: str
-    ok: bool
-    problem: Problem | UnsetType = UNSET
-
-
-class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`results` is there when several receipts were sent; `ok` is true when all of them were good."""
-
-    ok: bool
-    results: list[SettleResult] | UnsetType = UNSET
-
-
-class ExtendResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """`newReceiptId` settles the message from now on."""
-
-    receipt_id: str
-    ok: bool
-    new_receipt_id: str | UnsetType = UNSET
-    lease_until: Timestamp | UnsetType = UNSET
-    problem: Problem | UnsetType = UNSET
-
-
-class ExtendedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """With one receipt, `newReceiptId` settles the message from now on; with several, see `results`."""
-
-    ok: bool
-    new_receipt_id: str | UnsetType = UNSET
-    lease_until: Timestamp | UnsetType = UNSET
-    results: list[ExtendResult] | UnsetType = UNSET
-
-
-_SETTLING = (QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable)
-
-
-class LeaseRoutes:
-    def __init__(self, leases: Consumer, tenant_settings: TenantSettingsStore, *, wait_ms_max: int) -> None:
-        self._leases, self._tenant_settings, self._wait_ms_max = leases, tenant_settings, wait_ms_max
+class ConsumingRoutes:
+    def __init__(self, consumer: Consumer, tenant_settings: TenantSettingsStore, *, wait_ms_max: int) -> None:
+        self._consumer, self._tenant_settings, self._wait_ms_max = consumer, tenant_settings, wait_ms_max
 
     def table(self) -> Sequence[Route]:
         one, tag, scope = "/v1/queues/{queue}", "Messages", Scope.CONSUME
@@ -117,12 +47,13 @@ class LeaseRoutes:
                 f"{one}/pull",
                 self.pull,
                 scope,
-                "Lease messages",
+                "Pull messages",
                 tag,
-                body=Pull,
+                body=PullRequest,
                 response=Pulled,
                 errors=(QueueNotFound, EngineUnavailable, Draining),
-                description="Each is kept from others for its visibility timeout; acknowledge it before. At least once.",
+                description="Leases messages: each is hidden from other consumers for its visibility timeout and delivered again "
+                "if it is not acknowledged by then. Delivery is at least once.",
             ),
             Route(
                 "POST",
@@ -131,103 +62,105 @@ class LeaseRoutes:
                 scope,
                 "Acknowledge messages",
                 tag,
-                body=AckBody,
-                response=Settled,
-                errors=_SETTLING,
-                description="The answer means: not delivered again. Acknowledging twice is the same as once.",
+                body=_one_or_many(AckRequest),
+                response=Acked,
+                errors=_RECEIPT_ERRORS,
+                description="After the response a message is not delivered again. Acknowledging twice has no further effect.",
             ),
             Route(
                 "POST",
                 f"{one}/nack",
                 self.nack,
                 scope,
-                "Give messages back",
+                "Reject messages",
                 tag,
-                body=NackBody,
-                response=Settled,
-                errors=_SETTLING,
-                description="To be delivered again at once or later, or given up. After `maxAttempts` a retry is the end, too.",
+                body=_one_or_many(NackRequest),
+                response=Acked,
+                errors=_RECEIPT_ERRORS,
+                description="Requeues, retries or dead-letters messages. "
+                "A retry after `maxAttempts` deliveries dead-letters the message.",
             ),
             Route(
                 "POST",
                 f"{one}/extend",
                 self.extend,
                 scope,
-                "Keep messages for longer",
+                "Extend leases",
                 tag,
-                body=ExtendBody,
-                response=ExtendedAnswer,
-                errors=_SETTLING,
-                description="Each gets a new receipt; the one before stays good until its own deadline.",
+                body=_one_or_many(ExtendRequest),
+                response=Extended | ExtendedMany,
+                errors=_RECEIPT_ERRORS,
+                description="Each message gets a new receipt; the previous one stays valid until its own deadline.",
             ),
         ]
 
     async def pull(self, request: Request) -> Response:
-        wanted: Pull = request.body
-        chosen = self._tenant_settings.of(request.caller.tenant)
-        if wanted.max_messages > chosen.pull_max:
-            raise invalid_field("$.maxMessages", f"at most {chosen.pull_max} are allowed")
-        if wanted.wait_ms > self._wait_ms_max:
+        body: PullRequest = request.body
+        limit = self._tenant_settings.of(request.caller.tenant).pull_max
+        if body.max_messages > limit:
+            raise invalid_field("$.maxMessages", f"at most {limit} are allowed")
+        if body.wait_ms > self._wait_ms_max:
             raise invalid_field("$.waitMs", f"at most {self._wait_ms_max} are allowed")
-        self._check_lease(request, wanted.visibility_timeout_ms)
-        leasing = self._leases.lease(
+        self._check_visibility_timeout(request, body.visibility_timeout_ms)
+        pulling = self._consumer.pull(
             request.context,
             request.parameters["queue"],
-            count=wanted.max_messages,
-            lease_ms=wanted.visibility_timeout_ms,
-            wait_ms=wanted.wait_ms,
+            count=body.max_messages,
+            visibility_timeout_ms=body.visibility_timeout_ms,
+            wait_ms=body.wait_ms,
         )
-        messages = await request.cancel_on_disconnect(leasing) if wanted.wait_ms else await leasing
-        return Response(Pulled(messages))
+        return Response(Pulled(await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling))
 
-    def _check_lease(self, request: Request, lease_ms: int | None) -> None:
-        most = self._tenant_settings.of(request.caller.tenant).receipt_ttl_max_ms
-        if lease_ms is not None and lease_ms > most:
-            raise invalid_field("$.visibilityTimeoutMs", f"at most {most} are allowed")
+    def _check_visibility_timeout(self, request: Request, timeout_ms: int | None) -> None:
+        limit = self._tenant_settings.of(request.caller.tenant).receipt_ttl_max_ms
+        if timeout_ms is not None and timeout_ms > limit:
+            raise invalid_field("$.visibilityTimeoutMs", f"at most {limit} are allowed")
 
     async def ack(self, request: Request) -> Response:
-        body: Ack = request.body
-        receipts = body.several()
-        faults = await self._leases.acknowledge(request.context, request.parameters["queue"], receipts)
-        return _settled(body, receipts, faults)
+        body: AckRequest = request.body
+        receipts = body.receipt_list()
+        errors = await self._consumer.ack(request.context, request.parameters["queue"], receipts)
+        return _ack_response(body, receipts, errors)
 
     async def nack(self, request: Request) -> Response:
-        body: Nack = request.body
-        receipts = body.several()
-        verdict = NackRequest(body.action, body.delay_ms, body.reason or None)
-        faults = await self._leases.reject(request.context, request.parameters["queue"], receipts, verdict)
-        return _settled(body, receipts, faults)
+        body: NackRequest = request.body
+        receipts = body.receipt_list()
+        errors = await self._consumer.nack(request.context, request.parameters["queue"], receipts, body)
+        return _ack_response(body, receipts, errors)
 
     async def extend(self, request: Request) -> Response:
-        body: Extend = request.body
-        receipts = body.several()
-        self._check_lease(request, body.visibility_timeout_ms)
-        outcomes = await self._leases.extend(request.context, request.parameters["queue"], receipts, body.visibility_timeout_ms)
-        if body.receipt_id is not UNSET:
-            if isinstance(outcomes[0], PostroadError):
-                raise outcomes[0]
-            return Response(
-                ExtendedAnswer(ok=True, new_receipt_id=outcomes[0].receipt_id, lease_until=rfc3339(outcomes[0].lease_until_ms))
-            )
-        results = [_extend_result(receipt, outcome) for receipt, outcome in zip(receipts, outcomes, strict=True)]
-        return Response(ExtendedAnswer(ok=all(result.ok for result in results), results=results))
+        body: ExtendRequest = request.body
+        receipts = body.receipt_list()
+        self._check_visibility_timeout(request, body.visibility_timeout_ms)
+        leases = await self._consumer.extend(request.context, request.parameters["queue"], receipts, body.visibility_timeout_ms)
+        if body.receipt_id is UNSET:
+            results = [_extended_item(receipt, lease) for receipt, lease in zip(receipts, leases, strict=True)]
+            return Response(ExtendedMany(ok=all(result.ok for result in results), results=results))
+        [lease] = leases
+        if isinstance(lease, PostroadError):
+            raise lease
+        return Response(Extended(ok=True, new_receipt_id=lease.receipt_id, lease_until=rfc3339(lease.deadline_ms)))
 
 
-def _settled(body: _Receipts, receipts: Sequence[str], faults: Sequence[PostroadError | None]) -> Response:
+def _one_or_many(kind: type[ReceiptsRequest]) -> Any:
+    """The body type, with the constraint that the JSON Schema of the struct does not express."""
+    either = {"oneOf": [{"required": ["receiptId"]}, {"required": ["receiptIds"]}]}
+    return Annotated[kind, Meta(extra_json_schema=either)]
+
+
+def _ack_response(body: ReceiptsRequest, receipts: Sequence[str], errors: Sequence[PostroadError | None]) -> Response:
     if body.receipt_id is not UNSET:
-        if faults[0] is not None:
-            raise faults[0]
-        return Response(Settled(ok=True))
+        if errors[0] is not None:
+            raise errors[0]
+        return Response(Acked(ok=True))
     results = [
-        SettleResult(receipt_id=receipt, ok=fault is None, problem=UNSET if fault is None else problem_of(fault))
-        for receipt, fault in zip(receipts, faults, strict=True)
+        ReceiptResult(receipt_id=receipt, ok=error is None, problem=None if error is None else problem_of(error))
+        for receipt, error in zip(receipts, errors, strict=True)
     ]
-    return Response(Settled(ok=not any(faults), results=results))
+    return Response(Acked(ok=not any(errors), results=results))
 
 
-def _extend_result(receipt: str, outcome: Extended | PostroadError) -> ExtendResult:
-    if isinstance(outcome, PostroadError):
-        return ExtendResult(receipt_id=receipt, ok=False, problem=problem_of(outcome))
-    return ExtendResult(
-        receipt_id=receipt, ok=True, new_receipt_id=outcome.receipt_id, lease_until=rfc3339(outcome.lease_until_ms)
-    )
+def _extended_item(receipt: str, lease: ExtendedLease | PostroadError) -> ExtendedItem:
+    if isinstance(lease, PostroadError):
+        return ExtendedItem(receipt_id=receipt, ok=False, problem=problem_of(lease))
+    return ExtendedItem(receipt_id=receipt, ok=True, new_receipt_id=lease.receipt_id, lease_until=rfc3339(lease.deadline_ms))

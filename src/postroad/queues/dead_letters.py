@@ -1,16 +1,20 @@
-"""Dead letters: messages that were given up, kept with the reason until somebody looks after them.
+"""Dead letters: messages that were rejected or failed too often, stored with the reason until they are redriven or deleted.
 
-One stream per tenant, one subject per message, which keeps the latest: a message that is given up twice (a crash came between its
-burial and its acknowledgement) is there once, and can be found, put back and dropped by its id. Each burial has a sequence of
-its own, so whoever drops what was seen cannot drop what was buried since.
+One stream per tenant, one subject per message, of which the stream keeps the latest: a message that is dead-lettered twice, as
+after a crash between storing it and acknowledging its delivery, exists once. It is found, redriven and deleted by its id. A
+dead letter that is stored again gets another sequence, so deleting by sequence never deletes a newer one.
 """
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
+from postroad.api.dead_letters import DeadGroup, DeadLetterFilter
+from postroad.api.queues import MessageFilter, MessageNotFound
+from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.bucket import Bucket
@@ -19,57 +23,59 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.errors import MessageNotFound
+from postroad.kernel.context import RequestContext
 from postroad.kernel.names import dead_stream, escape
-from postroad.queues.filters import CompiledFilter, MessageFilter
-from postroad.queues.rules import (
+from postroad.queues.filters import CompiledFilter
+from postroad.queues.records import (
     DeadLetter,
     Failure,
     QueueRecord,
     StoredMessage,
-    decode_dead,
+    decode_dead_letter,
     decode_failure,
     encode_message,
     read_message,
 )
-from postroad.queues.scan import Found, Span, scan
+from postroad.queues.scan import ScanRange, ScanResult, scan
 
 FAILURES_BUCKET = "postroad_failures"
 _FAILURE_SECONDS = 15 * 86_400
 _REASON_CHARS_MAX = 1000
 _GROUPED_MAX = 1000
+_DELETE_CHUNK_SIZE = 100
+_COUNT_CHUNK_SIZE = 10_000
+_ANY = CompiledFilter(MessageFilter())
 
 log = structlog.get_logger("postroad.queues")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetter:
-    """A dead letter, where it is, and the message that it was."""
+    """A dead letter, its sequence in the stream, and its message."""
 
     sequence: int
     letter: DeadLetter
     message: StoredMessage
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterGroup:
-    """Dead letters of one reason."""
-
-    reason: str
-    count: int
-    first_at_ms: int
-    last_at_ms: int
-
-
 class DeadLetters:
-    def __init__(self, connection: Connection, committers: Committers, failures: Bucket, clock: Clock, *, replicas: int) -> None:
-        self._connection, self._committers, self._failures, self._clock = connection, committers, failures, clock
-        self._replicas = replicas
-        self._made: set[str] = set()
+    def __init__(
+        self,
+        connection: Connection,
+        committers: Committers,
+        failures: Bucket,
+        audit: Audit,
+        clock: Clock,
+        *,
+        replicas: int,
+    ) -> None:
+        self._connection, self._committers, self._failures = connection, committers, failures
+        self._audit, self._clock, self._replicas = audit, clock, replicas
+        self._ensured: set[str] = set()
 
-    async def ensure(self, tenant: str) -> None:
-        """The tenant's stream of dead letters, made when its first queue is."""
-        if tenant in self._made:
+    async def ensure_stream(self, tenant: str) -> None:
+        """Create the tenant's stream of dead letters, with its first queue."""
+        if tenant in self._ensured:
             return
         options = {
             "max_msgs_per_subject": 1,
@@ -78,15 +84,15 @@ class DeadLetters:
             "duplicate_window": 60_000_000_000,
         }
         await ensure_stream(self._connection, StreamSpec(dead_stream(tenant), (f"d.{tenant}.>",), options))
-        self._made.add(tenant)
+        self._ensured.add(tenant)
 
-    async def delete_all(self, tenant: str) -> None:
+    async def delete_stream(self, tenant: str) -> None:
         await delete_stream(self._connection, dead_stream(tenant))
 
-    # Burying
+    # Storing
 
-    async def note_failure(self, record: QueueRecord, message_id: str, reason: str) -> None:
-        """Remember why an attempt failed, for the day on which the message is given up."""
+    async def record_failure(self, record: QueueRecord, message_id: str, reason: str) -> None:
+        """Store why an attempt failed; it becomes the last error if the message is dead-lettered."""
         key, now = _failure_key(record, message_id), self._clock()
         before = await self._failure(key)
         failure = Failure(reason=reason[:_REASON_CHARS_MAX], first_at=before.first_at if before else now, last_at=now)
@@ -99,7 +105,7 @@ class DeadLetters:
         except (ValueError, RecursionError):
             return None
 
-    async def bury(
+    async def store(
         self,
         record: QueueRecord,
         message: StoredMessage,
@@ -108,8 +114,10 @@ class DeadLetters:
         reason: str,
         last_error: str | None = None,
     ) -> DeadLetter:
-        """Return once the dead letter is durable, with what is stored: if somebody was quicker with the same delivery, theirs.
-        `sequence` is the message's in its queue."""
+        """Return once the dead letter is durable. `sequence` is the sequence of the message in its queue.
+
+        Returns the stored dead letter, which is another worker's if that worker stored the same delivery first.
+        """
         known = await self._failure(_failure_key(record, message.id)) if attempts > 1 else None
         letter = DeadLetter(
             v=1,
@@ -120,42 +128,41 @@ class DeadLetters:
             dead_at=self._clock(),
             message=msgspec.Raw(encode_message(message)),
         )
-        # The id says which copy of the message this is: one that was put back and dies again is another.
-        burial = f"{record.incarnation}/{sequence}/{attempts}"
-        draft = PendingMessage(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), burial)
-        stored = await self._committers.of(record.dead_stream).append(draft)
-        entry = await stream_reader.at(self._connection, record.dead_stream, stored.sequence) if stored.is_duplicate else None
-        first = _dead(entry, CompiledFilter(MessageFilter())) if entry is not None else None
+        # The id contains the sequence in the queue: a redriven message that is dead-lettered again is not a duplicate.
+        unique_id = f"{record.incarnation}/{sequence}/{attempts}"
+        pending = PendingMessage(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), unique_id)
+        ack = await self._committers.of(record.dead_stream).append(pending)
+        entry = await stream_reader.at(self._connection, record.dead_stream, ack.sequence) if ack.is_duplicate else None
+        first = _read(entry) if entry is not None else None
         return letter if first is None else first.letter
 
-    # Looking
+    # Reading
 
     async def page(
         self,
         record: QueueRecord,
-        wanted: MessageFilter,
+        wanted: DeadLetterFilter,
         *,
         limit: int,
         from_sequence: int = 1,
         since_ms: int | None = None,
         until_ms: int | None = None,
-    ) -> Found[StoredDeadLetter]:
-        sieve = CompiledFilter(wanted)
-        span = Span(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
-        return await scan(self._connection, span, lambda entry: _dead(entry, sieve), limit)
+    ) -> ScanResult[StoredDeadLetter]:
+        compiled = CompiledFilter(wanted)
+        scan_range = ScanRange(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
+        return await scan(self._connection, scan_range, lambda entry: _read(entry, compiled, wanted.reason), limit)
 
     async def groups(
-        self, record: QueueRecord, wanted: MessageFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
-    ) -> tuple[list[DeadLetterGroup], Found[StoredDeadLetter]]:
-        """By reason, largest first, over as many as a search looks at."""
+        self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
+    ) -> tuple[list[DeadGroup], ScanResult[StoredDeadLetter]]:
+        """Count the dead letters of one scan by reason, largest group first."""
         found = await self.page(
             record, wanted, limit=_GROUPED_MAX, from_sequence=from_sequence, since_ms=since_ms, until_ms=until_ms
         )
-        counts = Counter(dead.letter.reason for dead in found.items)
         groups = []
-        for reason, count in counts.most_common():
-            times = [dead.letter.dead_at for dead in found.items if dead.letter.reason == reason]
-            groups.append(DeadLetterGroup(reason, count, min(times), max(times)))
+        for reason, count in Counter(one.letter.reason for one in found.items).most_common():
+            times = [one.letter.dead_at for one in found.items if one.letter.reason == reason]
+            groups.append(DeadGroup(reason=reason, count=count, first_at=rfc3339(min(times)), last_at=rfc3339(max(times))))
         return groups, found
 
     async def find(self, record: QueueRecord, message_id: str) -> StoredDeadLetter:
@@ -163,47 +170,83 @@ class DeadLetters:
         entry = None
         if message_id.replace("-", "").isalnum() and message_id.isascii():
             entry = await stream_reader.last(self._connection, record.dead_stream, f"{record.dead_subject}.{message_id}")
-        dead = _dead(entry, CompiledFilter(MessageFilter())) if entry else None
-        if dead is None:
+        found = _read(entry) if entry else None
+        if found is None:
             raise MessageNotFound(f"{message_id[:64]!r} is not among the dead letters of {record.name!r}")
-        return dead
+        return found
 
-    async def count(self, record: QueueRecord) -> int:
-        page = await stream_reader.read(self._connection, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
-        return len(page.entries) + page.remaining
+    async def count(self, record: QueueRecord, wanted: DeadLetterFilter | None = None) -> int:
+        """The number of dead letters that match; without a filter, of all."""
+        if wanted is None or wanted.is_empty:
+            page = await stream_reader.read(self._connection, record.dead_stream, f"{record.dead_subject}.*", 1, 1)
+            return len(page.entries) + page.remaining
+        count, position = 0, 1
+        while True:
+            found = await self.page(record, wanted, limit=_COUNT_CHUNK_SIZE, from_sequence=position)
+            count += len(found.items)
+            if found.next_sequence is None:
+                return count
+            position = found.next_sequence
 
-    async def top(self, record: QueueRecord) -> int:
-        """The sequence that everything buried so far is at or below."""
+    async def last_sequence(self, record: QueueRecord) -> int:
+        """The highest sequence stored so far."""
         info = await stream_info(self._connection, record.dead_stream)
         return info.state.last_seq if info else 0
 
-    # Dropping
+    # Deleting
 
-    async def drop(self, record: QueueRecord, sequence: int) -> None:
-        """One that is gone already is as good."""
+    async def delete(self, context: RequestContext, record: QueueRecord, message_id: str) -> None:
+        """Raises MessageNotFound."""
+        found = await self.find(record, message_id)
+        async with self._audit.change(context, "dlq.delete", record.name, before={"messageId": message_id}):
+            await self.remove(record, found.sequence)
+
+    async def purge(self, context: RequestContext, record: QueueRecord, wanted: DeadLetterFilter, *, is_dry_run: bool) -> int:
+        """Delete the dead letters that match, and return their number."""
+        if is_dry_run:
+            return await self.count(record, wanted)
+        if wanted.is_empty:
+            count = await self.count(record)
+            if not count:
+                return 0
+            async with self._audit.change(context, "dlq.purge", record.name, before={"messages": count}):
+                return await self.remove_all(record)
+        count, position = 0, 1
+        async with self._audit.change(context, "dlq.purge", record.name, before={"filter": msgspec.to_builtins(wanted)}):
+            while True:
+                found = await self.page(record, wanted, limit=_DELETE_CHUNK_SIZE, from_sequence=position)
+                await asyncio.gather(*(self.remove(record, one.sequence) for one in found.items))
+                count += len(found.items)
+                if found.next_sequence is None:
+                    return count
+                position = found.next_sequence
+
+    async def remove(self, record: QueueRecord, sequence: int) -> None:
+        """Delete the dead letter with this sequence. Idempotent."""
         try:
             await self._connection.api(f"STREAM.MSG.DELETE.{record.dead_stream}", {"seq": sequence, "no_erase": True}, timeout=5)
         except ApiFailure as failure:
             if failure.error.err_code not in NO_SUCH_MESSAGE:
                 raise
 
-    async def drop_all(self, record: QueueRecord) -> int:
+    async def remove_all(self, record: QueueRecord) -> int:
         return await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.*")
 
 
-def _dead(entry: Entry, sieve: CompiledFilter) -> StoredDeadLetter | None:
-    if not sieve.may_take(entry.payload):
+def _read(entry: Entry, wanted: CompiledFilter = _ANY, reason: str | None = None) -> StoredDeadLetter | None:
+    """The dead letter, or None if it does not match or cannot be decoded."""
+    if not wanted.may_match(entry.payload):
         return None
     try:
-        letter = decode_dead(entry.payload)
+        letter = decode_dead_letter(entry.payload)
         message = read_message(bytes(letter.message))
         rfc3339(letter.dead_at), rfc3339(letter.first_failed_at or 0)
     except (ValueError, RecursionError, OverflowError, OSError):
         log.error("dead_letter_unreadable", subject=entry.subject, sequence=entry.sequence)
         return None
-    return (
-        StoredDeadLetter(entry.sequence, letter, message) if sieve.takes_reason(letter.reason) and sieve.takes(message) else None
-    )
+    if (reason is not None and letter.reason != reason) or not wanted.matches(message):
+        return None
+    return StoredDeadLetter(entry.sequence, letter, message)
 
 
 def _failure_key(record: QueueRecord, message_id: str) -> str:

@@ -1,56 +1,33 @@
-"""Which messages somebody looks for. Pure.
+"""Matching of stored messages against a filter. Pure.
 
-Most messages are ruled out by a look at their bytes, before anything is decoded: that is what makes a search of many cheap.
+Most messages are ruled out by a search in their bytes, before they are decoded. That makes a search of many messages cheap.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from postroad.queues.rules import StoredMessage
-
-Text = Annotated[str, Meta(min_length=1, max_length=256)]
-ReasonText = Annotated[str, Meta(min_length=1, max_length=1000)]
-FieldText = Annotated[str, Meta(min_length=2, max_length=256, pattern="^[^=]+=")]
-
-
-class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """All that is given must hold."""
-
-    search: Annotated[Text | None, Meta(description="A text that the payload, as it is stored, contains.")] = None
-    header: Annotated[Text | None, Meta(description="`name`, or `name=value`.")] = None
-    field: Annotated[FieldText | None, Meta(description="`path.to.field=value` in the payload; the value is JSON or a text.")] = (
-        None
-    )
-    message_id: Text | None = None
-    job_id: Text | None = None
-    correlation_id: Text | None = None
-    reason: Annotated[ReasonText | None, Meta(description="Of dead letters: exactly this reason.")] = None
-
-    @property
-    def is_empty(self) -> bool:
-        return all(value is None for value in msgspec.structs.asdict(self).values())
+from postroad.api.queues import MessageFilter
+from postroad.queues.records import StoredMessage
 
 
 class CompiledFilter:
-    """A filter, made ready to look at many messages."""
+    """A filter, prepared for many messages."""
 
     def __init__(self, wanted: MessageFilter) -> None:
         self._wanted = wanted
-        self._name, self._mark, self._value = (wanted.header or "").partition("=")
+        self._header_name, self._header_equals, self._header_value = (wanted.header or "").partition("=")
         path, _, value = (wanted.field or "").partition("=")
         self._path, self._field_values = path.split("."), _values(value)
-        texts = (wanted.message_id, wanted.job_id)
-        self._raw = [text.encode() for text in texts if text is not None]
+        self._required_bytes = [text.encode() for text in (wanted.message_id, wanted.job_id) if text is not None]
         if wanted.search is not None and wanted.search.isascii() and not set(wanted.search) & set('"\\'):
-            self._raw.append(wanted.search.encode())
+            self._required_bytes.append(wanted.search.encode())
 
-    def may_take(self, raw: bytes) -> bool:
-        """False if the stored bytes alone say no."""
-        return all(text in raw for text in self._raw)
+    def may_match(self, raw: bytes) -> bool:
+        """False if the stored bytes alone show that the message does not match."""
+        return all(text in raw for text in self._required_bytes)
 
-    def takes(self, message: StoredMessage) -> bool:
+    def matches(self, message: StoredMessage) -> bool:
         wanted = self._wanted
         return (
             (wanted.message_id is None or message.id == wanted.message_id)
@@ -61,12 +38,9 @@ class CompiledFilter:
             and (wanted.field is None or self._has_field(message))
         )
 
-    def takes_reason(self, reason: str) -> bool:
-        return self._wanted.reason is None or reason == self._wanted.reason
-
     def _has_header(self, message: StoredMessage) -> bool:
-        value = message.headers.get(self._name)
-        return value is not None and (not self._mark or value == self._value)
+        value = message.headers.get(self._header_name)
+        return value is not None and (not self._header_equals or value == self._header_value)
 
     def _has_field(self, message: StoredMessage) -> bool:
         try:
@@ -84,7 +58,7 @@ class CompiledFilter:
 
 
 def _values(text: str) -> list[Any]:
-    """`42` is the number and the text: who types it into a URL means either."""
+    """The text, and its JSON value: in a URL, `42` stands for the number and for the text."""
     try:
         return [text, msgspec.json.decode(text.encode())]
     except msgspec.DecodeError:

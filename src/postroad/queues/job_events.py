@@ -1,5 +1,9 @@
-"""The events of a queue's life, made of what the service has in hand. Pure."""
+"""Builders of job events. Pure.
 
+The outbox fills ids and times that are left out. Events of operations that can be repeated have ids that repeat, too.
+"""
+
+from postroad.api.queues import NewMessage
 from postroad.kernel.clock import rfc3339
 from postroad.queues.events import (
     JobDead,
@@ -10,16 +14,12 @@ from postroad.queues.events import (
     JobRedriven,
     JobRequeued,
     JobRetried,
-    QueuePurged,
-    QueueSampled,
 )
-from postroad.queues.rules import DeadLetter, NewMessage, QueueRecord, Receipt, StoredMessage
-from postroad.queues.stats import QueueStats
+from postroad.queues.records import DeadLetter, QueueRecord, Receipt, StoredMessage
 from postroad.tasks.rules import TaskRecord
 
 
 def queued(record: QueueRecord, message: StoredMessage, new: NewMessage, size: int) -> JobQueued:
-    """Its id is the message's own: repeated, it is the same event."""
     retention = record.settings.retention_ms
     return JobQueued(
         event_id=message.id,
@@ -46,25 +46,20 @@ def leased(record: QueueRecord, receipt: Receipt, stored_at_ms: int) -> JobLease
     )
 
 
-def extended(record: QueueRecord, receipt: Receipt, now_ms: int, until_ms: int) -> JobExtended:
+def extended(record: QueueRecord, receipt: Receipt, now_ms: int, deadline_ms: int) -> JobExtended:
     return JobExtended(
         timestamp=rfc3339(now_ms),
         job_id=receipt.job_id,
         message_id=receipt.message_id,
         queue=record.name,
         attempt=receipt.attempt,
-        lease_until=rfc3339(until_ms),
+        lease_until=rfc3339(deadline_ms),
     )
-
-
-def _settled_id(receipt: Receipt, how: str) -> str:
-    """Whoever did not hear the answer says it again: that is the same event, told again."""
-    return f"{receipt.message_id}/{receipt.stream_sequence}.{receipt.attempt}/{how}"
 
 
 def done(record: QueueRecord, receipt: Receipt, now_ms: int) -> JobDone:
     return JobDone(
-        event_id=_settled_id(receipt, "done"),
+        event_id=_delivery_event_id(receipt, "done"),
         timestamp=rfc3339(now_ms),
         job_id=receipt.job_id,
         message_id=receipt.message_id,
@@ -74,15 +69,9 @@ def done(record: QueueRecord, receipt: Receipt, now_ms: int) -> JobDone:
     )
 
 
-def retried(
-    record: QueueRecord,
-    receipt: Receipt,
-    now_ms: int,
-    next_at_ms: int,
-    reason: str | None,
-) -> JobRetried:
+def retried(record: QueueRecord, receipt: Receipt, now_ms: int, next_at_ms: int, reason: str | None) -> JobRetried:
     return JobRetried(
-        event_id=_settled_id(receipt, "retried"),
+        event_id=_delivery_event_id(receipt, "retried"),
         timestamp=rfc3339(now_ms),
         job_id=receipt.job_id,
         message_id=receipt.message_id,
@@ -95,7 +84,7 @@ def retried(
 
 def requeued(record: QueueRecord, receipt: Receipt, now_ms: int, reason: str | None) -> JobRequeued:
     return JobRequeued(
-        event_id=_settled_id(receipt, "requeued"),
+        event_id=_delivery_event_id(receipt, "requeued"),
         timestamp=rfc3339(now_ms),
         job_id=receipt.job_id,
         message_id=receipt.message_id,
@@ -105,12 +94,8 @@ def requeued(record: QueueRecord, receipt: Receipt, now_ms: int, reason: str | N
     )
 
 
-def dead(
-    record: QueueRecord,
-    message: StoredMessage,
-    letter: DeadLetter,
-) -> JobDead:
-    """Of the letter as it is stored: two who give up the same delivery tell of one death, in the same words."""
+def dead(record: QueueRecord, message: StoredMessage, letter: DeadLetter) -> JobDead:
+    """Taken from the stored dead letter: two workers that dead-letter the same delivery record the same event."""
     return JobDead(
         event_id=f"{message.id}/{letter.dead_at}",
         timestamp=rfc3339(letter.dead_at),
@@ -124,8 +109,8 @@ def dead(
 
 
 def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task: TaskRecord) -> JobRedriven:
-    """At the time at which the task last said how far it is: whoever takes it up from there tells the same again. It is after
-    the message's death, and before anybody can have the message."""
+    """The time is that of the task's last progress: the same if the chunk is repeated, after the message was dead-lettered, and
+    before it can be leased."""
     return JobRedriven(
         event_id=f"{task.id}/{message.id}",
         timestamp=rfc3339(task.updated_at_ms),
@@ -139,31 +124,5 @@ def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task:
     )
 
 
-def purged(queue: str, count: int, *, is_deleted: bool = False) -> QueuePurged:
-    return QueuePurged(
-        queue=queue,
-        count=count,
-        is_deleted=is_deleted,
-    )
-
-
-EXPECTED_DRAIN_SECONDS = 300  # of a queue whose owner expects nothing in particular
-
-
-def sampled(record: QueueRecord, stats: QueueStats, moved: tuple[int, int], seconds: float) -> QueueSampled:
-    """`moved`: how many came and went in these `seconds`."""
-    came, went = moved
-    return QueueSampled(
-        tenant=record.tenant,
-        queue=record.name,
-        ready=stats.ready,
-        leased=stats.leased,
-        delayed=stats.delayed,
-        dead=stats.dead,
-        waiting=stats.waiting,
-        oldest_age_ms=stats.oldest_age_ms,
-        expected_drain_seconds=record.settings.expected_drain_seconds or EXPECTED_DRAIN_SECONDS,
-        in_per_second=round(came / seconds, 3),
-        out_per_second=round(went / seconds, 3),
-        seconds=round(seconds, 3),
-    )
+def _delivery_event_id(receipt: Receipt, name: str) -> str:
+    return f"{receipt.message_id}/{receipt.stream_sequence}.{receipt.attempt}/{name}"

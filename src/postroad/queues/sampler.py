@@ -1,7 +1,7 @@
-"""What is in the queues, told now and then as `queue.sampled`. One process of the installation looks, the control role's leader.
+"""Records the stats of queues as `queue.sampled` events. Runs in one process of the installation, the control role's leader.
 
-A queue that has something in it, had at the last look, or was written to since, is looked at in every round; one that is empty
-and left alone every five minutes. A round has a bound: what is beyond it comes in the next, those first that have waited longest.
+A queue with messages, or with traffic since its last sample, is sampled in every round; an empty and idle one every five
+minutes. A round samples a limited number of queues, the longest waiting first.
 """
 
 import asyncio
@@ -15,113 +15,138 @@ from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
-from postroad.queues import job_events as events
 from postroad.queues.events import QueueSampled
-from postroad.queues.rules import QueueRecord, QueueState
-from postroad.queues.stats import QueueStatsReader
+from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.stats import QueueSample, QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
+DEFAULT_DRAIN_SECONDS = 300  # of queues without `expectedDrainSeconds`
 _IDLE_SECONDS = 300.0
 _ROUND_MAX = 1000
-_AT_ONCE = 8
+_CONCURRENCY = 8
 
 log = structlog.get_logger("postroad.queues")
 
 
 @dataclass(slots=True)
-class _Look:
-    """When a queue was last looked at, by the loop's clock, and whether there was anything in it."""
+class _LastSample:
+    """When a queue was last sampled, by the loop's clock, and whether it had messages."""
 
     at: float
-    is_busy: bool
+    has_messages: bool
 
 
 class QueueSampler:
-    """`tenants`: of whose queues it is told."""
+    """`tenants` returns the tenants whose queues are sampled."""
 
     def __init__(
         self,
         connection: Connection,
         table: ReplicatedTable[QueueRecord],
-        meter: QueueStatsReader,
-        rates: Throughput,
+        stats: QueueStatsReader,
+        throughput: Throughput,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
         *,
         seconds: float,
     ) -> None:
-        self._connection, self._table, self._meter, self._rates, self._outbox = connection, table, meter, rates, outbox
+        self._connection, self._table, self._stats = connection, table, stats
+        self._throughput, self._outbox = throughput, outbox
         self._tenants, self._seconds = tenants, seconds
-        self._looks: dict[str, _Look] = {}
+        self._last: dict[str, _LastSample] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
-        self._looks.clear()
-        self._rates.collect()
+        """Run until cancelled."""
+        self._last.clear()
+        self._throughput.start_totals()
         try:
             while True:
                 await asyncio.sleep(self._seconds)
-                await self.look()
+                await self.sample_due()
         finally:
-            self._rates.stop_collecting()
+            self._throughput.stop_totals()
 
-    async def look(self) -> int:
-        """One round. Returns of how many queues it has told."""
-        due = self._due(asyncio.get_running_loop().time())
-        has_dead = _HasDead(self._connection)
-        found: dict[str, list[QueueSampled]] = {}
-        waiting = iter(due)
-        failures = await asyncio.gather(*(self._work_off(waiting, has_dead, found) for _ in range(_AT_ONCE)))
-        for sampled in found.values():
-            self._outbox.record(None, *sampled)
+    async def sample_due(self) -> int:
+        """Sample the queues that are due; return how many events were recorded."""
+        due = iter(self._due(asyncio.get_running_loop().time()))
+        with_dead_letters = _TenantsWithDeadLetters(self._connection)
+        samples: dict[str, list[QueueSampled]] = {}
+        failures = await asyncio.gather(*(self._sample_all(due, with_dead_letters, samples) for _ in range(_CONCURRENCY)))
+        for of_tenant in samples.values():
+            self._outbox.record(None, *of_tenant)
         if any(failures):
             log.warning("queues_not_sampled", count=sum(failures))
-        return sum(map(len, found.values()))
+        return sum(map(len, samples.values()))
 
     def _due(self, now: float) -> list[QueueRecord]:
-        """What to look at now, what has waited longest first."""
-        served, stirred = set(self._tenants()), self._rates.stirred()
+        """The queues to sample now, the longest waiting first."""
+        tenants, active = set(self._tenants()), self._throughput.active_streams()
         records = [record for key in self._table.keys_under() if (record := self._table.get(key)) is not None]
-        known = {one.stream: one for one in records if one.state is QueueState.READY and one.tenant in served}
-        self._looks = {stream: self._looks.get(stream) or _Look(now - self._seconds, is_busy=True) for stream in known}
+        by_stream = {one.stream: one for one in records if one.state is QueueState.READY and one.tenant in tenants}
+        first = now - self._seconds
+        self._last = {stream: self._last.get(stream) or _LastSample(first, has_messages=True) for stream in by_stream}
         due = [
-            (look.at, stream)
-            for stream, look in self._looks.items()
-            if look.is_busy or stream in stirred or now - look.at >= _IDLE_SECONDS
+            (last.at, stream)
+            for stream, last in self._last.items()
+            if last.has_messages or stream in active or now - last.at >= _IDLE_SECONDS
         ]
-        return [known[stream] for _, stream in sorted(due)[:_ROUND_MAX]]
+        return [by_stream[stream] for _, stream in sorted(due)[:_ROUND_MAX]]
 
-    async def _work_off(self, waiting: Iterator[QueueRecord], has_dead: "_HasDead", found: dict[str, list[QueueSampled]]) -> int:
-        """Look at one after the other. Returns how many could not be seen."""
+    async def _sample_all(
+        self,
+        due: Iterator[QueueRecord],
+        with_dead_letters: "_TenantsWithDeadLetters",
+        samples: dict[str, list[QueueSampled]],
+    ) -> int:
+        """Sample one queue after the other; return the number of failures."""
         failures = 0
-        for record in waiting:
+        for record in due:
             try:
-                found.setdefault(record.tenant, []).append(await self._sample(record, has_dead))
-            except PostroadError:  # it is being deleted, or the engine is away: another time
+                samples.setdefault(record.tenant, []).append(await self._sample(record, with_dead_letters))
+            except PostroadError:  # the queue is being deleted, or JetStream is unavailable: the next round tries again
                 failures += 1
         return failures
 
-    async def _sample(self, record: QueueRecord, has_dead: "_HasDead") -> QueueSampled:
-        stats = await self._meter.sample(record, has_dead=await has_dead.of(record.tenant))
-        now, look = asyncio.get_running_loop().time(), self._looks[record.stream]
-        seconds = max(now - look.at, 0.001)
-        look.at, look.is_busy = now, bool(stats.ready or stats.leased or stats.delayed)
-        return events.sampled(record, stats, self._rates.take(record.stream), seconds)
+    async def _sample(self, record: QueueRecord, with_dead_letters: "_TenantsWithDeadLetters") -> QueueSampled:
+        sample = await self._stats.sample(record, has_dead_letters=await with_dead_letters.includes(record.tenant))
+        now, last = asyncio.get_running_loop().time(), self._last[record.stream]
+        seconds = max(now - last.at, 0.001)
+        last.at = now
+        last.has_messages = bool(sample.stats.ready or sample.stats.leased or sample.stats.delayed)
+        return _event(record, sample, self._throughput.pop_totals(record.stream), seconds)
 
 
-class _HasDead:
-    """Whether a tenant has any dead letters, asked once in a round: most have none, and then its queues need not be asked."""
+def _event(record: QueueRecord, sample: QueueSample, totals: tuple[int, int], seconds: float) -> QueueSampled:
+    stats, (published, completed) = sample.stats, totals
+    return QueueSampled(
+        tenant=record.tenant,
+        queue=record.name,
+        ready=stats.ready,
+        leased=stats.leased,
+        delayed=stats.delayed,
+        dead=stats.dead,
+        waiting=sample.waiting_pulls,
+        oldest_age_ms=stats.oldest_age_ms,
+        expected_drain_seconds=record.settings.expected_drain_seconds or DEFAULT_DRAIN_SECONDS,
+        in_per_second=round(published / seconds, 3),
+        out_per_second=round(completed / seconds, 3),
+        seconds=round(seconds, 3),
+    )
+
+
+class _TenantsWithDeadLetters:
+    """Whether a tenant has dead letters, read once per round: most tenants have none, and their queues need no count."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._asked: dict[str, asyncio.Task[bool]] = {}
+        self._reads: dict[str, asyncio.Task[bool]] = {}
 
-    async def of(self, tenant: str) -> bool:
-        if tenant not in self._asked:
-            self._asked[tenant] = asyncio.create_task(self._ask(tenant))
-        return await self._asked[tenant]
+    async def includes(self, tenant: str) -> bool:
+        if tenant not in self._reads:
+            self._reads[tenant] = asyncio.create_task(self._read(tenant))
+        return await self._reads[tenant]
 
-    async def _ask(self, tenant: str) -> bool:
+    async def _read(self, tenant: str) -> bool:
         info = await stream_info(self._connection, dead_stream(tenant))
         return info is not None and info.state.messages > 0

@@ -1,6 +1,6 @@
-"""Looking through a stream's messages with a budget, so that a search of a million never blocks anybody.
+"""Search of a stream within a budget of messages and time, so that it never blocks other requests.
 
-A search reads from a position until it has enough, the end is reached, or its budget is spent, and says where to go on.
+A search reads from a position until it has enough items, reaches the end, or exceeds its budget, and returns the next position.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from postroad.jetstream.stream_reader import Entry
 
 T = TypeVar("T")
 
-_PAGE = 500
+_PAGE_SIZE = 500
 _SCANNED_MAX = 20_000
 _SECONDS_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Where to look: a subject of a stream, from a sequence, within times of storing."""
+class ScanRange:
+    """The messages to search: a subject of a stream, from a sequence, stored in an interval of time."""
 
     stream: str
     subject: str
@@ -31,41 +31,51 @@ class Span:
 
 
 @dataclass(slots=True)
-class Found(Generic[T]):
-    """What was found, in order; how many were looked at; where to go on, None at the end."""
+class ScanResult(Generic[T]):
+    """The items found, in order; the number of messages scanned; the sequence to continue from, None at the end."""
 
     items: list[T] = field(default_factory=list)
     scanned: int = 0
     next_sequence: int | None = None
 
+    @property
+    def next_cursor(self) -> str | None:
+        return None if self.next_sequence is None else str(self.next_sequence)
+
 
 async def scan(
-    connection: Connection, span: Span, pick: Callable[[Entry], T | None], limit: int, *, scanned_max: int = _SCANNED_MAX
-) -> Found[T]:
-    """What `pick` makes of the entries; None means that it does not want one. Raises EngineUnavailable."""
+    connection: Connection,
+    scan_range: ScanRange,
+    convert: Callable[[Entry], T | None],
+    limit: int,
+    *,
+    scanned_max: int = _SCANNED_MAX,
+) -> ScanResult[T]:
+    """Convert up to `limit` entries; `convert` returns None for those to leave out. Raises EngineUnavailable."""
     loop = asyncio.get_running_loop()
-    spent_at = loop.time() + _SECONDS_MAX
-    found: Found[T] = Found()
-    position = span.from_sequence
+    deadline = loop.time() + _SECONDS_MAX
+    result: ScanResult[T] = ScanResult()
+    position = scan_range.from_sequence
     while True:
-        page = await stream_reader.read(connection, span.stream, span.subject, position, min(_PAGE, scanned_max - found.scanned))
+        count = min(_PAGE_SIZE, scanned_max - result.scanned)
+        page = await stream_reader.read(connection, scan_range.stream, scan_range.subject, position, count)
         for entry in page.entries:
-            found.scanned += 1
+            result.scanned += 1
             position = entry.sequence + 1
-            if span.until_ms is not None and entry.at_ms >= span.until_ms:
-                return found
-            if span.since_ms is not None and entry.at_ms < span.since_ms:
+            if scan_range.until_ms is not None and entry.at_ms >= scan_range.until_ms:
+                return result
+            if scan_range.since_ms is not None and entry.at_ms < scan_range.since_ms:
                 continue
-            picked = pick(entry)
-            if picked is not None:
-                found.items.append(picked)
-                if len(found.items) >= limit:
+            item = convert(entry)
+            if item is not None:
+                result.items.append(item)
+                if len(result.items) >= limit:
                     is_last = page.is_end and entry is page.entries[-1]
-                    found.next_sequence = None if is_last else position
-                    return found
+                    result.next_sequence = None if is_last else position
+                    return result
         if page.is_end:
-            return found
+            return result
         position = page.next_sequence
-        if found.scanned >= scanned_max or loop.time() >= spent_at:
-            found.next_sequence = position
-            return found
+        if result.scanned >= scanned_max or loop.time() >= deadline:
+            result.next_sequence = position
+            return result

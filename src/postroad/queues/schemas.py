@@ -1,62 +1,62 @@
-"""JSON Schemas of queues, compiled once. Nothing is ever fetched: a schema stands for itself."""
+"""JSON Schemas of queues, compiled once. External references are never fetched."""
 
 from typing import Any, NoReturn
 
 import jsonschema_rs
 import msgspec
 
-from postroad.kernel.errors import SchemaMismatch
+from postroad.api.queues import NewMessage, SchemaMismatch
 from postroad.kernel.json import invalid_field
-from postroad.queues.rules import NewMessage, QueueRecord
+from postroad.queues.records import QueueRecord
 
 _SCHEMA_BYTES_MAX = 64 * 1024
 _ERRORS_MAX = 10
-_REMEMBERED_MAX = 1000
+_CACHED_MAX = 1000
 
 
 def check_schema(schema: dict[str, Any]) -> None:
-    """Raises BodyInvalid if it is too large, or no JSON Schema that stands for itself."""
+    """Raises BodyInvalid if the schema is too large, not a JSON Schema, or has external references."""
     if len(msgspec.json.encode(schema)) > _SCHEMA_BYTES_MAX:
         raise invalid_field("$.schema", f"is over {_SCHEMA_BYTES_MAX} bytes")
     try:
-        _compiled(schema)
-    except Exception as exc:  # the library has several kinds; all of them mean: not usable
-        raise invalid_field("$.schema", f"is not a JSON Schema that can be used: {str(exc)[:200]}") from exc
+        _compile(schema)
+    except Exception as exc:  # the library raises several types; each means that the schema is invalid
+        raise invalid_field("$.schema", f"is not a valid JSON Schema: {str(exc)[:200]}") from exc
 
 
 class Schemas:
-    """Validators by queue; a changed queue's is compiled anew."""
+    """Compiled schemas by queue."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[dict[str, Any], Any]] = {}
+        self._cached: dict[str, tuple[dict[str, Any], Any]] = {}
 
     def check(self, record: QueueRecord, message: NewMessage, path: str = "$") -> None:
-        """Raises SchemaMismatch with the paths of what does not fit."""
+        """Raises SchemaMismatch with the paths of the violations."""
         schema = record.settings.schema
         if schema is None:
             return
-        known = self._known.get(record.stream)
-        if known is None or known[0] is not schema:
-            if len(self._known) >= _REMEMBERED_MAX:
-                self._known.clear()
-            known = self._known[record.stream] = (schema, _compiled(schema))
+        cached = self._cached.get(record.stream)
+        if cached is None or cached[0] is not schema:
+            if len(self._cached) >= _CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[record.stream] = (schema, _compile(schema))
         try:
             payload = msgspec.json.decode(message.payload)
         except msgspec.DecodeError as exc:
             raise SchemaMismatch(f"{exc} (at {path}.payload)") from exc
-        faults = []
-        for fault in known[1].iter_errors(payload):
-            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault.instance_path)
-            faults.append({"path": f"{path}.payload{where}", "detail": fault.message[:500]})
-            if len(faults) == _ERRORS_MAX:
+        errors = []
+        for error in cached[1].iter_errors(payload):
+            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+            errors.append({"path": f"{path}.payload{where}", "detail": error.message[:500]})
+            if len(errors) == _ERRORS_MAX:
                 break
-        if faults:
-            raise SchemaMismatch(f"{faults[0]['detail']} (at {faults[0]['path']})", extra={"errors": faults})
+        if errors:
+            raise SchemaMismatch(f"{errors[0]['detail']} (at {errors[0]['path']})", extra={"errors": errors})
 
 
-def _compiled(schema: dict[str, Any]) -> Any:
-    return jsonschema_rs.validator_for(schema, retriever=_fetch_nothing, pattern_options=jsonschema_rs.RegexOptions())
+def _compile(schema: dict[str, Any]) -> Any:
+    return jsonschema_rs.validator_for(schema, retriever=_refuse_reference, pattern_options=jsonschema_rs.RegexOptions())
 
 
-def _fetch_nothing(uri: str) -> NoReturn:
-    raise ValueError(f"{uri[:200]} is elsewhere; a queue's schema must stand for itself")
+def _refuse_reference(uri: str) -> NoReturn:
+    raise ValueError(f"{uri[:200]} is an external reference; a queue's schema must contain all its definitions")

@@ -1,84 +1,80 @@
-"""What is in a queue, counted by the engine. Asked for at most once a second per queue and worker, however many want to know."""
+"""Message counts of queues, read from JetStream at most once a second per queue and worker, except for fresh reads."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import TypeVar
 
+from postroad.api.queues import QueueNotFound, QueueStats
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import QueueNotFound
 from postroad.queues.dead_letters import DeadLetters
-from postroad.queues.rules import QueueRecord
+from postroad.queues.records import QueueRecord
 from postroad.queues.throughput import Throughput
 
-_FRESH_SECONDS = 1.0
-_KNOWN_MAX = 20_000
-_AT_ONCE = 64
+_MAX_AGE_SECONDS = 1.0
+_CACHED_MAX = 20_000
+_CONCURRENCY = 64
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStats:
-    """`ready` can be pulled now, `leased` is with consumers or waits for its next try, `delayed` is not due yet. `waiting` is how
-    many pulls wait for a message: one for each worker, however many of its callers do."""
+class QueueSample:
+    """Stats of a queue, and how many pull requests wait for a message: one per worker, regardless of its number of callers."""
 
-    ready: int
-    leased: int
-    delayed: int
-    dead: int
-    waiting: int
-    oldest_age_ms: int | None
-    in_per_second: float
-    out_per_second: float
+    stats: QueueStats
+    waiting_pulls: int
 
 
 class QueueStatsReader:
-    def __init__(self, connection: Connection, dead: DeadLetters, rates: Throughput, clock: Clock) -> None:
-        self._connection, self._dead, self._rates, self._clock = connection, dead, rates, clock
-        self._known: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+    def __init__(self, connection: Connection, dead_letters: DeadLetters, throughput: Throughput, clock: Clock) -> None:
+        self._connection, self._dead_letters, self._throughput, self._clock = connection, dead_letters, throughput, clock
+        self._cached: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def stats(self, record: QueueRecord, *, is_fresh: bool = False) -> QueueStats:
-        """`is_fresh`: as of now, for whoever asks about one queue. Raises QueueNotFound if it is being deleted."""
+        """With `is_fresh` as of now, else up to a second old. Raises QueueNotFound if the queue is being deleted."""
         if is_fresh:
-            return await self._counted(record)
+            return await self._read(record)
         now = asyncio.get_running_loop().time()
-        at, asking = self._known.get(record.stream, (0.0, None))
-        if asking is None or now - at > _FRESH_SECONDS or (asking.done() and (asking.cancelled() or asking.exception())):
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            asking = asyncio.create_task(self._counted(record))
-            self._known[record.stream] = (now, asking)
-        return await asyncio.shield(asking)
+        at, reading = self._cached.get(record.stream, (0.0, None))
+        if reading is None or now - at > _MAX_AGE_SECONDS or (reading.done() and (reading.cancelled() or reading.exception())):
+            if len(self._cached) >= _CACHED_MAX:
+                self._cached.clear()
+            reading = asyncio.create_task(self._read(record))
+            self._cached[record.stream] = (now, reading)
+        return await asyncio.shield(reading)
 
-    async def _counted(self, record: QueueRecord) -> QueueStats:
+    async def _read(self, record: QueueRecord) -> QueueStats:
         async with self._slots:
-            return await self.sample(record)
+            return (await self.sample(record)).stats
 
-    async def sample(self, record: QueueRecord, *, has_dead: bool = True) -> QueueStats:
-        """As of now. `has_dead`: there may be dead letters. Raises QueueNotFound if it is being deleted."""
-        work = await consumer_state(self._connection, record.stream, record.consumer)
-        if work is None:
+    async def sample(self, record: QueueRecord, *, has_dead_letters: bool = True) -> QueueSample:
+        """Read the stats now. Dead letters are counted only with `has_dead_letters`.
+
+        Raises QueueNotFound if the queue is being deleted.
+        """
+        consumer = await consumer_state(self._connection, record.stream, record.consumer)
+        if consumer is None:
             raise QueueNotFound(f"the queue {record.name!r} is being deleted")
         oldest_at_ms, delayed, dead = await asyncio.gather(
-            self._oldest_at_ms(record) if work.num_pending or work.num_ack_pending else _nothing(None),
+            self._oldest_at_ms(record) if consumer.num_pending or consumer.num_ack_pending else _constant(None),
             self._delayed(record),
-            self._dead.count(record) if has_dead else _nothing(0),
+            self._dead_letters.count(record) if has_dead_letters else _constant(0),
         )
-        rate = self._rates.of(record.stream)
-        return QueueStats(
-            ready=work.num_pending,
-            leased=work.num_ack_pending,
+        rate = self._throughput.rate(record.stream)
+        stats = QueueStats(
+            ready=consumer.num_pending,
+            leased=consumer.num_ack_pending,
             delayed=delayed,
             dead=dead,
-            waiting=work.num_waiting,
             oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
             in_per_second=rate.in_per_second,
             out_per_second=rate.out_per_second,
         )
+        return QueueSample(stats, consumer.num_waiting)
 
     async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
         page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
@@ -89,11 +85,10 @@ class QueueStatsReader:
         return len(page.entries) + page.remaining
 
     async def count(self, record: QueueRecord) -> int:
-        """All messages that are not done: ready, leased and delayed."""
+        """The number of ready, leased and delayed messages."""
         ready = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
         return len(ready.entries) + ready.remaining + await self._delayed(record)
 
 
-async def _nothing(value: T) -> T:
-    """What need not be asked."""
+async def _constant(value: T) -> T:
     return value

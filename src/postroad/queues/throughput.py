@@ -1,6 +1,6 @@
-"""How fast messages come and go, over all workers: each tells the others every two seconds what it has counted.
+"""Message rates of queues over all workers. Each worker broadcasts its counts every two seconds.
 
-The numbers travel as plain NATS messages and are stored nowhere. A worker that is not heard from for a while does not count.
+The counts are plain NATS messages and are not stored. A worker that sends none for five seconds is ignored.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.kernel.ids import new_id
 
 _SUBJECT = "postroad.rates"
-_EVERY_SECONDS = 2.0
-_SILENT_SECONDS = 5.0
+_INTERVAL_SECONDS = 2.0
+_EXPIRY_SECONDS = 5.0
 
 
 class _Counts(msgspec.Struct, frozen=True, array_like=True):
-    """What one worker has seen in `seconds`: by stream, how many came and how many went."""
+    """Messages that one worker published and completed in `seconds`, by stream."""
 
     worker: str
     seconds: float
@@ -38,80 +38,81 @@ class Throughput:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._worker = new_id()
-        self._came: dict[str, int] = {}
-        self._went: dict[str, int] = {}
-        self._heard: dict[str, tuple[float, _Counts]] = {}
-        self._collected: dict[str, tuple[int, int]] | None = None
+        self._published: dict[str, int] = {}
+        self._completed: dict[str, int] = {}
+        self._received: dict[str, tuple[float, _Counts]] = {}
+        self._totals: dict[str, tuple[int, int]] | None = None
 
-    def published(self, stream: str, count: int) -> None:
-        self._came[stream] = self._came.get(stream, 0) + count
+    def add_published(self, stream: str, count: int) -> None:
+        self._published[stream] = self._published.get(stream, 0) + count
 
-    def settled(self, stream: str, count: int) -> None:
-        self._went[stream] = self._went.get(stream, 0) + count
+    def add_completed(self, stream: str, count: int) -> None:
+        """Count messages that were acknowledged or dead-lettered."""
+        self._completed[stream] = self._completed.get(stream, 0) + count
 
-    def of(self, stream: str) -> Rate:
-        """Over the last two seconds, as far as is known."""
+    def rate(self, stream: str) -> Rate:
+        """The rates of the last two seconds."""
         now = asyncio.get_running_loop().time()
-        came = went = 0.0
-        for worker, (at, counts) in list(self._heard.items()):
-            if now - at > _SILENT_SECONDS:
-                del self._heard[worker]
+        published = completed = 0.0
+        for worker, (at, counts) in list(self._received.items()):
+            if now - at > _EXPIRY_SECONDS:
+                del self._received[worker]
                 continue
-            some = counts.by_stream.get(stream)
-            if some is not None:
-                came += some[0] / counts.seconds
-                went += some[1] / counts.seconds
-        return Rate(round(came, 1), round(went, 1))
+            found = counts.by_stream.get(stream)
+            if found is not None:
+                published += found[0] / counts.seconds
+                completed += found[1] / counts.seconds
+        return Rate(round(published, 1), round(completed, 1))
 
-    # For one who looks now and then, and wants all that came and went since
+    # Totals, for the sampler
 
-    def collect(self) -> None:
-        """Add up what is heard from now on, until it is taken."""
-        self._collected = {}
+    def start_totals(self) -> None:
+        """Add up the counts that arrive from now on."""
+        self._totals = {}
 
-    def stop_collecting(self) -> None:
-        self._collected = None
+    def stop_totals(self) -> None:
+        self._totals = None
 
-    def stirred(self) -> Set[str]:
-        """The streams of which there is something to take."""
-        return (self._collected or {}).keys()
+    def active_streams(self) -> Set[str]:
+        """The streams that have totals."""
+        return (self._totals or {}).keys()
 
-    def take(self, stream: str) -> tuple[int, int]:
-        """How many came and how many went since the last time."""
-        return (self._collected or {}).pop(stream, (0, 0))
+    def pop_totals(self, stream: str) -> tuple[int, int]:
+        """Messages published and completed since the last call."""
+        return (self._totals or {}).pop(stream, (0, 0))
 
     async def run(self) -> None:
-        """Tell and listen, until cancelled."""
+        """Broadcast and receive counts, until cancelled."""
         loop = asyncio.get_running_loop()
-        stop = await self._connection.listen(_SUBJECT, self._hear)
-        told_at = loop.time()
+        stop = await self._connection.listen(_SUBJECT, self._receive)
+        sent_at = loop.time()
         try:
             while True:
-                await asyncio.sleep(_EVERY_SECONDS)
+                await asyncio.sleep(_INTERVAL_SECONDS)
                 now = loop.time()
-                counts = self._counted(now - told_at)
-                told_at = now
+                counts = self._pop_counts(now - sent_at)
+                sent_at = now
                 try:
                     await self._connection.publish(_SUBJECT, msgspec.msgpack.encode(counts))
-                except ConnectionLost:  # nobody misses what is two seconds old
+                except ConnectionLost:  # the counts would be stale when the connection is back
                     continue
         finally:
             await stop()
 
-    def _counted(self, seconds: float) -> _Counts:
-        came, self._came = self._came, {}
-        went, self._went = self._went, {}
-        streams = came.keys() | went.keys()
-        return _Counts(self._worker, seconds, {name: (came.get(name, 0), went.get(name, 0)) for name in streams})
+    def _pop_counts(self, seconds: float) -> _Counts:
+        published, self._published = self._published, {}
+        completed, self._completed = self._completed, {}
+        streams = published.keys() | completed.keys()
+        return _Counts(self._worker, seconds, {name: (published.get(name, 0), completed.get(name, 0)) for name in streams})
 
-    def _hear(self, payload: bytes) -> None:
+    def _receive(self, payload: bytes) -> None:
         try:
             counts = _decode(payload)
         except msgspec.DecodeError:
             return
         if counts.seconds > 0:
-            self._heard[counts.worker] = (asyncio.get_running_loop().time(), counts)
-        if self._collected is not None:
-            for stream, (came, went) in counts.by_stream.items():
-                before = self._collected.get(stream, (0, 0))
-                self._collected[stream] = (before[0] + came, before[1] + went)
+            self._received[counts.worker] = (asyncio.get_running_loop().time(), counts)
+        if self._totals is not None:
+            for stream, (published, completed) in counts.by_stream.items():
+                before = self._totals.get(stream, (0, 0))
+                self._totals[stream] = (before[0] + published, before[1] + completed)

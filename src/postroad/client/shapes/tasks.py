@@ -4,15 +4,6 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.tasks import Task
-
-
-class Redriven(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` dead letters fit; `task` puts them back, and is None after a dry run."""
-
-    count: int
-    task: Task | None
-
 
 class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The life of a message. `status` is `queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`.

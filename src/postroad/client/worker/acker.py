@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from postroad.api.queues import NackAction
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
-from postroad.client.queues import NackAction
 from postroad.client.worker.leases import Lease
 
 _RECEIPTS_MAX = 1000

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from postroad.api.queues import Message
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError, QueueNotFound
-from postroad.client.shapes.queues import Message
 from postroad.client.worker.outcomes import LeaseLost, Outcome
 
 _RECEIPTS_MAX = 1000

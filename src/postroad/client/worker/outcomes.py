@@ -4,7 +4,7 @@ import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroad.client.shapes.queues import Message
+from postroad.api.queues import Message
 
 REASON_CHARS_MAX = 1000
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Unpack
 
+from postroad.api.queues import Message
 from postroad.client.clients import Postroad
-from postroad.client.shapes.queues import Message
 from postroad.client.worker.leases import current_lease
 from postroad.client.worker.outcomes import Ended, Outcome
 from postroad.client.worker.workers import Worker, WorkerOptions, WorkerSettings

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from postroad.api.queues import Message
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
-from postroad.client.shapes.queues import Message
 from postroad.client.worker.acker import Settler
 from postroad.client.worker.leases import Lease, LeaseRenewer, enter
 from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, fitting, reason_of

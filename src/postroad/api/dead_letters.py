@@ -1,0 +1,103 @@
+"""Dead letters: search, purge, redrive."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.api.pages import Page
+from postroad.api.queues import DryRun, MessageFilter, PeekedMessage, PeekQuery, PurgeRequest
+from postroad.api.tasks import Task
+from postroad.kernel.clock import Timestamp
+from postroad.kernel.names import QUEUE
+
+FilterReason = Annotated[str, Meta(min_length=1, max_length=1000, description="Exactly this reason.")]
+# The pattern is documentation: the look-up of the queue checks the name, with a more specific error.
+TargetQueue = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=80,
+        description="Another queue. The queue of the dead letters if left out.",
+        extra_json_schema={"pattern": f"^{QUEUE.pattern}$"},
+    ),
+]
+
+
+class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
+    """Conditions on a dead letter. All that are given must hold."""
+
+    reason: FilterReason | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == DeadLetterFilter()
+
+
+class DeadLetterQuery(PeekQuery, frozen=True, kw_only=True):
+    reason: FilterReason | None = None
+    group_by: (
+        Annotated[str, Meta(pattern="^reason$", description="`reason`: counts by reason instead of dead letters.")] | None
+    ) = None
+
+
+class DeadMessage(PeekedMessage, frozen=True, kw_only=True):
+    """A dead letter: the message, and why it was dead-lettered."""
+
+    reason: str
+    last_error: str | None
+    attempts: int
+    first_failed_at: Timestamp | None
+    dead_at: Timestamp
+
+
+class DeadPage(Page[DeadMessage], frozen=True, kw_only=True):
+    """One page of a search in the dead letters of a queue, of which there are `total`."""
+
+    items: list[DeadMessage] = msgspec.field(name="messages")
+    next_cursor: str | None
+    scanned: int
+    matched: int
+    total: int
+
+
+class DeadGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Dead letters with the same reason."""
+
+    reason: str
+    count: int
+    first_at: Timestamp
+    last_at: Timestamp
+
+
+class DeadGroups(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Dead letters by reason, largest group first. `matched` of the `total` are counted: one search compares a limited number."""
+
+    groups: list[DeadGroup]
+    next_cursor: str | None
+    scanned: int
+    matched: int
+    total: int
+
+
+class DeadLetterPurgeRequest(PurgeRequest, frozen=True, kw_only=True):
+    """Delete the dead letters that match the filter; without a filter, all."""
+
+    filter: DeadLetterFilter = DeadLetterFilter()
+
+
+class RedriveRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Move the dead letters that match the filter back to a queue; without a filter, all."""
+
+    filter: DeadLetterFilter = DeadLetterFilter()
+    to: TargetQueue | None = None
+    rate_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=10**9, description="Maximum number of dead letters to move.")] | None = None
+    dry_run: DryRun = False
+
+
+class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of matching dead letters, and the task that moves them; no task after a dry run."""
+
+    count: int
+    task: Task | None

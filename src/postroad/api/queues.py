@@ -1,0 +1,365 @@
+"""Queues: settings, publishing, leases, browsing."""
+
+from datetime import datetime
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postroad.api.pages import Limit, Page, page_of
+from postroad.api.problems import Problem
+from postroad.kernel.clock import Timestamp
+from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
+from postroad.kernel.json import invalid_field
+
+VISIBILITY_TIMEOUT_MS_MAX = 12 * 3600 * 1000
+DELAY_MS_MAX = 15 * 86_400 * 1000
+DEDUPE_MS_MAX = 30 * 86_400 * 1000
+RETENTION_MS_MAX = 10 * 366 * 86_400 * 1000
+BODY_MAX = 8 * 1024 * 1024
+
+
+class QueueNotFound(NotFound, code="queue-not-found", status=404, title="Queue not found"):
+    """The tenant has no queue with this name, and `autoCreateQueues` is off."""
+
+
+class MessageNotFound(NotFound, code="message-not-found", status=404, title="Message not found"):
+    """No message has this id in the queue or its dead letters."""
+
+
+class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=422, title="Idempotency key reused"):
+    """The idempotency key was used before with a different body."""
+
+
+class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="Payload does not match the schema"):
+    """The payload does not match the queue's JSON Schema; `errors` lists the violations with their paths."""
+
+
+class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):
+    """The receipt was not issued by this installation for this queue, or it was altered."""
+
+
+class LeaseExpired(ConflictError, code="lease-expired", status=409, title="Lease expired"):
+    """The visibility timeout of the receipt has passed. The message is or will be delivered again."""
+
+
+# Queues
+
+RetryDelayMs = Annotated[int, Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX)]
+VisibilityTimeoutMs = Annotated[
+    int,
+    Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX, description="How long a pulled message is hidden from other consumers."),
+]
+PlacementTag = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9:_-]+$")]
+
+
+class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Settings of a queue."""
+
+    visibility_timeout_ms: VisibilityTimeoutMs | None = None  # always set in a stored queue: the tenant's default if left out
+    retention_ms: Annotated[
+        int, Meta(ge=0, le=RETENTION_MS_MAX, description="How long a message is kept once it is ready; 0: without limit.")
+    ] = 0
+    dedupe_window_ms: (
+        Annotated[int, Meta(ge=1000, le=DEDUPE_MS_MAX, description="How long an idempotency key is remembered.")] | None
+    ) = None
+    max_attempts: Annotated[
+        int, Meta(ge=0, le=1000, description="Deliveries before a message becomes a dead letter; 0: no limit.")
+    ] = 10
+    retry_delays_ms: Annotated[
+        tuple[RetryDelayMs, ...],
+        Meta(min_length=1, max_length=32, description="Delay after each failed attempt; the last one is used for all further."),
+    ] = (1_000, 5_000, 30_000, 120_000, 600_000)
+    max_messages: Annotated[
+        int, Meta(ge=0, le=10**12, description="Publishing fails with status 507 above this number; 0: no limit.")
+    ] = 0
+    replicas: Annotated[
+        Literal[1, 3, 5] | None, Meta(description="Copies of the queue. The installation's default if left out.")
+    ] = None
+    geo: Annotated[PlacementTag, Meta(description="Placement tag of the JetStream servers.")] | None = None
+    schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None
+    expected_drain_seconds: (
+        Annotated[int, Meta(ge=1, le=86_400 * 30, description="The queue is unhealthy if its oldest message is older than this.")]
+        | None
+    ) = None
+    archive: Annotated[bool, Meta(description="The pipeline archives the payloads, too.")] = False
+
+
+class StrictQueueSettings(QueueSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings in requests and in stored queues, where an unknown setting is an error. Clients ignore those of newer servers."""
+
+
+class QueueStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Messages of a queue by state."""
+
+    ready: Annotated[int, Meta(description="Can be pulled now.")]
+    leased: Annotated[int, Meta(description="In flight, or waiting for the next delivery.")]
+    delayed: Annotated[int, Meta(description="Not due yet.")]
+    dead: Annotated[int, Meta(description="Dead letters.")]
+    oldest_age_ms: Annotated[int | None, Meta(description="Age of the oldest ready or leased message; null if there is none.")]
+    in_per_second: Annotated[float, Meta(description="Messages published, over the last seconds.")]
+    out_per_second: Annotated[float, Meta(description="Messages acknowledged or dead-lettered, over the last seconds.")]
+
+
+class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A queue with its settings. `stats` is present when one queue, or a list with stats, was requested."""
+
+    name: str
+    settings: QueueSettings
+    paused: bool
+    created_at: Timestamp
+    updated_at: Timestamp
+    stats: QueueStats | None = None
+
+
+class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stats: Annotated[bool, Meta(description="Add the stats of each queue, at most a second old.")] = False
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+
+
+QueuePage = page_of(Queue, "queues")
+
+# Publishing
+
+HeaderName = Annotated[str, Meta(min_length=1, max_length=256)]
+IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """A message to publish."""
+
+    payload: Annotated[msgspec.Raw, Meta(description="Any JSON.")]
+    headers: dict[HeaderName, str] = {}
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX, description="Time before the first delivery.")] = 0
+    idempotency_key: IdempotencyKey | None = None
+    correlation_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages to publish."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=1000)]
+
+
+class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Ids of a stored message."""
+
+    message_id: str
+    job_id: str
+    enqueued_at: Timestamp
+
+
+class BatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Ids of a stored message, or the problem if it was not stored."""
+
+    message_id: str | None = None
+    job_id: str | None = None
+    enqueued_at: Timestamp | None = None
+    problem: Problem | None = None
+
+
+class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a batch: a result for each message, in order."""
+
+    published: int
+    failed: int
+    results: list[BatchItem]
+
+
+# Consuming
+
+
+class PullRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    max_messages: Annotated[int, Meta(ge=1, le=1000, description="The tenant's limit (`pullMax`) may be lower.")] = 1
+    visibility_timeout_ms: VisibilityTimeoutMs | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Long poll: how long to wait if no message is ready.")] = 0
+
+
+class Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, dict=True):
+    """A leased message. `receipt_id` identifies the lease. `payload` is decoded on first access; `raw_payload` is its JSON."""
+
+    receipt_id: str
+    message_id: str
+    job_id: str
+    raw_payload: msgspec.Raw = msgspec.field(name="payload")
+    headers: dict[str, str]
+    attempt: int
+    enqueued_at: Timestamp
+    correlation_id: str | None = None
+    traceparent: str | None = None
+
+    @cached_property
+    def payload(self) -> Any:
+        return msgspec.json.decode(self.raw_payload)
+
+    def __repr__(self) -> str:
+        return f"Message(message_id={self.message_id!r}, attempt={self.attempt}, payload={self.payload!r})"
+
+
+class Pulled(msgspec.Struct, frozen=True):
+    """Leased messages."""
+
+    messages: list[Message]
+
+
+ReceiptId = Annotated[str, Meta(min_length=1, max_length=512)]
+NackAction = Literal["requeue", "retry", "dlq"]
+
+
+class ReceiptsRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """One receipt or a list of receipts."""
+
+    receipt_id: ReceiptId | UnsetType = UNSET
+    receipt_ids: Annotated[list[ReceiptId], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
+
+    def receipt_list(self) -> list[str]:
+        """Raises BodyInvalid unless exactly one of the two fields is present."""
+        one = [] if self.receipt_id is UNSET else [self.receipt_id]
+        many = [] if self.receipt_ids is UNSET else self.receipt_ids
+        if bool(one) == bool(many):
+            raise invalid_field("$", "send either `receiptId` or `receiptIds`")
+        return one or many
+
+
+class AckRequest(ReceiptsRequest, frozen=True, kw_only=True):
+    pass
+
+
+class NackRequest(ReceiptsRequest, frozen=True, kw_only=True):
+    action: Annotated[
+        NackAction,
+        Meta(
+            description="`requeue`: deliver again at once. `retry`: deliver again after the queue's retry delay. "
+            "`dlq`: move to the dead letters."
+        ),
+    ]
+    delay_ms: Annotated[RetryDelayMs | None, Meta(description="Replaces the retry delay; for `requeue`, 0 if left out.")] = None
+    reason: Annotated[str, Meta(max_length=1000, description="Stored with the job and the dead letter.")] | None = None
+
+
+class ExtendRequest(ReceiptsRequest, frozen=True, kw_only=True):
+    visibility_timeout_ms: Annotated[VisibilityTimeoutMs, Meta(description="New visibility timeout, from now.")]
+
+
+class ReceiptResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Outcome for one receipt of a list."""
+
+    receipt_id: str
+    ok: bool
+    problem: Problem | None = None
+
+
+class Acked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Outcome of an ack or nack. `results` is present for a list of receipts; `ok` is true if none of them failed."""
+
+    ok: bool
+    results: list[ReceiptResult] = []
+
+
+class Extended(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The lease after an extension: `new_receipt_id` replaces the receipt, which stays valid until its own deadline."""
+
+    ok: bool
+    new_receipt_id: str
+    lease_until: Timestamp
+
+
+class ExtendedItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """Outcome for one receipt of a list: the new receipt, or the problem."""
+
+    receipt_id: str
+    ok: bool
+    new_receipt_id: str | None = None
+    lease_until: Timestamp | None = None
+    problem: Problem | None = None
+
+
+class ExtendedMany(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcomes for a list of receipts, in order."""
+
+    ok: bool
+    results: list[ExtendedItem]
+
+
+# Browsing
+
+FilterText = Annotated[str, Meta(min_length=1, max_length=256)]
+FilterField = Annotated[
+    str,
+    Meta(
+        min_length=2,
+        max_length=256,
+        pattern="^[^=]+=",
+        description="`path.to.field=value` in the payload; the value is JSON or text.",
+    ),
+]
+AwareTime = Annotated[datetime, Meta(tz=True)]
+
+
+class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Conditions on a message. All that are given must hold."""
+
+    search: Annotated[FilterText, Meta(description="Text that the payload contains.")] | None = None
+    header: Annotated[FilterText, Meta(description="`name`, or `name=value`.")] | None = None
+    field: FilterField | None = None
+    message_id: FilterText | None = None
+    job_id: FilterText | None = None
+    correlation_id: FilterText | None = None
+
+
+class PeekQuery(MessageFilter, frozen=True, kw_only=True):
+    state: Annotated[str, Meta(pattern="^(ready|delayed)$", description="`ready` (leased ones included) or `delayed`.")] = "ready"
+    since: Annotated[AwareTime, Meta(description="Stored at or after this time.")] | None = msgspec.field(
+        name="from", default=None
+    )
+    until: Annotated[AwareTime, Meta(description="Stored before this time.")] | None = msgspec.field(name="to", default=None)
+    body_max: Annotated[
+        int, Meta(ge=0, le=BODY_MAX, description="Payloads with more bytes are cut and returned as `payloadStart`.")
+    ] = 512
+    limit: Limit = 50
+    cursor: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+
+
+class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A message that is not leased. A payload over `bodyMax` bytes is left out; `payload_start` is its beginning, as text."""
+
+    message_id: str
+    job_id: str
+    state: str
+    headers: dict[str, str]
+    enqueued_at: Timestamp
+    payload_bytes: int
+    payload: Any = None
+    payload_start: str | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+
+
+class PeekPage(Page[PeekedMessage], frozen=True, kw_only=True):
+    """One page of a search: `scanned` messages were compared, `matched` of them match.
+
+    With a `next_cursor` the search is not complete, even if nothing matched so far.
+    """
+
+    items: list[PeekedMessage] = msgspec.field(name="messages")
+    next_cursor: str | None
+    scanned: int
+    matched: int
+
+
+# Purging
+
+DryRun = Annotated[bool, Meta(description="Only count the messages.")]
+
+
+class PurgeRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    dry_run: DryRun = False
+
+
+class Purged(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Number of deleted messages; of a dry run, the number that would be deleted."""
+
+    count: int
+    dry_run: bool

@@ -1,0 +1,150 @@
+"""HTTP routes of dead letters: list, show, delete, redrive, purge."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from postroad.api.dead_letters import (
+    DeadGroups,
+    DeadLetterFilter,
+    DeadLetterPurgeRequest,
+    DeadLetterQuery,
+    DeadMessage,
+    DeadPage,
+    Redriven,
+    RedriveRequest,
+)
+from postroad.api.queues import BODY_MAX, MessageNotFound, Purged, QueueNotFound
+from postroad.http.request import Request
+from postroad.http.response import Response
+from postroad.http.routing import Route
+from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
+from postroad.kernel.identity import Scope
+from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.message_routes import epoch_ms
+from postroad.queues.records import QueueRecord, dead_message_of
+from postroad.queues.redrive import Redriver
+from postroad.tasks.rules import task_of
+
+_TAG = "Dead letters"
+
+
+class DeadLetterRoutes:
+    def __init__(self, lifecycle: QueueLifecycle, dead_letters: DeadLetters, redriver: Redriver) -> None:
+        self._lifecycle, self._dead_letters, self._redriver = lifecycle, dead_letters, redriver
+
+    def table(self) -> Sequence[Route]:
+        dlq, errors = "/v1/queues/{queue}/dlq", (QueueNotFound, EngineUnavailable)
+        return [
+            Route(
+                "GET",
+                dlq,
+                self.list_dead_letters,
+                Scope.READ,
+                "List dead letters",
+                _TAG,
+                query=DeadLetterQuery,
+                response=DeadPage | DeadGroups,
+                errors=errors,
+                description="Oldest first, or counted by reason with `groupBy=reason`. "
+                "One request searches some thousands of dead letters; `nextCursor` continues the search.",
+            ),
+            Route(
+                "GET",
+                f"{dlq}/{{message}}",
+                self.get_dead_letter,
+                Scope.READ,
+                "Show a dead letter with its payload",
+                _TAG,
+                response=DeadMessage,
+                errors=(MessageNotFound, *errors),
+            ),
+            Route(
+                "DELETE",
+                f"{dlq}/{{message}}",
+                self.delete_dead_letter,
+                Scope.WRITE,
+                "Delete a dead letter",
+                _TAG,
+                status=204,
+                errors=(MessageNotFound, *errors),
+            ),
+            Route(
+                "POST",
+                f"{dlq}/redrive",
+                self.redrive_dead_letters,
+                Scope.WRITE,
+                "Move dead letters back to a queue",
+                _TAG,
+                body=RedriveRequest,
+                response=Redriven,
+                status=202,
+                more_statuses=(200,),
+                errors=(PreconditionFailed, *errors),
+                description="Starts a task that moves them at the given rate; see /v1/tasks. "
+                "One redrive per queue is active at a time. The status of a dry run is 200.",
+            ),
+            Route(
+                "POST",
+                f"{dlq}/purge",
+                self.purge_dead_letters,
+                Scope.WRITE,
+                "Delete dead letters",
+                _TAG,
+                body=DeadLetterPurgeRequest,
+                response=Purged,
+                errors=errors,
+            ),
+        ]
+
+    async def list_dead_letters(self, request: Request) -> Response:
+        query: DeadLetterQuery = request.query
+        record = await self._queue(request)
+        total = await self._dead_letters.count(record)
+        wanted = msgspec.convert(query, DeadLetterFilter, from_attributes=True)
+        position, since, until = query.cursor or 1, epoch_ms(query.since), epoch_ms(query.until)
+        if query.group_by is not None:
+            groups, found = await self._dead_letters.groups(record, wanted, position, since, until)
+            return Response(
+                DeadGroups(
+                    groups=groups,
+                    next_cursor=found.next_cursor,
+                    scanned=found.scanned,
+                    matched=len(found.items),
+                    total=total,
+                )
+            )
+        found = await self._dead_letters.page(
+            record, wanted, limit=query.limit, from_sequence=position, since_ms=since, until_ms=until
+        )
+        return Response(
+            DeadPage(
+                items=[dead_message_of(one.letter, one.message, query.body_max) for one in found.items],
+                next_cursor=found.next_cursor,
+                scanned=found.scanned,
+                matched=len(found.items),
+                total=total,
+            )
+        )
+
+    async def get_dead_letter(self, request: Request) -> Response:
+        found = await self._dead_letters.find(await self._queue(request), request.parameters["message"])
+        return Response(dead_message_of(found.letter, found.message, BODY_MAX))
+
+    async def delete_dead_letter(self, request: Request) -> Response:
+        await self._dead_letters.delete(request.context, await self._queue(request), request.parameters["message"])
+        return Response(status=204)
+
+    async def redrive_dead_letters(self, request: Request) -> Response:
+        count, task = await self._redriver.start(request.context, request.parameters["queue"], request.body)
+        return Response(Redriven(count=count, task=task_of(task) if task else None), status=202 if task else 200)
+
+    async def purge_dead_letters(self, request: Request) -> Response:
+        body: DeadLetterPurgeRequest = request.body
+        record = await self._queue(request)
+        count = await self._dead_letters.purge(request.context, record, body.filter, is_dry_run=body.dry_run)
+        return Response(Purged(count=count, dry_run=body.dry_run))
+
+    async def _queue(self, request: Request) -> QueueRecord:
+        return await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])

@@ -1,0 +1,138 @@
+"""HTTP routes of messages: publish, publish a batch, peek."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.api.queues import (
+    BatchItem,
+    BatchResult,
+    IdempotencyKey,
+    IdempotencyMismatch,
+    NewBatch,
+    NewMessage,
+    PeekPage,
+    PeekQuery,
+    Published,
+    QueueNotFound,
+    SchemaMismatch,
+)
+from postroad.http.problems import problem_of
+from postroad.http.request import Request
+from postroad.http.response import Response
+from postroad.http.routing import Route
+from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PostroadError, TooLarge
+from postroad.kernel.identity import Scope
+from postroad.kernel.json import invalid_field
+from postroad.queues.browsing import QueueBrowser
+from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.publishing import Publisher
+from postroad.queues.records import peeked_message_of
+
+_TAG = "Messages"
+_STORE_ERRORS = (TooLarge, EngineFull, Overloaded, EngineUnavailable)
+_PUBLISH_HEADERS = (
+    ("Idempotency-Key", Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")]),
+    ("traceparent", Annotated[str, Meta(description="W3C trace context; consumers receive it with the message.")]),
+)
+
+
+class MessageRoutes:
+    def __init__(self, lifecycle: QueueLifecycle, publisher: Publisher, browser: QueueBrowser, *, batch_max: int) -> None:
+        self._lifecycle, self._publisher, self._browser, self._batch_max = lifecycle, publisher, browser, batch_max
+
+    def table(self) -> Sequence[Route]:
+        messages = "/v1/queues/{queue}/messages"
+        return [
+            Route(
+                "POST",
+                messages,
+                self.publish,
+                Scope.PUBLISH,
+                "Publish a message",
+                _TAG,
+                body=NewMessage,
+                response=Published,
+                status=201,
+                errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, *_STORE_ERRORS),
+                description="The message is stored durably before the response.",
+                headers=_PUBLISH_HEADERS,
+            ),
+            Route(
+                "POST",
+                f"{messages}/batch",
+                self.publish_batch,
+                Scope.PUBLISH,
+                "Publish up to 1,000 messages",
+                _TAG,
+                body=NewBatch,
+                response=BatchResult,
+                errors=(QueueNotFound, *_STORE_ERRORS),
+                description="The response has a result for each message, in order. A failed message does not affect the others.",
+            ),
+            Route(
+                "GET",
+                messages,
+                self.peek,
+                Scope.READ,
+                "Peek at messages without leasing them",
+                _TAG,
+                query=PeekQuery,
+                response=PeekPage,
+                errors=(QueueNotFound, EngineUnavailable),
+                description="Oldest first. One request searches some thousands of messages; `nextCursor` continues the search.",
+            ),
+        ]
+
+    async def publish(self, request: Request) -> Response:
+        message = _with_idempotency_key(request, request.body)
+        return Response(await self._publisher.publish(request.context, request.parameters["queue"], message), status=201)
+
+    async def publish_batch(self, request: Request) -> Response:
+        batch: NewBatch = request.body
+        if len(batch.messages) > self._batch_max:
+            raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
+        outcomes = await self._publisher.publish_batch(request.context, request.parameters["queue"], batch.messages)
+        results = [_batch_item(outcome) for outcome in outcomes]
+        failed = sum(1 for result in results if result.problem is not None)
+        return Response(BatchResult(published=len(results) - failed, failed=failed, results=results))
+
+    async def peek(self, request: Request) -> Response:
+        query: PeekQuery = request.query
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
+        found = await self._browser.peek(
+            record,
+            query,
+            limit=query.limit,
+            from_sequence=query.cursor or 1,
+            is_delayed=query.state == "delayed",
+            since_ms=epoch_ms(query.since),
+            until_ms=epoch_ms(query.until),
+        )
+        messages = [peeked_message_of(one, query.state, query.body_max) for one in found.items]
+        return Response(PeekPage(items=messages, scanned=found.scanned, matched=len(messages), next_cursor=found.next_cursor))
+
+
+def _with_idempotency_key(request: Request, message: NewMessage) -> NewMessage:
+    """The message with the key of the request header. Raises BodyInvalid if the two differ."""
+    key = request.header(b"idempotency-key")
+    if key is None or key == message.idempotency_key:
+        return message
+    if message.idempotency_key is not None:
+        raise invalid_field("$.idempotencyKey", "differs from the header Idempotency-Key")
+    if not 1 <= len(key) <= 256:
+        raise invalid_field("$.idempotencyKey", "the header Idempotency-Key has 1 to 256 characters")
+    return msgspec.structs.replace(message, idempotency_key=key)
+
+
+def _batch_item(outcome: Published | PostroadError) -> BatchItem:
+    if isinstance(outcome, PostroadError):
+        return BatchItem(problem=problem_of(outcome))
+    return BatchItem(message_id=outcome.message_id, job_id=outcome.job_id, enqueued_at=outcome.enqueued_at)
+
+
+def epoch_ms(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)

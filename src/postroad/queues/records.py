@@ -1,0 +1,239 @@
+"""Stored formats of queues: queue, message, dead letter, failure, idempotency marker, receipt. Pure."""
+
+import struct
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from postroad.api.dead_letters import DeadMessage
+from postroad.api.queues import Message, PeekedMessage, Published, Queue, QueueStats, StrictQueueSettings
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
+
+
+class QueueState(StrEnum):
+    """The record of a queue is written before its stream is created and deleted after its stream. So one process at most works
+    on the stream, and another process can complete an interrupted creation or deletion."""
+
+    CREATING = "making"
+    READY = "ready"
+    DELETING = "deleting"
+
+
+class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A queue in the registry. `incarnation` distinguishes it from an earlier queue with the same name."""
+
+    v: int = 1
+    state: QueueState
+    tenant: str
+    name: str
+    incarnation: str
+    settings: StrictQueueSettings
+    is_paused: bool = False
+    created_at_ms: int
+    updated_at_ms: int
+
+    @property
+    def stream(self) -> str:
+        return queue_stream(self.tenant, self.name)
+
+    @property
+    def subject(self) -> str:
+        return queue_subject(self.tenant, self.name)
+
+    @property
+    def consumer(self) -> str:
+        """Contains the incarnation, so that a late ack never applies to a message of a later queue with the same name."""
+        return f"work-{self.incarnation[-12:]}"
+
+    @property
+    def dead_stream(self) -> str:
+        return dead_stream(self.tenant)
+
+    @property
+    def dead_subject(self) -> str:
+        """Prefix of the subjects of its dead letters; the message id follows."""
+        return dead_subject(self.tenant, self.name)
+
+    @property
+    def owner(self) -> bytes:
+        """Context of a receipt's signature: a receipt is valid for this incarnation of this queue only."""
+        return f"{self.tenant}\0{self.name}\0{self.incarnation}".encode()
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent."""
+
+    v: int
+    id: str
+    job: str
+    at: int
+    headers: dict[str, str] = {}
+    corr: str | None = None
+    trace: str | None = None
+    payload: msgspec.Raw
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Format 1 of a dead letter, on `d.<tenant>.<queue>.<message id>`: the stored message and the reason."""
+
+    v: int
+    reason: str
+    last_error: str | None = None
+    attempts: int
+    first_failed_at: int | None = None
+    dead_at: int
+    message: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Format 1 of the failures of a message, kept while it is retried. `reason` is that of the latest one."""
+
+    v: int = 1
+    reason: str
+    first_at: int
+    last_at: int
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """Format 1 of a used idempotency key, on `….idem.<hash>`: the ids of the first message and a hash of its body."""
+
+    v: int
+    body: str
+    message: str
+    job: str
+    at: int
+
+
+encode_message = msgspec.json.Encoder().encode
+decode_message = msgspec.json.Decoder(StoredMessage).decode
+decode_marker = msgspec.json.Decoder(Marker).decode
+decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
+decode_failure = msgspec.json.Decoder(Failure).decode
+
+
+def read_message(payload: bytes) -> StoredMessage:
+    """Decode and check a stored message. Raises ValueError: other clients of the NATS server can write to the stream."""
+    try:
+        if not payload.isascii():
+            payload.decode()  # msgspec.Raw does not check the encoding of strings
+        stored = decode_message(payload)
+        uuid.UUID(stored.id), uuid.UUID(stored.job), rfc3339(stored.at)
+    except (RecursionError, OverflowError, OSError) as exc:
+        raise ValueError("the message is nested too deeply, or its time is out of range") from exc
+    return stored
+
+
+_RECEIPT = struct.Struct(">BQQIQQQ16s16s")
+_RECEIPT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One delivery of a message to a consumer. It has everything that ack, nack and extend need, on any worker."""
+
+    stream_sequence: int
+    consumer_sequence: int
+    attempt: int
+    stored_at_ns: int
+    leased_at_ms: int
+    deadline_ms: int
+    message_id: str
+    job_id: str
+
+    def to_bytes(self) -> bytes:
+        return _RECEIPT.pack(
+            _RECEIPT_VERSION,
+            self.stream_sequence,
+            self.consumer_sequence,
+            self.attempt,
+            self.stored_at_ns,
+            self.leased_at_ms,
+            self.deadline_ms,
+            uuid.UUID(self.message_id).bytes,
+            uuid.UUID(self.job_id).bytes,
+        )
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> "Receipt":
+        """Raises ValueError if it has another version."""
+        if len(body) != _RECEIPT.size or body[0] != _RECEIPT_VERSION:
+            raise ValueError("not a receipt of version 1")
+        _, stream_sequence, consumer_sequence, attempt, stored_at, leased_at, deadline, message, job = _RECEIPT.unpack(body)
+        return cls(
+            stream_sequence,
+            consumer_sequence,
+            attempt,
+            stored_at,
+            leased_at,
+            deadline,
+            str(uuid.UUID(bytes=message)),
+            str(uuid.UUID(bytes=job)),
+        )
+
+
+# Representation in the API
+
+
+def queue_of(record: QueueRecord, stats: QueueStats | None = None) -> Queue:
+    return Queue(
+        name=record.name,
+        settings=record.settings,
+        paused=record.is_paused,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+        stats=stats,
+    )
+
+
+def published_of(message: StoredMessage) -> Published:
+    return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at))
+
+
+def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:
+    return Message(
+        receipt_id=receipt_id,
+        message_id=stored.id,
+        job_id=stored.job,
+        raw_payload=stored.payload,
+        headers=stored.headers,
+        attempt=attempt,
+        enqueued_at=rfc3339(stored.at),
+        correlation_id=stored.corr,
+        traceparent=stored.trace,
+    )
+
+
+def peeked_message_of(message: StoredMessage, state: str, body_max: int) -> PeekedMessage:
+    return PeekedMessage(state=state, **_peeked_fields(message, body_max))
+
+
+def dead_message_of(letter: DeadLetter, message: StoredMessage, body_max: int) -> DeadMessage:
+    return DeadMessage(
+        state="dead",
+        reason=letter.reason,
+        last_error=letter.last_error,
+        attempts=letter.attempts,
+        first_failed_at=None if letter.first_failed_at is None else rfc3339(letter.first_failed_at),
+        dead_at=rfc3339(letter.dead_at),
+        **_peeked_fields(message, body_max),
+    )
+
+
+def _peeked_fields(message: StoredMessage, body_max: int) -> dict[str, Any]:
+    payload = bytes(message.payload)
+    is_cut = len(payload) > body_max
+    return {
+        "message_id": message.id,
+        "job_id": message.job,
+        "headers": message.headers,
+        "enqueued_at": rfc3339(message.at),
+        "payload_bytes": len(payload),
+        "payload": None if is_cut else message.payload,
+        "payload_start": payload[:body_max].decode("utf-8", "ignore") if is_cut else None,
+        "correlation_id": message.corr,
+        "traceparent": message.trace,
+    }
