@@ -81,7 +81,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("queues", "publish", "orders", "1", "--header", "kind"), 2, "name=value"),
         (("queues", "put", "a b"), 2, "a queue's name"),
         (("queues", "ack", "orders", "forged"), 1, "acknowledged 0 of 1"),
-        (("queues", "put", "orders", "--retry-delays-ms", "1000,soon"), 2, "not a list of milliseconds"),
+        (("queues", "put", "orders", "--retry-delays-ms", "1000,soon"), 2, "not a list of numbers"),
         (("queues", "put", "orders", "--retry-delays-ms", "-1"), 2, "Invalid body"),
         (("queues", "nack", "orders", "forged"), 1, "gave back 0 of 1"),
         (("queues", "extend", "orders", "forged"), 1, "extended 0 of 1"),

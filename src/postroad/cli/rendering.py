@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from postroad.cli.output import from_json, show, show_once, show_one
+from postroad.cli.output import from_json, print_json, show, show_once, show_one
 
 
 def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str], *, wide: bool) -> None:
@@ -22,8 +22,16 @@ def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str], *, wi
 
 
 def show_item(item: Any, as_json: bool) -> None:
-    """A line for each field that has a value; nested objects are flattened."""
-    show_one(item, as_json, **dict(_flat(item)))
+    """A line for each field that has a value; fields of nested objects are shown like its own."""
+    show_one(item, as_json, **_flat(item))
+
+
+def show_done(item: Any, as_json: bool, text: str) -> None:
+    """A sentence, or the response as JSON."""
+    if as_json:
+        print_json(item)
+    else:
+        typer.echo(text)
 
 
 def show_secret(made: Any, as_json: bool, attribute: str) -> None:
@@ -60,15 +68,16 @@ def json_value(text: str | None, name: str) -> Any:
         raise typer.BadParameter(f"{name} is not JSON: {exc}") from exc
 
 
-def _flat(item: Any, prefix: str = "") -> list[tuple[str, object]]:
+def _flat(item: Any) -> dict[str, object]:
     import msgspec
 
-    found: list[tuple[str, object]] = []
+    found: dict[str, object] = {}
     for name, value in _fields(item):
         if isinstance(value, msgspec.Struct):
-            found += _flat(value, f"{prefix}{name}_")
+            nested = _flat(value)
+            found |= {f"{name}_{one}" if one in found else one: cell for one, cell in nested.items()}
         else:
-            found.append((f"{prefix}{name}", _cell(value)))
+            found[name] = _cell(value)
     return found
 
 
@@ -89,6 +98,6 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        return " ".join(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value):
+        return " ".join(map(str, value))
     return msgspec.json.encode(value).decode()

@@ -6,9 +6,10 @@ from postroad.api.dead_letters import DeadGroups, DeadMessage, DeadPage, Redrive
 from postroad.api.queues import Purged
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, given, moment, segment
+from postroad.client.generated.queues_dead_letters import QueuesDeadLettersCalls
 
 
-class DeadLetterCalls:
+class DeadLetterCalls(QueuesDeadLettersCalls):
     """All filters of a call must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
     `path.to.field=value` in the payload, `reason` is the whole reason."""
 
@@ -89,16 +90,6 @@ class DeadLetterCalls:
         """Count the dead letters by reason, largest group first."""
         query = _filter(search, header, field, message_id, job_id, correlation_id, reason) | {"groupBy": "reason"}
         return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
-
-    @operation
-    def get(self, queue: str, message_id: str) -> Call[DeadMessage]:
-        """Show a dead letter with its whole payload. Raises MessageNotFound."""
-        return Call(method="GET", path=_path(queue, f"/{segment(message_id)}"), response=DeadMessage)
-
-    @operation
-    def delete(self, queue: str, message_id: str) -> Call[None]:
-        """Delete a dead letter. Raises MessageNotFound, also if a retry finds it deleted."""
-        return Call(method="DELETE", path=_path(queue, f"/{segment(message_id)}"))
 
     @operation
     def redrive(

@@ -12,17 +12,14 @@ from postroad.api.queues import (
     ExtendedMany,
     Message,
     NackAction,
-    PeekedMessage,
     PeekPage,
     Published,
     Pulled,
-    Purged,
-    Queue,
-    QueuePage,
 )
-from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.dead_letters import AsyncDeadLetters, DeadLetters
 from postroad.client.encoding import Moment, given, moment, segment
+from postroad.client.generated.queues import QueuesCalls
 
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, SyncTransport
@@ -34,60 +31,7 @@ def _path(queue: str, rest: str = "") -> str:
     return f"/v1/queues/{segment(queue)}{rest}"
 
 
-class QueueCalls:
-    @operation
-    def put(
-        self,
-        queue: str,
-        *,
-        visibility_timeout_ms: int | None = None,
-        retention_ms: int | None = None,
-        dedupe_window_ms: int | None = None,
-        max_attempts: int | None = None,
-        retry_delays_ms: Sequence[int] | None = None,
-        max_messages: int | None = None,
-        replicas: int | None = None,
-        geo: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        expected_drain_seconds: int | None = None,
-        archive: bool | None = None,
-    ) -> Call[Queue]:
-        """Create the queue or replace its settings; settings that are left out get their defaults.
-
-        A message becomes a dead letter after `max_attempts` deliveries (0: no limit). `retry_delays_ms` are the delays after
-        failed attempts; the last one is used for all further. `schema` is a JSON Schema that payloads must match.
-        """
-        body = given(
-            visibilityTimeoutMs=visibility_timeout_ms,
-            retentionMs=retention_ms,
-            dedupeWindowMs=dedupe_window_ms,
-            maxAttempts=max_attempts,
-            retryDelaysMs=retry_delays_ms,
-            maxMessages=max_messages,
-            replicas=replicas,
-            geo=geo,
-            schema=schema,
-            expectedDrainSeconds=expected_drain_seconds,
-            archive=archive,
-        )
-        return Call(method="PUT", path=_path(queue), body=body, response=Queue)
-
-    @operation
-    def get(self, queue: str) -> Call[Queue]:
-        """Show the queue with its settings and stats. Raises QueueNotFound."""
-        return Call(method="GET", path=_path(queue), response=Queue)
-
-    @pages
-    def list(self, *, stats: bool = False, page_size: int = 100) -> Pages[Queue]:
-        """List the queues of the tenant; with `stats`, add the stats of each. Pages are fetched as needed."""
-        query = {"limit": page_size, "stats": stats or None}
-        return Pages(call=Call(method="GET", path="/v1/queues", query=query, response=QueuePage))
-
-    @operation
-    def delete(self, queue: str) -> Call[None]:
-        """Delete the queue with its messages and dead letters. Raises QueueNotFound, also if a retry finds the queue deleted."""
-        return Call(method="DELETE", path=_path(queue))
-
+class QueueCalls(QueuesCalls):
     @operation
     def publish(
         self,
@@ -221,61 +165,6 @@ class QueueCalls:
             "cursor": cursor,
         }
         return Call(method="GET", path=_path(queue, "/messages"), query=query, response=PeekPage)
-
-    @pages
-    def peek(
-        self,
-        queue: str,
-        *,
-        state: str | None = None,
-        search: str | None = None,
-        header: str | None = None,
-        field: str | None = None,
-        message_id: str | None = None,
-        job_id: str | None = None,
-        correlation_id: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        body_max: int | None = None,
-        page_size: int = 50,
-    ) -> Pages[PeekedMessage]:
-        """Peek at messages without leasing them, oldest first: `ready` ones (leased ones included) or, by `state`, `delayed`.
-
-        All filters must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
-        `path.to.field=value` in the payload. Payloads over `body_max` bytes (512) are cut. If few messages match, several
-        requests may precede the first result; `peek_page` shows the progress.
-        """
-        call = QueueCalls.peek_page._build(
-            self,
-            queue,
-            state=state,
-            search=search,
-            header=header,
-            field=field,
-            message_id=message_id,
-            job_id=job_id,
-            correlation_id=correlation_id,
-            since=since,
-            until=until,
-            body_max=body_max,
-            page_size=page_size,
-        )
-        return Pages(call=call)
-
-    @operation
-    def purge(self, queue: str, *, dry_run: bool = False) -> Call[Purged]:
-        """Delete all messages, leased and delayed ones included; dead letters are kept. With `dry_run`, only count them."""
-        return Call(method="POST", path=_path(queue, "/purge"), body={"dryRun": dry_run}, response=Purged)
-
-    @operation
-    def pause(self, queue: str) -> Call[Queue]:
-        """Pause deliveries on all workers, until `resume`. Publishing and acknowledging continue."""
-        return Call(method="POST", path=_path(queue, "/pause"), response=Queue)
-
-    @operation
-    def resume(self, queue: str) -> Call[Queue]:
-        """Resume deliveries."""
-        return Call(method="POST", path=_path(queue, "/resume"), response=Queue)
 
 
 def _receipt(leased: Leased) -> str:

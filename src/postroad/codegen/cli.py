@@ -110,6 +110,9 @@ def _statements(route: Route, command: Command, parameters: Sequence[Parameter],
     if command.shown_once:
         imports.add("postroad.cli.rendering", "show_secret")
         return [*lines, f'show_secret({call}, as_json, "{command.shown_once}")']
+    if route.response is not None and command.done:
+        imports.add("postroad.cli.rendering", "show_done")
+        return [*lines, f"show_done({call}, as_json, f{command.done!r})".replace("'", '"')]
     if route.response is not None:
         imports.add("postroad.cli.rendering", "show_item")
         return [*lines, f"show_item({call}, as_json)"]
@@ -167,7 +170,8 @@ def _help(one: Parameter) -> str:
 
 
 def _is_duration(one: Parameter) -> bool:
-    return one.type is int and one.name.endswith("_seconds")
+    """True for spans that people type as `30d`; other settings keep their unit in the name."""
+    return one.type is int and one.name.endswith(("_in_seconds", "grace_seconds"))
 
 
 def _is_list(one: Parameter) -> bool:

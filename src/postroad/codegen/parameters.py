@@ -175,6 +175,8 @@ def rendered(kind: Any, imports: Imports, *, as_argument: bool = False) -> str:
     if origin in (types.UnionType, typing.Union):
         return " | ".join(dict.fromkeys(rendered(one, imports, as_argument=as_argument) for one in arguments))
     if origin is Literal:
+        if as_argument and all(isinstance(one, int) for one in arguments):
+            return "int"
         imports.add("typing", "Literal")
         return f"Literal[{', '.join(map(repr, arguments))}]"
     if origin in (list, tuple, Sequence) and as_argument:

@@ -20,7 +20,7 @@ class Command:
 
     `columns` are the attributes of a table's columns (`stats.ready`); without them every field is shown. `confirm` is asked
     before the call, with path parameters in braces. `shown_once` is the secret attribute that is printed alone. `done` is printed
-    after a call without a response. `anonymous`: the call is made without a key.
+    in place of the response. `anonymous`: the call is made without a key.
     """
 
     name: str

@@ -59,6 +59,7 @@ class DeadLetterRoutes:
                 _TAG,
                 response=DeadMessage,
                 errors=(MessageNotFound, *errors),
+                sdk="queues.dead_letters.get",
             ),
             Route(
                 "DELETE",
@@ -69,6 +70,7 @@ class DeadLetterRoutes:
                 _TAG,
                 status=204,
                 errors=(MessageNotFound, *errors),
+                sdk="queues.dead_letters.delete",
             ),
             Route(
                 "POST",

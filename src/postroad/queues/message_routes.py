@@ -84,6 +84,7 @@ class MessageRoutes:
                 response=PeekPage,
                 errors=(QueueNotFound, EngineUnavailable),
                 description="Oldest first. One request searches some thousands of messages; `nextCursor` continues the search.",
+                sdk="queues.peek",
             ),
         ]
 

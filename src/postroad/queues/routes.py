@@ -15,7 +15,7 @@ from postroad.api.queues import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.queues.browsing import QueueBrowser
@@ -33,7 +33,17 @@ class QueueRoutes:
     def table(self) -> Sequence[Route]:
         one, errors = "/v1/queues/{queue}", (QueueNotFound, EngineUnavailable)
         return [
-            Route("GET", "/v1/queues", self.list_queues, Scope.READ, "List queues", _TAG, query=QueueQuery, response=QueuePage),
+            Route(
+                "GET",
+                "/v1/queues",
+                self.list_queues,
+                Scope.READ,
+                "List queues",
+                _TAG,
+                query=QueueQuery,
+                response=QueuePage,
+                sdk="queues.list",
+            ),
             Route(
                 "PUT",
                 one,
@@ -46,8 +56,21 @@ class QueueRoutes:
                 more_statuses=(201,),
                 errors=(EngineUnavailable, EngineRefused),
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
+                sdk="queues.put",
+                cli=Command("queues put"),
             ),
-            Route("GET", one, self.get_queue, Scope.READ, "Show a queue and its stats", _TAG, response=Queue, errors=errors),
+            Route(
+                "GET",
+                one,
+                self.get_queue,
+                Scope.READ,
+                "Show a queue and its stats",
+                _TAG,
+                response=Queue,
+                errors=errors,
+                sdk="queues.get",
+                cli=Command("queues show"),
+            ),
             Route(
                 "DELETE",
                 one,
@@ -57,6 +80,7 @@ class QueueRoutes:
                 _TAG,
                 status=204,
                 errors=(QueueNotFound, Conflict, EngineUnavailable),
+                sdk="queues.delete",
             ),
             Route(
                 "POST",
@@ -69,6 +93,8 @@ class QueueRoutes:
                 response=Purged,
                 errors=errors,
                 description="Leased and delayed messages are included; dead letters are kept.",
+                sdk="queues.purge",
+                repeatable=True,
             ),
             Route(
                 "POST",
@@ -81,6 +107,9 @@ class QueueRoutes:
                 errors=errors,
                 description="Pulls return no messages, on all workers, until the queue is resumed. "
                 "Publishing and acknowledging continue.",
+                sdk="queues.pause",
+                cli=Command("queues pause", done="paused {queue}"),
+                repeatable=True,
             ),
             Route(
                 "POST",
@@ -91,6 +120,9 @@ class QueueRoutes:
                 _TAG,
                 response=Queue,
                 errors=errors,
+                sdk="queues.resume",
+                cli=Command("queues resume", done="resumed {queue}"),
+                repeatable=True,
             ),
         ]
 

@@ -2,11 +2,12 @@
 
 import typer
 
-from postroad.cli.generated import invites, keys, tasks, tenants, tokens
+from postroad.cli.generated import invites, keys, queues, tasks, tenants, tokens
 
 MODULES = (
     invites,
     keys,
+    queues,
     tasks,
     tenants,
     tokens,

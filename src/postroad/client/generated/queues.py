@@ -1,0 +1,139 @@
+"""Calls of `client.queues`. Generated from the route table by `make generate`; do not edit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue, QueuePage
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.encoding import Moment, body_of, moment, segment
+
+
+class QueuesCalls:
+    @pages
+    def list(self, *, stats: bool = False, page_size: int = 100) -> Pages[Queue]:
+        """List queues."""
+        return Pages(
+            call=Call(method="GET", path="/v1/queues", query={"stats": stats or None, "limit": page_size}, response=QueuePage)
+        )
+
+    @operation
+    def put(
+        self,
+        queue: Queue | str,
+        *,
+        visibility_timeout_ms: int | None = None,
+        retention_ms: int | None = None,
+        dedupe_window_ms: int | None = None,
+        max_attempts: int | None = None,
+        retry_delays_ms: Sequence[int] | None = None,
+        max_messages: int | None = None,
+        replicas: int | None = None,
+        geo: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        expected_drain_seconds: int | None = None,
+        archive: bool = False,
+    ) -> Call[Queue]:
+        """Create a queue or replace its settings.
+
+        Settings that are left out get their defaults. The status is 201 if the queue is new.
+        """
+        body = body_of(
+            {
+                "visibilityTimeoutMs": visibility_timeout_ms,
+                "retentionMs": retention_ms,
+                "dedupeWindowMs": dedupe_window_ms,
+                "maxAttempts": max_attempts,
+                "retryDelaysMs": retry_delays_ms,
+                "maxMessages": max_messages,
+                "replicas": replicas,
+                "geo": geo,
+                "schema": schema,
+                "expectedDrainSeconds": expected_drain_seconds,
+                "archive": archive or None,
+            }
+        )
+        return Call(method="PUT", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
+
+    @operation
+    def get(self, queue: Queue | str) -> Call[Queue]:
+        """Show a queue and its stats. Raises QueueNotFound."""
+        return Call(method="GET", path=f"/v1/queues/{segment(queue)}", response=Queue)
+
+    @operation
+    def delete(self, queue: str) -> Call[None]:
+        """Delete a queue with its messages and dead letters. Raises QueueNotFound, Conflict."""
+        return Call(method="DELETE", path=f"/v1/queues/{segment(queue)}")
+
+    @operation
+    def purge(self, queue: str, *, dry_run: bool = False) -> Call[Purged]:
+        """Delete all messages of a queue.
+
+        Leased and delayed messages are included; dead letters are kept. Raises QueueNotFound.
+        """
+        body = body_of({"dryRun": dry_run or None})
+        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/purge", body=body, response=Purged)
+
+    @operation
+    def pause(self, queue: Queue | str) -> Call[Queue]:
+        """Pause deliveries of a queue.
+
+        Pulls return no messages, on all workers, until the queue is resumed. Publishing and acknowledging continue.
+        Raises QueueNotFound.
+        """
+        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/pause", response=Queue)
+
+    @operation
+    def resume(self, queue: Queue | str) -> Call[Queue]:
+        """Resume deliveries of a queue. Raises QueueNotFound."""
+        return Call(method="POST", path=f"/v1/queues/{segment(queue)}/resume", response=Queue)
+
+    @pages
+    def peek(
+        self,
+        queue: str,
+        *,
+        search: str | None = None,
+        header: str | None = None,
+        field: str | None = None,
+        message_id: str | None = None,
+        job_id: str | None = None,
+        correlation_id: str | None = None,
+        state: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        body_max: int | None = None,
+        page_size: int = 50,
+    ) -> Pages[PeekedMessage]:
+        """Peek at messages without leasing them.
+
+        Oldest first. One request searches some thousands of messages; `nextCursor` continues the search. Raises
+        QueueNotFound.
+        """
+        return Pages(
+            call=Call(
+                method="GET",
+                path=f"/v1/queues/{segment(queue)}/messages",
+                query={
+                    "search": search,
+                    "header": header,
+                    "field": field,
+                    "messageId": message_id,
+                    "jobId": job_id,
+                    "correlationId": correlation_id,
+                    "state": state,
+                    "from": moment(since),
+                    "to": moment(until),
+                    "bodyMax": body_max,
+                    "limit": page_size,
+                },
+                response=PeekPage,
+            )
+        )
+
+
+class Queues(QueuesCalls, SyncNamespace):
+    pass
+
+
+class AsyncQueues(QueuesCalls, AsyncNamespace):
+    pass
