@@ -15,6 +15,9 @@ from postroad.api.access import (
 )
 from postroad.api.governance import AuditEntry, AuditMode, EffectiveSettings, TenantSettings
 from postroad.api.health import Readiness
+from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
+from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
+from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.api.tasks import Progress, Task, TaskState
 from postroad.client.clients import AsyncPostroad, Postroad
 from postroad.client.producer import AsyncProducer, Producer
@@ -41,9 +44,6 @@ from postroad.client.shapes.queues import (
     Queue,
     SeenMessage,
 )
-from postroad.client.shapes.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
-from postroad.client.shapes.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
-from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.shapes.tasks import Job, JobsProgress, Redriven
 
 __all__ = [
