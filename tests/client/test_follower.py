@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.api.streams import Chunk, StreamMessage
 from postroad.client.calls import Call
 from postroad.client.errors import Overloaded, RateLimited, StreamNotFound, Unreachable
 from postroad.client.follower import Event, EventParser, Follower, Live, Position
-from postroad.client.shapes.streams import Chunk, StreamMessage
 
 READ: Call[Chunk] = Call(method="GET", path="/v1/stream/s", query={"offset": None})
 JSON = "application/json"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.api.streams import Appended
 from postroad.client.calls import Call, Content
 from postroad.client.errors import (
     EngineUnavailable,
@@ -19,7 +20,6 @@ from postroad.client.errors import (
     Unreachable,
 )
 from postroad.client.producer import Entry, Numbering
-from postroad.client.shapes.streams import Appended
 from postroad.client.stream_protocol import content_of, content_of_messages, stream_path
 
 OK = Appended(offset="1", is_closed=False)

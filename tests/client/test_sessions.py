@@ -234,7 +234,7 @@ class Asked:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.paths.append(request.url.path)
         if request.url.path == "/v1/whoami":
-            texts = dict.fromkeys(("credential", "keyId", "keyName"), "x")
+            texts = {"credential": "key", "keyId": "x", "keyName": "x"}
             none = dict.fromkeys(("subject", "expiresAt"))
             lists: dict[str, list[str]] = {name: [] for name in ("scopes", "allowedQueues", "allowedTopics", "allowedStreams")}
             return httpx.Response(200, json={"tenant": "acme", "platform": False, **texts, **none, **lists})

@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
+from postroad.api.stream_subscriptions import LeaseHeld, NothingPending, OffsetRefused, SubscriptionNotFound, WakeFenced
 from postroad.client import Claim
 from postroad.client.calls import Call
 from postroad.client.errors import AlreadyExists, ConflictError, Forbidden, InvalidParameter, NotFound, PostroadError, Unavailable
 from postroad.client.transport import _problem
-from postroad.kernel.errors import LeaseHeld, NothingPending, OffsetRefused, SubscriptionNotFound, WakeFenced
 from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant

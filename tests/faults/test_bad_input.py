@@ -21,24 +21,25 @@ from postroad.access.keys import key_id_of, new_key
 from postroad.access.records import KeyRecord, SecretRecord
 from postroad.access.tokens import Tokens
 from postroad.api.access import NewToken
+from postroad.api.streams import StreamNotFound
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.insights.rows import Report, Results, read_results
 from postroad.insights.rules import Grain, Place, Span, cursor_place, cursor_text, is_begun, parts
-from postroad.kernel.errors import InvalidParameter, InvalidRequest, MalformedJson, StreamNotFound
+from postroad.kernel.errors import InvalidParameter, InvalidRequest, MalformedJson
 from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, Scope
 from postroad.kernel.matching import pattern
 from postroad.kernel.names import escape, queue_name, stream_id, tenant_id, unescape
 from postroad.pipeline.frame_parser import MESSAGE, Message, lines_of, lines_schema, read
 from postroad.queues.records import Receipt, decode_dead_letter, decode_failure, decode_marker, decode_message
-from postroad.sessions.rules import session_id, source_name
+from postroad.sessions.rules import session_id, source_id
 from postroad.stream_subscriptions.rules import stream_path, subscription_id
 from postroad.streams import protocol_headers
 from postroad.streams.content import json_data, json_elements, split_json
 from postroad.streams.cursors import cursor_after, parse_cursor
-from postroad.streams.offsets import NOW, offset_text, parse_place
+from postroad.streams.offsets import NOW, offset_text, parse_position
 from postroad.streams.records import decode_checkpoint, decode_record
 from postroad.streams.rules import check_seq
 from postroad.telemetry.frames import pack, unpack
@@ -270,7 +271,7 @@ def test_the_jwt_itself_is_good() -> None:
 @bounded
 @given(odd_texts | nearly(st.just(offset_text(77).encode())).map(lambda raw: raw.decode("latin-1")))
 def test_a_place_is_a_place_or_an_invalid_parameter(text: str) -> None:
-    place = outcome(lambda: parse_place(text), InvalidParameter)
+    place = outcome(lambda: parse_position(text), InvalidParameter)
     assert place is None or place is NOW or (isinstance(place, int) and 0 <= place < 2**63)
     cursor = outcome(lambda: parse_cursor(text), InvalidParameter)
     assert cursor is None or cursor < cursor_after(cursor) < 2**63
@@ -296,7 +297,7 @@ def test_a_cursor_of_a_report_is_one_or_an_invalid_parameter(text: str, has_time
 @bounded
 @given(odd_texts)
 @pytest.mark.parametrize(
-    "check", [tenant_id, queue_name, stream_id, session_id, source_name, subscription_id, stream_path, pattern, check_seq]
+    "check", [tenant_id, queue_name, stream_id, session_id, source_id, subscription_id, stream_path, pattern, check_seq]
 )
 def test_a_name_is_one_or_an_invalid_parameter(check: Any, text: str) -> None:
     outcome(lambda: check(text), InvalidParameter)
@@ -387,7 +388,7 @@ _HEADER_VALUES = st.binary(max_size=40) | st.sampled_from(
 @example({b"stream-forked-from": b"http://["})
 def test_headers_of_a_stream_are_understood_or_refused(headers: dict[bytes, bytes]) -> None:
     request = Request("PUT", "/v1/stream/a", "r", headers, {}, cast(Any, None), cast(Any, None))
-    made = outcome(lambda: protocol_headers.blueprint_of(request, "acme"), InvalidParameter, StreamNotFound)
+    made = outcome(lambda: protocol_headers.parse_create(request, "acme"), InvalidParameter, StreamNotFound)
     if made is not None and made.content_type is not None:
         assert made.content_type.encode("latin-1").isascii(), "it comes back as a header"
-    outcome(lambda: protocol_headers.claim_of(request), InvalidParameter)
+    outcome(lambda: protocol_headers.parse_claim(request), InvalidParameter)

@@ -13,18 +13,20 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, now_ms
+from postroad.kernel.context import RequestContext
+from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
 from postroad.sessions.reconciler import SessionReconciler
-from postroad.sessions.records import STREAM_PREFIX, Member, SessionRecord, decode_session, session_subject
+from postroad.sessions.records import STREAM_PREFIX, SessionRecord, Subscriber, decode_session, session_subject
 from postroad.sessions.rules import FanoutLimits
-from postroad.sessions.service import Published, SessionOptions, Sessions, Subscribed
-from postroad.sessions.subscribers import Subscribers
+from postroad.sessions.service import PublishResult, SessionOptions, Sessions, SubscribeResult
+from postroad.sessions.subscribers import SubscriberLog
 from postroad.streams.lifecycle import CreateStream
 from postroad.streams.rules import AppendRequest
 from postroad.streams.service import Streams
-from postroad.streams.store import Name, Store
+from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import ShiftedClock
@@ -57,33 +59,37 @@ class Process:
                 await self.outbox.drain()
         await self.connection.close()
 
-    def name(self, stream: str) -> Name:
-        return Name(self.tenant, stream)
+    @property
+    def context(self) -> RequestContext:
+        return RequestContext(Caller(self.tenant, "k", frozenset(ALL_SCOPES)))
+
+    def name(self, stream: str) -> StreamName:
+        return StreamName(self.tenant, stream)
 
     def fan(self, source: str) -> Fanout:
-        return self.sessions.fans.of(self.name(source))
+        return self.sessions.fanouts.of(self.name(source))
 
     async def create(self, source: str, content_type: str = TEXT) -> None:
-        await self.streams.create(self.name(source), CreateStream(content_type=content_type))
+        await self.streams.create(None, self.name(source), CreateStream(content_type=content_type))
 
-    async def subscribe(self, session: str, source: str, *, envelope: bool = False) -> Subscribed:
-        return await self.sessions.subscribe(self.tenant, session, source, envelope=envelope)
+    async def subscribe(self, session: str, source: str, *, envelope: bool = False) -> SubscribeResult:
+        return await self.sessions.subscribe(self.context, session, source, envelope=envelope)
 
     async def unsubscribe(self, session: str, source: str) -> None:
-        await self.sessions.unsubscribe(self.tenant, session, source)
+        await self.sessions.unsubscribe(self.context, session, source)
 
     async def touch(self, session: str) -> int:
-        return await self.sessions.touch(self.tenant, session)
+        return await self.sessions.touch(self.context, session)
 
     async def end(self, session: str) -> None:
-        await self.sessions.delete(self.tenant, session)
+        await self.sessions.delete(self.context, session)
 
-    async def publish(self, source: str, data: bytes, content_type: str = TEXT) -> Published:
-        return await self.sessions.publish(self.name(source), AppendRequest(data, content_type))
+    async def publish(self, source: str, data: bytes, content_type: str = TEXT) -> PublishResult:
+        return await self.sessions.publish(self.context, self.name(source), AppendRequest(data, content_type))
 
     async def append(self, source: str, data: bytes, content_type: str = TEXT) -> int:
         """To the source alone, as one does who dies before the fan-out. Returns where it is."""
-        return (await self.streams.append(self.name(source), AppendRequest(data, content_type))).next_offset
+        return (await self.streams.append(None, self.name(source), AppendRequest(data, content_type))).next_offset
 
     async def complete(self, source: str) -> int:
         return await self.sessions.complete(self.name(source))
@@ -113,9 +119,9 @@ class Process:
         page = await stream_reader.read(self.connection, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
         return [entry.payload for entry in page.entries]
 
-    async def members(self, source: str) -> dict[str, Member]:
+    async def members(self, source: str) -> dict[str, Subscriber]:
         """Who is on the list, read from its beginning."""
-        found = Subscribers(self.connection, self.tenant, source)
+        found = SubscriberLog(self.connection, self.tenant, source)
         await found.refresh()
         return found.by_session
 
@@ -147,7 +153,9 @@ async def open_process(
         await ensure_stream(connection, spec)
     clock = clock or ShiftedClock()
     committers = Committers(connection, policy or CommitPolicy(), WriteBufferLimit(waiting_bytes_max))
-    return _process(connection, committers, clock, tenant, limits or FanoutLimits())
+    return _process(
+        connection, committers, clock, tenant, limits or FanoutLimits(queue_threshold=200, inline_max=1000, has_queue=True)
+    )
 
 
 def reborn(process: Process) -> Process:
@@ -157,7 +165,7 @@ def reborn(process: Process) -> Process:
 
 def _process(connection: Connection, committers: Committers, clock: Clock, tenant: str, limits: FanoutLimits) -> Process:
     outbox, traffic = Outbox(committers, now_ms), UsageCounters()
-    streams = Streams(Store(connection, committers, 1), outbox, traffic, clock)
+    streams = Streams(StreamStore(connection, committers, 1), outbox, traffic, clock)
     queue = FanoutQueue(connection, committers, QUEUE)
     sessions = Sessions(connection, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))
     sweep = SessionReconciler(connection, sessions, streams, queue, lambda: [tenant], clock)

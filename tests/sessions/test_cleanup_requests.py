@@ -150,7 +150,7 @@ async def test_a_request_that_cannot_be_met_just_now_comes_again(
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
-    end, tries = Sessions.end_if_over, 0
+    end, tries = Sessions.end_if_expired, 0
 
     async def fails_once(self: Sessions, tenant: str, session: str) -> Any:
         nonlocal tries
@@ -159,7 +159,7 @@ async def test_a_request_that_cannot_be_met_just_now_comes_again(
             raise EngineUnavailable("away")
         return await end(self, tenant, session)
 
-    monkeypatch.setattr(Sessions, "end_if_over", fails_once)
+    monkeypatch.setattr(Sessions, "end_if_expired", fails_once)
     assert await outcome(body(one.tenant, "s")) == {"ended": 1}
     assert tries == 2
 

@@ -16,8 +16,9 @@ from postroad.kernel.errors import EngineUnavailable
 from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.fanout_queue import queue_stream
 from postroad.sessions.reconciler import SessionReconciler
-from postroad.sessions.rules import CIRCUIT_BREAKER_RECOVERY_MS, FanoutLimits, Mode, Step
-from postroad.streams.store import Name
+from postroad.sessions.rules import CopyBatch, FanoutLimits, FanoutMode
+from postroad.sessions.service import BREAKER_RECOVERY_MS
+from postroad.streams.store import StreamName
 from tests.gateway import ShiftedClock
 from tests.sessions.processes import QUEUE, OpenProcess, Process, numbered
 from tests.waiting import eventually
@@ -36,10 +37,10 @@ async def empty_queue(connection: Connection) -> None:
 @pytest.fixture
 def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The first gateway's fan-outs fail from now on; what is returned ends that."""
-    make, connection = Fanout._make, one.connection
+    make, connection = Fanout._store_batch, one.connection
     is_broken = True
 
-    async def fails(self: Fanout, step: Step, media: str) -> None:
+    async def fails(self: Fanout, step: CopyBatch, media: str) -> None:
         if is_broken and self._connection is connection:
             raise EngineUnavailable("away")
         await make(self, step, media)
@@ -48,7 +49,7 @@ def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         nonlocal is_broken
         is_broken = False
 
-    monkeypatch.setattr(Fanout, "_make", fails)
+    monkeypatch.setattr(Fanout, "_store_batch", fails)
     return mend
 
 
@@ -67,13 +68,13 @@ async def test_five_failures_open_the_circuit_and_the_sweep_completes(
     await chat_with(one, "a", "b")
     for number in range(5):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(2, 0)), "the publish itself succeeds"
+        assert (published.mode, published.fanout) == (FanoutMode.INLINE, FanoutResult(2, 0)), "the publish itself succeeds"
     for number in range(5, 8):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.CIRCUIT_OPEN, FanoutResult(2, 0))
-    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.OPEN
-    assert (await one.sessions.fan(one.name("chat"))).outstanding == 8
-    assert (await other.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED, "each gateway has its own"
+        assert (published.mode, published.fanout) == (FanoutMode.CIRCUIT_OPEN, FanoutResult(2, 0))
+    assert (await one.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.OPEN
+    assert (await one.sessions.fanout_progress(one.name("chat"))).outstanding == 8
+    assert (await other.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.CLOSED, "each gateway has its own"
     assert await one.read("a") == []
     assert await other.complete_all() == 8
     assert await one.read("a") == await one.read("b") == numbered(range(8))
@@ -86,8 +87,8 @@ async def test_another_streams_circuit_stays_closed(one: Process, broken: Callab
     await one.create("news")
     await one.subscribe("a", "news")
     broken()
-    assert (await one.publish("chat", b"2")).mode is Mode.CIRCUIT_OPEN
-    assert (await one.publish("news", b"1")).mode is Mode.INLINE
+    assert (await one.publish("chat", b"2")).mode is FanoutMode.CIRCUIT_OPEN
+    assert (await one.publish("news", b"1")).mode is FanoutMode.INLINE
 
 
 async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
@@ -96,27 +97,27 @@ async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
     await chat_with(one, "a")
     for number in range(6):
         await one.publish("chat", b"%d" % number)
-    clock.ahead_ms = CIRCUIT_BREAKER_RECOVERY_MS + 1
-    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.HALF_OPEN
-    assert (await one.publish("chat", b"6")).mode is Mode.INLINE, "it fails"
-    assert (await one.publish("chat", b"7")).mode is Mode.CIRCUIT_OPEN
+    clock.ahead_ms = BREAKER_RECOVERY_MS + 1
+    assert (await one.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.HALF_OPEN
+    assert (await one.publish("chat", b"6")).mode is FanoutMode.INLINE, "it fails"
+    assert (await one.publish("chat", b"7")).mode is FanoutMode.CIRCUIT_OPEN
     broken()
     clock.ahead_ms *= 2
     clock.ahead_ms += 1000
     published = await one.publish("chat", b"8")
-    assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(1, 1))
+    assert (published.mode, published.fanout) == (FanoutMode.INLINE, FanoutResult(1, 1))
     assert await one.read("a") == numbered(range(9))
-    assert (await one.sessions.fan(one.name("chat"))).breaker is BreakerState.CLOSED
-    assert (await one.publish("chat", b"9")).mode is Mode.INLINE
+    assert (await one.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.CLOSED
+    assert (await one.publish("chat", b"9")).mode is FanoutMode.INLINE
 
 
 async def test_half_open_only_one_of_many_publishes_tries(one: Process, broken: Callable[[], None], clock: ShiftedClock) -> None:
     await chat_with(one, "a")
     for _ in range(5):
         await one.publish("chat", b"1")
-    clock.ahead_ms = CIRCUIT_BREAKER_RECOVERY_MS + 1
+    clock.ahead_ms = BREAKER_RECOVERY_MS + 1
     published = await asyncio.gather(*(one.publish("chat", b"2") for _ in range(8)))
-    assert sorted(answer.mode for answer in published) == [Mode.CIRCUIT_OPEN] * 7 + [Mode.INLINE]
+    assert sorted(answer.mode for answer in published) == [FanoutMode.CIRCUIT_OPEN] * 7 + [FanoutMode.INLINE]
 
 
 async def test_a_success_between_failures_keeps_the_circuit_closed(
@@ -126,7 +127,7 @@ async def test_a_success_between_failures_keeps_the_circuit_closed(
     for _ in range(4):
         await one.publish("chat", b"1")
     broken()
-    assert (await one.publish("chat", b"2")).reached == FanoutResult(1, 1)
+    assert (await one.publish("chat", b"2")).fanout == FanoutResult(1, 1)
     assert one.sessions._breakers == {}, "a stream without trouble has no breaker"
 
 
@@ -138,11 +139,11 @@ async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Proces
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr("postroad.sessions.service.FANOUT_RPC_TIMEOUT_MS", 50)
-        patched.setattr(Fanout, "_make", hangs)
+        patched.setattr("postroad.sessions.service._INLINE_SECONDS_MAX", 0.05)
+        patched.setattr(Fanout, "_store_batch", hangs)
         async with asyncio.timeout(5):
             published = await one.publish("chat", b"2")
-    assert (published.mode, published.reached) == (Mode.INLINE, FanoutResult(1, 0))
+    assert (published.mode, published.fanout) == (FanoutMode.INLINE, FanoutResult(1, 0))
     await other.publish("chat", b"3")
     await one.publish("chat", b"4")
     assert await one.read("a") == numbered([1, 2, 3, 4])
@@ -154,19 +155,19 @@ async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Proces
 async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_sweep(new_process: OpenProcess) -> None:
     one = await new_process(limits=SKIPPED)
     await chat_with(one, "a", "b")
-    assert (await one.publish("chat", b"1")).mode is Mode.INLINE, "up to the cap it is not"
+    assert (await one.publish("chat", b"1")).mode is FanoutMode.INLINE, "up to the cap it is not"
     await one.subscribe("c", "chat")
-    assert (await one.publish("chat", b"2")).mode is Mode.INLINE, "it was known to have two members when this was chosen"
+    assert (await one.publish("chat", b"2")).mode is FanoutMode.INLINE, "it was known to have two members when this was chosen"
     for number in (3, 4):
         published = await one.publish("chat", b"%d" % number)
-        assert (published.mode, published.reached) == (Mode.SKIPPED, FanoutResult(3, 0))
+        assert (published.mode, published.fanout) == (FanoutMode.SKIPPED, FanoutResult(3, 0))
     assert await one.read("a") == numbered([1, 2])
-    view = await one.sessions.fan(one.name("chat"))
+    view = await one.sessions.fanout_progress(one.name("chat"))
     assert (view.subscribers, view.outstanding) == (3, 2)
     assert await one.complete_all() == 2
     assert await one.read("a") == numbered([1, 2, 3, 4])
     assert await one.read("c") == numbered([2, 3, 4])
-    view = await one.sessions.fan(one.name("chat"))
+    view = await one.sessions.fanout_progress(one.name("chat"))
     assert (view.outstanding, view.done) == (0, published.outcome.next_offset)
 
 
@@ -174,7 +175,7 @@ async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_s
 
 
 @asynccontextmanager
-async def consuming(process: Process, work: Callable[[Name], Awaitable[object]]) -> AsyncIterator[None]:
+async def consuming(process: Process, work: Callable[[StreamName], Awaitable[object]]) -> AsyncIterator[None]:
     """As the delivery role does."""
     task = asyncio.create_task(process.queue.consume(work))
     try:
@@ -189,7 +190,7 @@ async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new
     one = await new_process(limits=QUEUED)
     await chat_with(one, "a", "b")
     published = await one.publish("chat", b"1")
-    assert (published.mode, published.reached) == (Mode.QUEUED, FanoutResult(2, 0))
+    assert (published.mode, published.fanout) == (FanoutMode.QUEUED, FanoutResult(2, 0))
     await one.publish("chat", b"2")
     assert await one.read("a") == []
     async with consuming(other, other.sessions.complete):
@@ -218,7 +219,7 @@ async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Pro
     await chat_with(one, "a", "b")
     tries = 0
 
-    async def work(name: Name) -> object:
+    async def work(name: StreamName) -> object:
         nonlocal tries
         tries += 1
         if tries < 3:
@@ -241,9 +242,9 @@ async def test_jobs_of_one_stream_are_one_piece_of_work(new_process: OpenProcess
     await chat_with(one, "a", "b")
     for number in range(6):
         await one.publish("chat", b"%d" % number)
-    works: list[Name] = []
+    works: list[StreamName] = []
 
-    async def work(name: Name) -> object:
+    async def work(name: StreamName) -> object:
         works.append(name)
         return await other.sessions.complete(name)
 
@@ -260,7 +261,7 @@ async def test_several_consumers_and_publishers_give_everyone_everything_once(ne
         await asyncio.gather(*(process.publish("chat", b"%d" % n) for n in range(15) for process in (first, second)))
 
         async def is_done() -> bool:
-            return await first.sessions.lacking(first.name("chat")) == 0
+            return await first.sessions.outstanding(first.name("chat")) == 0
 
         await eventually(is_done)
     source = await first.read_stream("chat")
@@ -280,7 +281,7 @@ async def test_a_publish_whose_job_cannot_be_put_still_succeeds(
 
     with monkeypatch.context() as patched:
         patched.setattr(one.queue.__class__, "put", refuses)
-        assert (await one.publish("chat", b"1")).mode is Mode.SKIPPED
+        assert (await one.publish("chat", b"1")).mode is FanoutMode.SKIPPED
     assert await one.complete_all() == 1
     assert await one.read("a") == numbered([1])
 
@@ -297,7 +298,7 @@ async def test_the_delivery_role_completes_cleans_and_consumes_by_itself(
     await one.subscribe("c", "news")
     await one.append("news", b"left undone")
     await one.publish("chat", b"queued")
-    delivering = asyncio.create_task(other.sweep.deliver(complete_seconds=0.05, clean_seconds=0.05))
+    delivering = asyncio.create_task(other.sweep.run(complete_seconds=0.05, clean_seconds=0.05))
     try:
 
         async def is_there() -> bool:

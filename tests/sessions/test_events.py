@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from postroad.api.sessions import SessionNotFound
 from postroad.kernel.clock import rfc3339
-from postroad.kernel.errors import EngineUnavailable, SessionNotFound
-from postroad.streams.store import Store
+from postroad.kernel.errors import EngineUnavailable
+from postroad.streams.store import StreamStore
 from tests.gateway import ShiftedClock, events_of
 from tests.sessions.processes import JSON, TTL_SECONDS, Process
 from tests.sessions.test_service import meanwhile
@@ -105,7 +106,7 @@ async def test_one_whose_stream_was_deleted_has_not_expired_and_is_told_in_the_s
     await one.subscribe("s", "chat")
     if not has_subscriptions:
         await one.unsubscribe("s", "chat")
-    await one.streams.delete(one.name("session:s"))
+    await one.streams.delete(None, one.name("session:s"))
     assert any(await asyncio.gather(*(process.clean() for process in (one, other) * 3)))
     [ended] = once([event for event in await told(one, other) if event["event"] == "session.ended"])
     assert (ended["is_expired"], ended["subscriptions"]) == (False, int(has_subscriptions))
@@ -123,7 +124,7 @@ async def test_an_end_that_died_half_way_is_told_again_in_the_same_words(
 
     for method in ("purge", "purge_subject"):
         with monkeypatch.context() as patched:
-            patched.setattr(Store, method, dies)
+            patched.setattr(StreamStore, method, dies)
             with pytest.raises(EngineUnavailable):
                 await one.clean()
         clock.ahead_ms += 5000
@@ -154,7 +155,7 @@ async def test_a_session_in_the_place_of_one_whose_end_died_half_way_tells_that_
         raise EngineUnavailable("died")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "purge", dies)
+        patched.setattr(StreamStore, "purge", dies)
         with pytest.raises(EngineUnavailable):
             await one.end("s")
     clock.ahead_ms = 5000

@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad.api.sessions import SessionNotFound
+from postroad.api.streams import StreamNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, PublishAck
-from postroad.kernel.errors import EngineUnavailable, SessionNotFound, StreamNotFound, TooLarge
+from postroad.kernel.errors import EngineUnavailable, TooLarge
 from postroad.sessions import fanout
 from postroad.sessions.fanout import Fanout, FanoutResult
-from postroad.sessions.records import Op, decode_change, members_subject
-from postroad.sessions.rules import Mode, Step
+from postroad.sessions.records import ChangeKind, decode_change, subscribers_subject
+from postroad.sessions.rules import CopyBatch, FanoutMode
 from postroad.streams import store
 from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text
@@ -41,8 +43,8 @@ class Crowd:
         for number in range(count):
             message = f"{letter}{number}".encode()
             published = await process.publish("chat", message)
-            assert published.mode is Mode.INLINE
-            assert published.reached.successes == published.reached.count
+            assert published.mode is FanoutMode.INLINE
+            assert published.fanout.successes == published.fanout.count
             self.acknowledged.append(message)
 
     async def visit(self, visitor: str) -> None:
@@ -63,14 +65,14 @@ class Crowd:
 
 async def changes(process: Process, source: str) -> dict[str, list[int]]:
     """When each session came and went, by the list's own log."""
-    store, subject = process.name("").store, members_subject(process.tenant, source)
+    store, subject = process.name("").store, subscribers_subject(process.tenant, source)
     found: dict[str, list[int]] = {}
     page = await stream_reader.read(process.connection, store, subject, 1, 5000)
     assert page.is_end
     for entry in page.entries:
         change = decode_change(entry.payload)
-        assert change.op in (Op.JOIN, Op.LEAVE)
-        for session in (*(member.session for member in change.members), *change.sessions):
+        assert change.kind in (ChangeKind.JOIN, ChangeKind.LEAVE)
+        for session in (*(one.session for one in change.joined), *change.left):
             found.setdefault(session, []).append(entry.sequence)
     return found
 
@@ -112,7 +114,7 @@ async def test_many_publishes_at_once_by_two_gateways_reach_everyone_in_the_sour
     for number in range(20):
         await one.subscribe(f"s{number}", "chat")
     published = await asyncio.gather(*(process.publish("chat", b"%d" % n) for n in range(60) for process in (one, other)))
-    assert all(answer.reached.successes == answer.reached.count == 20 for answer in published)
+    assert all(answer.fanout.successes == answer.fanout.count == 20 for answer in published)
     source = await one.read_stream("chat")
     assert len(source) == 120
     for number in range(20):
@@ -131,15 +133,15 @@ async def test_a_gateway_that_has_not_looked_for_long_goes_on_where_the_others_a
     await other.subscribe("d", "ch*")
     await other.publish("chat", b"5", JSON)
     published = await one.publish("chat", b"6", JSON)
-    assert (published.reached.count, published.reached.successes) == (3, 3)
+    assert (published.fanout.count, published.fanout.successes) == (3, 3)
     assert decoded(await one.read("a")) == decoded(await one.read("c")) == [1, 2, 3, 4, 5, 6]
     assert decoded(await one.read("b")) == [1, 2, 3, 4]
     assert decoded(await one.read("d")) == [5, 6]
 
 
 async def test_more_sessions_than_one_batch_has_room_for(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "_BATCH", 7)
-    monkeypatch.setattr(fanout, "_READ", 3)
+    monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 7)
+    monkeypatch.setattr(fanout, "_READ_MESSAGES_MAX", 3)
     await one.create("chat")
     for number in range(17):
         await one.subscribe(f"s{number:02}", "chat")
@@ -154,15 +156,15 @@ async def test_more_sessions_than_one_batch_has_room_for(one: Process, other: Pr
 async def test_who_leaves_or_comes_between_two_batches_of_one_message(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fanout, "_BATCH", 2)
+    monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 2)
     await one.create("chat")
     for session in "bdfh":
         await one.subscribe(session, "chat")
-    make, made = Fanout._make, []
+    make, made = Fanout._store_batch, []
 
-    async def make_and_change(self: Fanout, step: Step, media: str) -> None:
+    async def make_and_change(self: Fanout, step: CopyBatch, media: str) -> None:
         await make(self, step, media)
-        made.append([write.member.session for write in step.writes])
+        made.append([write.subscriber.session for write in step.copies])
         if len(made) == 1:
             await other.unsubscribe("f", "chat")
             await other.unsubscribe("b", "chat")
@@ -170,7 +172,7 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
                 await other.subscribe(session, "chat")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_make", make_and_change)
+        patched.setattr(Fanout, "_store_batch", make_and_change)
         await one.publish("chat", b"1")
     assert made == [["b", "d"], ["h"]]
     await other.publish("chat", b"2")
@@ -222,7 +224,7 @@ async def test_a_look_that_stops_anywhere_leaves_nobody_out(one: Process, other:
     await one.publish("chat", b"1", JSON)
     await other.subscribe("b", wanted)
     with interrupted(at) as work:
-        await one.fan("chat").refreshed()
+        await one.fan("chat").refresh()
     assert work.calls == min(at, 5 if wanted == "*t" else 4)
     await one.publish("chat", b"2", JSON)
     assert decoded(await one.read("b")) == [2]
@@ -306,7 +308,7 @@ async def test_a_gateway_that_comes_too_late_with_copies_that_are_there_reads_ag
     assert await one.read("d") == numbered([1])
 
 
-# Patterns
+# PatternLog
 
 
 async def test_a_pattern_brings_streams_that_are_there_and_streams_made_later(one: Process, other: Process) -> None:
@@ -330,7 +332,7 @@ async def test_a_session_that_comes_by_name_and_by_pattern_gets_each_message_onc
     for pattern in ("c*", "*t"):
         await other.subscribe("s", pattern)
     published = await one.publish("chat", b"2", JSON)
-    assert (published.reached.count, published.reached.successes) == (1, 1)
+    assert (published.fanout.count, published.fanout.successes) == (1, 1)
     await other.publish("chat", b"3", JSON)
     await one.unsubscribe("s", "chat")
     await one.publish("chat", b"4", JSON)
@@ -409,7 +411,7 @@ async def test_an_envelope_says_where_a_message_is_from(
     await one.subscribe("s", "chat", envelope=True)
     offset = offset_text((await one.publish("chat", data, content_type)).outcome.next_offset)
     assert decoded(await one.read("s")) == [{"stream": "chat", "offset": offset, **held}]
-    assert (await one.sessions.look(one.tenant, "s")).record.content_type == JSON
+    assert (await one.sessions.find(one.tenant, "s")).record.content_type == JSON
 
 
 async def test_a_session_with_envelopes_takes_streams_of_any_type(one: Process) -> None:
@@ -432,7 +434,7 @@ async def test_large_messages_go_in_batches_that_fit(new_process: OpenProcess) -
         await one.subscribe(f"s{number}", "chat")
     large = bytes(3_000_000)
     published = await one.publish("chat", large, BYTES)
-    assert (published.reached.count, published.reached.successes) == (12, 12)
+    assert (published.fanout.count, published.fanout.successes) == (12, 12)
     for number in range(12):
         assert [len(payload) for payload in await one.read(f"s{number}")] == [len(large)]
 
@@ -462,7 +464,7 @@ async def test_a_message_that_just_fits_its_stream_fits_a_sessions_whatever_they
             break
         except TooLarge:
             size -= 256
-    assert published.reached == FanoutResult(2, 2)
+    assert published.fanout == FanoutResult(2, 2)
     assert [len(payload) for payload in await one.read(session)] == [size]
     assert size > one.connection.max_payload - 16_384
 
@@ -475,12 +477,12 @@ async def test_a_source_that_was_deleted_and_made_again_goes_on(one: Process, ot
     await one.subscribe("s", "chat")
     await one.publish("chat", b"1")
     await one.append("chat", b"never seen")
-    await other.streams.delete(one.name("chat"))
+    await other.streams.delete(None, one.name("chat"))
     assert await one.complete_all() == 0
     with pytest.raises(StreamNotFound):
         await one.publish("chat", b"2")
     await other.create("chat")
-    assert (await one.publish("chat", b"3")).reached.successes == 1
+    assert (await one.publish("chat", b"3")).fanout.successes == 1
     assert await one.read("s") == numbered([1, 3])
 
 
@@ -496,8 +498,8 @@ async def test_what_is_left_of_a_source_that_was_deleted_is_not_given_to_anybody
         return
 
     with monkeypatch.context() as patched:
-        patched.setattr(store.Store, "purge", dies)
-        await one.streams.delete(one.name("chat"))
+        patched.setattr(store.StreamStore, "purge", dies)
+        await one.streams.delete(None, one.name("chat"))
         await one.create("chat")
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])
@@ -507,7 +509,7 @@ async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_t
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.subscribe("wrapped", "chat", envelope=True)
-    await one.streams.delete(one.name("chat"))
+    await one.streams.delete(None, one.name("chat"))
     await one.create("chat", JSON)
     await one.publish("chat", b"1", JSON)
     assert await one.read("s") == []
@@ -518,7 +520,7 @@ async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_t
 async def test_a_fork_is_a_source_of_what_is_its_own(one: Process) -> None:
     await one.create("chat")
     await one.publish("chat", b"1")
-    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("chat")))
+    await one.streams.create(None, one.name("fork"), CreateStream(fork=ForkOf("chat")))
     await one.subscribe("s", "fork")
     assert await one.complete_all() == 0
     await one.publish("fork", b"2")
@@ -534,10 +536,10 @@ async def test_what_is_appended_without_a_publish_comes_with_the_next_one_or_the
     assert await one.read("s") == numbered([1, 2])
     await one.append("chat", b"3")
     await one.append("chat", b"4")
-    assert await one.sessions.lacking(one.name("chat")) == 2
+    assert await one.sessions.outstanding(one.name("chat")) == 2
     assert await other.complete_all() == 2
     assert await one.read("s") == numbered([1, 2, 3, 4])
-    assert await one.sessions.lacking(one.name("chat")) == await one.complete_all() == 0
+    assert await one.sessions.outstanding(one.name("chat")) == await one.complete_all() == 0
 
 
 async def test_a_publish_that_only_the_append_refuses_fails(one: Process) -> None:
@@ -548,7 +550,7 @@ async def test_a_publish_that_only_the_append_refuses_fails(one: Process) -> Non
     await one.end("s")
     with pytest.raises(SessionNotFound):
         await one.touch("s")
-    assert (await one.publish("chat", b"1")).reached.count == 0
+    assert (await one.publish("chat", b"1")).fanout.count == 0
 
 
 async def test_a_fan_out_that_fails_does_not_fail_the_publish(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,12 +561,12 @@ async def test_a_fan_out_that_fails_does_not_fail_the_publish(one: Process, monk
         raise EngineUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_learn", unavailable)
+        patched.setattr(Fanout, "_read_all", unavailable)
         published = await one.publish("chat", b"1")
-    assert (published.mode, published.reached.successes) == (Mode.SKIPPED, 0)
+    assert (published.mode, published.fanout.successes) == (FanoutMode.SKIPPED, 0)
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_make", unavailable)
+        patched.setattr(Fanout, "_store_batch", unavailable)
         published = await one.publish("chat", b"2")
-    assert (published.mode, published.reached.count, published.reached.successes) == (Mode.INLINE, 1, 0)
+    assert (published.mode, published.fanout.count, published.fanout.successes) == (FanoutMode.INLINE, 1, 0)
     assert await one.complete_all() == 2
     assert await one.read("s") == numbered([1, 2])

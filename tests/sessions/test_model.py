@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
-from postroad.kernel.errors import SessionNotFound, StreamNotFound
+from postroad.api.sessions import SessionNotFound
+from postroad.api.streams import StreamNotFound
 from postroad.sessions import fanout, subscribers
 from postroad.sessions.rules import pattern_matches
 from tests.gateway import ShiftedClock
@@ -48,12 +49,12 @@ class ModelSession:
     since: dict[str, int] = field(default_factory=dict)
     got: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: {source: [] for source in SOURCES})
 
-    def joined(self, source: str) -> int | None:
+    def join_payloads(self, source: str) -> int | None:
         found = [since for wanted, since in self.since.items() if wanted == source or pattern_matches(wanted, source)]
         return min(found, default=None)
 
     def lacks(self, source: str, messages: list[int]) -> list[int]:
-        joined = self.joined(source)
+        joined = self.join_payloads(source)
         has = {message for message, _ in self.got[source]}
         return [] if joined is None else [message for message in messages if message > joined and message not in has]
 
@@ -107,7 +108,7 @@ class Player:
         source = SOURCES[wanted % len(SOURCES)]
         message = self._tick()
         published = await self.processes[gateway].publish(source, b"%d" % message, JSON)
-        assert published.reached.successes == published.reached.count
+        assert published.fanout.successes == published.fanout.count
         self.messages[source].append(message)
         self._fan_out(source)
 
@@ -128,7 +129,7 @@ class Player:
         source, process = SOURCES[wanted % len(SOURCES)], self.processes[gateway]
         record = await process.streams.store.record(process.name(source))
         assert record is not None
-        known = await process.streams.look(process.name(source))
+        known = await process.streams.snapshot(process.name(source))
         with interrupted(at, is_made=session % 2 == 0) as work:
             await process.fan(source).run(record, known.tail)
         event("stopped half way" if work.calls == at else "done before")
@@ -160,9 +161,9 @@ class Player:
         process = self.processes[gateway]
         if self._living(SESSIONS[session]) is None:
             with pytest.raises(StreamNotFound):
-                await process.streams.delete(process.name(f"session:{SESSIONS[session]}"))
+                await process.streams.delete(None, process.name(f"session:{SESSIONS[session]}"))
         else:
-            await process.streams.delete(process.name(f"session:{SESSIONS[session]}"))
+            await process.streams.delete(None, process.name(f"session:{SESSIONS[session]}"))
             del self.sessions[SESSIONS[session]]
 
     async def clean(self, gateway: int, _session: int, _wanted: int, _at: int) -> None:
@@ -215,10 +216,10 @@ async def play(steps: list[tuple[str, int, int, int, int]], url: str) -> None:
 
 def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
-    monkeypatch.setattr(fanout, "_BATCH", 2)
-    monkeypatch.setattr(fanout, "_READ", 2)
-    monkeypatch.setattr(subscribers, "_ANEW_FROM", 2)
-    monkeypatch.setattr(subscribers, "_ANEW_MEMBERS", 2)
+    monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 2)
+    monkeypatch.setattr(fanout, "_READ_MESSAGES_MAX", 2)
+    monkeypatch.setattr(subscribers, "_COMPACT_FROM", 2)
+    monkeypatch.setattr(subscribers, "_SNAPSHOT_PAGE", 2)
     with ThreadPoolExecutor(1) as apart:
         apart.submit(try_many, engine_url).result()
 

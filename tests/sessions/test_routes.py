@@ -13,7 +13,7 @@ from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 from tests.access.control import SECRETS
 from tests.gateway import Answer, Client, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 
@@ -83,7 +83,7 @@ def gateway_clock(gateway: Gateway) -> Iterator[ShiftedClock]:
 
 
 def fanned(answer: Answer) -> tuple[str, int, int, int]:
-    """Mode, count, successes and failures."""
+    """FanoutMode, count, successes and failures."""
     headers = answer.headers
     numbers = [int(headers[f"stream-fanout-{name}"]) for name in ("count", "successes", "failures")]
     return headers["stream-fanout-mode"], numbers[0], numbers[1], numbers[2]
@@ -240,7 +240,7 @@ async def test_what_cannot_be_published(api: Api) -> None:
     (await api.publish("chat", b"")).problem(400, "invalid-parameter")
 
 
-async def _put_nowhere(_queue: FanoutQueue, _name: Name, _until: int) -> None:
+async def _put_nowhere(_queue: FanoutQueue, _name: StreamName, _until: int) -> None:
     pass
 
 
@@ -288,7 +288,7 @@ async def test_the_headers_of_publishes_that_fail_and_then_are_not_tried(tenant:
     async def fails(*_: Any) -> None:
         raise EngineUnavailable("away")
 
-    monkeypatch.setattr(Fanout, "_make", fails)
+    monkeypatch.setattr(Fanout, "_store_batch", fails)
     for _ in range(5):
         answer = await api.publish("chat")
         assert (answer.status, fanned(answer)) == (204, ("inline", 3, 0, 3))

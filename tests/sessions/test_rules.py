@@ -11,48 +11,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.kernel.errors import InvalidParameter
-from postroad.sessions import rules
-from postroad.sessions.records import Change, FanoutState, Member, Op, SessionRecord, decode_change, decode_state, encode
+from postroad.sessions.records import (
+    ChangeKind,
+    FanoutState,
+    SessionRecord,
+    Subscriber,
+    SubscriberChange,
+    decode_change,
+    decode_state,
+    encode,
+)
 from postroad.sessions.rules import (
+    Copy,
     FanoutLimits,
-    Mode,
+    FanoutMode,
     SourceMessage,
     SubscriberList,
-    Write,
-    eligible,
-    envelope_alone,
-    enveloped,
+    empty_envelope,
+    envelope,
+    is_eligible,
     is_pattern,
     mode_for,
-    next_step,
+    next_batch,
     pattern_matches,
     session_id,
-    source_name,
-    takes,
+    source_id,
 )
+from postroad.sessions.settings import SessionsSettings
 
 TEXT, JSON = "text/plain", "application/json"
 
 
-def member(session: str, joined_at: int = 0, media: str = TEXT, *, envelope: bool = False) -> Member:
-    return Member(session, joined_at, media, envelope)
+def member(session: str, joined_at: int = 0, media: str = TEXT, *, envelope: bool = False) -> Subscriber:
+    return Subscriber(session, joined_at, media, envelope)
 
 
-def test_the_constants_are_the_seeds() -> None:
-    assert rules.DEFAULT_SESSION_TTL_SECONDS == 1800
-    assert rules.FANOUT_QUEUE_THRESHOLD == 200
-    assert rules.MAX_INLINE_FANOUT == 1000
-    assert rules.FANOUT_RPC_TIMEOUT_MS == 10_000
-    assert rules.CIRCUIT_BREAKER_FAILURE_THRESHOLD == 5
-    assert rules.CIRCUIT_BREAKER_RECOVERY_MS == 60_000
-    assert FanoutLimits() == FanoutLimits(queue_threshold=200, inline_max=1000, has_queue=True)
+def limits(*, has_queue: bool = True) -> FanoutLimits:
+    """The limits of the default settings."""
+    chosen = SessionsSettings()
+    assert (chosen.fanout_queue_threshold, chosen.fanout_inline_max) == (200, 1000)
+    return FanoutLimits(chosen.fanout_queue_threshold, chosen.fanout_inline_max, has_queue)
 
 
 # Who gets what next
 
 _MEMBERS = st.lists(
     st.builds(
-        Member, st.text("abc", min_size=1, max_size=2), st.integers(0, 20), st.sampled_from([TEXT, JSON]), envelope=st.booleans()
+        Subscriber,
+        st.text("abc", min_size=1, max_size=2),
+        st.integers(0, 20),
+        st.sampled_from([TEXT, JSON]),
+        envelope=st.booleans(),
     ),
     unique_by=lambda one: one.session,
     max_size=8,
@@ -66,25 +75,25 @@ def in_order(messages: list[SourceMessage]) -> list[SourceMessage]:
     return sorted(messages, key=lambda message: message.sequence)
 
 
-def expected_writes(messages: list[SourceMessage], members: list[Member]) -> list[Write]:
+def expected_writes(messages: list[SourceMessage], members: list[Subscriber]) -> list[Copy]:
     by_id = sorted(members, key=lambda one: one.session)
-    return [Write(one, message) for message in messages for one in by_id if takes(one, message.sequence, TEXT)]
+    return [Copy(one, message) for message in messages for one in by_id if is_eligible(one, message.sequence, TEXT)]
 
 
 @given(_MESSAGES, _MEMBERS, _LIMITS, _BYTES)
 def test_step_by_step_each_member_gets_each_message_once_and_in_order(
-    unordered: list[SourceMessage], members: list[Member], limit: int, bytes_max: int
+    unordered: list[SourceMessage], members: list[Subscriber], limit: int, bytes_max: int
 ) -> None:
     messages, roster, state = in_order(unordered), SubscriberList([members]), FanoutState()
-    made: list[Write] = []
+    made: list[Copy] = []
     last = messages[-1].sequence if messages else 0
     while state.done < last:
-        step = next_step(state, messages, roster, TEXT, limit, bytes_max)
-        assert len(step.writes) <= limit
-        assert len(step.writes) <= 1 or sum(len(write.message.payload) for write in step.writes) <= bytes_max
-        assert step.writes or step.state.done == last, "a step that writes nothing is the last"
+        step = next_batch(state, messages, roster, TEXT, limit, bytes_max)
+        assert len(step.copies) <= limit
+        assert len(step.copies) <= 1 or sum(len(write.message.payload) for write in step.copies) <= bytes_max
+        assert step.copies or step.state.done == last, "a step that writes nothing is the last"
         assert step.state != state, "each step gets somewhere"
-        made += step.writes
+        made += step.copies
         state = step.state
     assert made == expected_writes(messages, members)
     assert state == FanoutState(done=last)
@@ -92,7 +101,7 @@ def test_step_by_step_each_member_gets_each_message_once_and_in_order(
 
 @given(_MESSAGES, _MEMBERS, _MEMBERS, _LIMITS, st.integers(0, 10))
 def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
-    unordered: list[SourceMessage], members: list[Member], newcomers: list[Member], limit: int, steps: int
+    unordered: list[SourceMessage], members: list[Subscriber], newcomers: list[Subscriber], limit: int, steps: int
 ) -> None:
     """Some leave after a few steps, others come; those that come have missed everything up to then."""
     messages, state = in_order(unordered), FanoutState()
@@ -100,44 +109,44 @@ def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
     stay = members[::2]
     come = [member(f"n{one.session}", 100) for one in newcomers]
     roster = SubscriberList([members])
-    made: list[Write] = []
+    made: list[Copy] = []
     number = 0
     while state.done < last:
         if number == steps:
             roster = SubscriberList([stay, come])
-        step = next_step(state, messages, roster, TEXT, limit)
+        step = next_batch(state, messages, roster, TEXT, limit)
         assert step.state != state, "each step gets somewhere"
-        made += step.writes
+        made += step.copies
         state = step.state
         number += 1
     for one in stay:
-        assert [write for write in made if write.member == one] == expected_writes(messages, [one])
+        assert [write for write in made if write.subscriber == one] == expected_writes(messages, [one])
     for one in members:
-        got = [write for write in made if write.member == one]
+        got = [write for write in made if write.subscriber == one]
         assert got == expected_writes(messages, [one])[: len(got)], "who left has what came first"
-    assert not [write for write in made if write.member in come]
+    assert not [write for write in made if write.subscriber in come]
 
 
 @given(_MESSAGES, _MEMBERS, _LIMITS)
 def test_whoever_goes_on_from_a_state_makes_the_same_writes(
-    unordered: list[SourceMessage], members: list[Member], limit: int
+    unordered: list[SourceMessage], members: list[Subscriber], limit: int
 ) -> None:
     """What is done from the state as it is stored is what would have been done next."""
     messages, roster = in_order(unordered), SubscriberList([members])
-    first = next_step(FanoutState(), messages, roster, TEXT, limit)
+    first = next_batch(FanoutState(), messages, roster, TEXT, limit)
     stored = decode_state(encode(first.state))
     left = [message for message in messages if message.sequence > stored.done]
-    rest = next_step(stored, left, roster, TEXT, 10_000)
-    assert [*first.writes, *rest.writes] == expected_writes(messages, members)
+    rest = next_batch(stored, left, roster, TEXT, 10_000)
+    assert [*first.copies, *rest.copies] == expected_writes(messages, members)
 
 
 def step_of(
-    members: list[Member], messages: Sequence[int], limit: int, state: FanoutState | None = None
+    members: list[Subscriber], messages: Sequence[int], limit: int, state: FanoutState | None = None
 ) -> tuple[list[str], FanoutState]:
-    step = next_step(
+    step = next_batch(
         state or FanoutState(), [SourceMessage(one, b"") for one in messages], SubscriberList([members]), TEXT, limit
     )
-    return [f"{write.member.session}{write.message.sequence}" for write in step.writes], step.state
+    return [f"{write.subscriber.session}{write.message.sequence}" for write in step.copies], step.state
 
 
 def test_a_state_says_how_far_it_is() -> None:
@@ -151,16 +160,16 @@ def test_a_state_says_how_far_it_is() -> None:
 
 
 def test_a_member_gets_what_came_after_it_joined() -> None:
-    assert not takes(member("a", 5), 4, TEXT)
-    assert not takes(member("a", 5), 5, TEXT)
-    assert takes(member("a", 5), 6, TEXT)
+    assert not is_eligible(member("a", 5), 4, TEXT)
+    assert not is_eligible(member("a", 5), 5, TEXT)
+    assert is_eligible(member("a", 5), 6, TEXT)
 
 
 def test_a_member_gets_what_is_of_its_type_or_is_put_into_an_envelope() -> None:
     message = SourceMessage(1, b"")
-    assert not takes(member("a", media=JSON), message.sequence, TEXT)
-    assert takes(member("a", media=JSON), message.sequence, JSON)
-    assert takes(member("a", media=JSON, envelope=True), message.sequence, TEXT)
+    assert not is_eligible(member("a", media=JSON), message.sequence, TEXT)
+    assert is_eligible(member("a", media=JSON), message.sequence, JSON)
+    assert is_eligible(member("a", media=JSON, envelope=True), message.sequence, TEXT)
 
 
 # The roster
@@ -168,15 +177,14 @@ def test_a_member_gets_what_is_of_its_type_or_is_put_into_an_envelope() -> None:
 
 def test_a_roster_is_in_the_order_of_its_ids() -> None:
     roster = SubscriberList([[member("b", 2), member("a", 3)], [member("C", 1)]])
-    assert roster.sessions == ["C", "a", "b"]
-    assert [one.session for one in roster.members] == roster.sessions
+    assert [one.session for one in roster.after("")] == ["C", "a", "b"]
     assert (len(roster), roster.first_joined()) == (3, 1)
 
 
 def test_who_came_twice_counts_once_and_from_the_first() -> None:
     early, late = member("a", 3, JSON, envelope=True), member("a", 8)
-    assert SubscriberList([[late], [early]]).members == [early]
-    assert SubscriberList([[early], [late]]).members == [early]
+    assert SubscriberList([[late], [early]]).after("") == [early]
+    assert SubscriberList([[early], [late]]).after("") == [early]
 
 
 @pytest.mark.parametrize(("after", "left"), [("", "abd"), ("a", "bd"), ("b", "d"), ("c", "d"), ("d", ""), ("z", "")])
@@ -191,38 +199,31 @@ def test_an_empty_roster_has_nobody() -> None:
 
 def test_eligible_are_those_who_joined_before() -> None:
     roster = SubscriberList([[member("a", 3), member("b", 5), member("c", 7)]])
-    assert [eligible(roster, sequence, TEXT) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
-    assert eligible(roster, 8, JSON) == 0
+    assert [roster.count_eligible(sequence, TEXT) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
+    assert roster.count_eligible(8, JSON) == 0
 
 
-# The way: the seed's table, row by row
+# Modes
 
 
 @pytest.mark.parametrize("count", [0, 1, 200])
 @pytest.mark.parametrize("has_queue", [True, False])
-def test_up_to_the_threshold_it_is_inline(count: int, has_queue: bool) -> None:
-    assert mode_for(count, FanoutLimits(has_queue=has_queue), is_open=False) is Mode.INLINE
+def test_a_fanout_up_to_the_threshold_is_inline(count: int, has_queue: bool) -> None:
+    assert mode_for(count, limits(has_queue=has_queue)) is FanoutMode.INLINE
 
 
 @pytest.mark.parametrize("count", [201, 1000, 1001, 100_000])
-@pytest.mark.parametrize("is_open", [True, False])
-def test_above_it_goes_to_the_queue_if_there_is_one(count: int, is_open: bool) -> None:
-    assert mode_for(count, FanoutLimits(), is_open=is_open) is Mode.QUEUED
+def test_a_fanout_above_the_threshold_is_queued(count: int) -> None:
+    assert mode_for(count, limits()) is FanoutMode.QUEUED
 
 
-@pytest.mark.parametrize(("count", "mode"), [(201, Mode.INLINE), (1000, Mode.INLINE), (1001, Mode.SKIPPED), (9999, Mode.SKIPPED)])
-def test_without_a_queue_it_is_skipped_above_the_cap(count: int, mode: Mode) -> None:
-    assert mode_for(count, FanoutLimits(has_queue=False), is_open=False) is mode
+@pytest.mark.parametrize(("count", "mode"), [(201, "inline"), (1000, "inline"), (1001, "skipped"), (9999, "skipped")])
+def test_without_a_queue_a_fanout_above_the_maximum_is_skipped(count: int, mode: str) -> None:
+    assert mode_for(count, limits(has_queue=False)) == mode
 
 
-@pytest.mark.parametrize("count", [0, 1, 200])
-def test_with_an_open_circuit_what_would_be_inline_is_not(count: int) -> None:
-    assert mode_for(count, FanoutLimits(), is_open=True) is Mode.CIRCUIT_OPEN
-    assert mode_for(count, FanoutLimits(has_queue=False), is_open=True) is Mode.CIRCUIT_OPEN
-
-
-def test_modes_are_called_what_the_seed_calls_them() -> None:
-    assert [mode.value for mode in Mode] == ["inline", "queued", "circuit-open", "skipped"]
+def test_modes_have_documented_names() -> None:
+    assert [mode.value for mode in FanoutMode] == ["inline", "queued", "circuit-open", "skipped"]
 
 
 # Names
@@ -241,20 +242,20 @@ def test_another_id_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["chat", "chat:*", "*", "a/*/c", "a*b*c", "x" * 256])
 def test_a_stream_or_a_pattern_can_be_subscribed_to(text: str) -> None:
-    assert source_name(text) == text
+    assert source_id(text) == text
     assert is_pattern(text) == ("*" in text)
 
 
 @pytest.mark.parametrize("text", ["", "*" * 9, "x" * 256 + "*", "a b*", "a//b", "a*\n", ">*", "/a"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        source_name(text)
+        source_id(text)
 
 
 @pytest.mark.parametrize("text", ["session:42", "session:*"])
 def test_streams_of_sessions_cannot_be_subscribed_to(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        source_name(text)
+        source_id(text)
 
 
 @pytest.mark.parametrize(
@@ -298,32 +299,34 @@ def test_no_pattern_takes_long() -> None:
 
 
 def test_json_in_an_envelope_stays_json() -> None:
-    made = enveloped("chat:1", "0_5", b'{"a":1},2', JSON)
+    made = envelope("chat:1", "0_5", b'{"a":1},2', JSON)
     assert msgspec.json.decode(made) == {"stream": "chat:1", "offset": "0_5", "messages": [{"a": 1}, 2]}
 
 
 def test_text_in_an_envelope_is_a_string() -> None:
-    made = enveloped("chat", "0_5", 'say "\u00e9"\n'.encode() + b"\xff", TEXT)
+    made = envelope("chat", "0_5", 'say "\u00e9"\n'.encode() + b"\xff", TEXT)
     assert msgspec.json.decode(made) == {"stream": "chat", "offset": "0_5", "text": 'say "\u00e9"\n\ufffd'}
 
 
 @given(st.binary())
 def test_bytes_in_an_envelope_are_base64(payload: bytes) -> None:
-    made = msgspec.json.decode(enveloped("chat", "0_5", payload, "application/octet-stream"))
+    made = msgspec.json.decode(envelope("chat", "0_5", payload, "application/octet-stream"))
     assert (base64.b64decode(made.pop("base64")), made) == (payload, {"stream": "chat", "offset": "0_5"})
 
 
 def test_an_envelope_alone_says_where_the_message_is() -> None:
-    assert msgspec.json.decode(envelope_alone("chat", "0_5")) == {"stream": "chat", "offset": "0_5", "isOmitted": True}
+    assert msgspec.json.decode(empty_envelope("chat", "0_5")) == {"stream": "chat", "offset": "0_5", "isOmitted": True}
 
 
 # What is stored
 
 
 def test_records_have_a_version_and_take_fields_that_are_not_known() -> None:
-    change = Change(op=Op.JOIN, members=(member("a", 5, envelope=True),))
+    change = SubscriberChange(kind=ChangeKind.JOIN, joined=(member("a", 5, envelope=True),))
     assert decode_change(encode(change)) == change
-    assert decode_change(b'{"v":2,"op":"-","sessions":["a"],"new":1}') == Change(v=2, op=Op.LEAVE, sessions=("a",))
+    assert decode_change(b'{"v":2,"op":"-","sessions":["a"],"new":1}') == SubscriberChange(
+        v=2, kind=ChangeKind.LEAVE, left=("a",)
+    )
     assert decode_state(b"{}") == FanoutState()
     record = SessionRecord(id="a", content_type=TEXT, created_at_ms=1, expires_at_ms=2, subscriptions={})
     assert msgspec.json.decode(encode(record))["v"] == 1

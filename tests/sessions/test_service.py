@@ -7,25 +7,17 @@ from unittest.mock import ANY
 
 import pytest
 
+from postroad.api.sessions import SessionNotFound
+from postroad.api.streams import ContentTypeMismatch, StreamGone, StreamNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, PublishAck
-from postroad.kernel.errors import (
-    Conflict,
-    ContentTypeMismatch,
-    EngineUnavailable,
-    Overloaded,
-    PostroadError,
-    PreconditionFailed,
-    SessionNotFound,
-    StreamGone,
-    StreamNotFound,
-)
+from postroad.kernel.errors import Conflict, EngineUnavailable, Overloaded, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.sessions import service, subscribers
 from postroad.sessions.fanout import Fanout
-from postroad.sessions.lifecycle import Found, SessionLifecycle
-from postroad.sessions.records import SessionRecord, Subscription, members_subject, session_subject
-from postroad.sessions.service import Subscribed
+from postroad.sessions.lifecycle import SessionLifecycle, SessionSnapshot
+from postroad.sessions.records import SessionRecord, Subscription, session_subject, subscribers_subject
+from postroad.sessions.service import SubscribeResult
 from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.rules import AppendRequest
 from postroad.streams.store import precondition
@@ -38,13 +30,13 @@ TTL_MS = TTL_SECONDS * 1000
 
 
 async def subscriptions(process: Process, session: str) -> set[str]:
-    return set((await process.sessions.look(process.tenant, session)).record.subscriptions)
+    return set((await process.sessions.find(process.tenant, session)).record.subscriptions)
 
 
 async def is_gone(process: Process, session: str) -> bool:
     """No trace of it is left, and nobody can read it."""
     with pytest.raises(SessionNotFound):
-        await process.sessions.look(process.tenant, session)
+        await process.sessions.find(process.tenant, session)
     with pytest.raises(StreamNotFound):
         await process.read(session)
     its_own = {f"x.{session}", f"s.session_c{session}.m", f"s.session_c{session}.d"}
@@ -71,13 +63,13 @@ async def test_a_subscribe_tells_of_the_session_and_until_when_it_lives(one: Pro
     await one.create("news")
     before = clock()
     first = await one.subscribe("s", "chat")
-    assert (first.session, first.source, first.is_new) == ("s", "chat", True)
+    assert first.is_new
     assert before + TTL_MS <= first.expires_at_ms <= clock() + TTL_MS
     clock.ahead_ms = 60_000
     second = await one.subscribe("s", "news")
     assert not second.is_new
     assert second.expires_at_ms >= first.expires_at_ms + 60_000, "it lets it live on"
-    view = await one.sessions.look(one.tenant, "s")
+    view = await one.sessions.find(one.tenant, "s")
     assert (view.stream.expires_at_ms, view.record.expires_at_ms) == (second.expires_at_ms, second.expires_at_ms)
     assert view.record.subscriptions.keys() == {"chat", "news"}
     assert view.record.content_type == TEXT
@@ -87,12 +79,12 @@ async def test_to_subscribe_twice_keeps_the_join_point(one: Process, other: Proc
     await one.create("chat")
     await one.subscribe("s", "chat")
     joined = (await one.members("chat"))["s"].joined_at
-    since = (await one.sessions.look(one.tenant, "s")).record.subscriptions["chat"]
+    since = (await one.sessions.find(one.tenant, "s")).record.subscriptions["chat"]
     await one.append("chat", b"1")  # which it does not have yet
     again = await other.subscribe("s", "chat", envelope=False)
     assert not again.is_new
     assert (await one.members("chat"))["s"].joined_at == joined
-    assert (await one.sessions.look(one.tenant, "s")).record.subscriptions["chat"] == since
+    assert (await one.sessions.find(one.tenant, "s")).record.subscriptions["chat"] == since
     await one.publish("chat", b"2")
     assert await one.read("s") == numbered([1, 2])
 
@@ -122,10 +114,10 @@ async def test_two_who_subscribe_one_session_at_once_both_do(one: Process, other
 
 async def test_a_stream_that_is_not_there_cannot_be_subscribed_to(one: Process) -> None:
     await one.create("gone")
-    await one.streams.delete(one.name("gone"))
+    await one.streams.delete(None, one.name("gone"))
     await one.create("hidden")
-    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("hidden")))
-    await one.streams.delete(one.name("hidden"))
+    await one.streams.create(None, one.name("fork"), CreateStream(fork=ForkOf("hidden")))
+    await one.streams.delete(None, one.name("hidden"))
     before = await one.subjects()
     for source, problem in (("missing", StreamNotFound), ("gone", StreamNotFound), ("hidden", StreamGone)):
         with pytest.raises(problem):
@@ -160,13 +152,13 @@ async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, 
         return PendingMessage(subject, b"", new_id(), precondition(subject, 999_999), is_conditional=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(service, "session_draft", refused)
+        patched.setattr(service, "session_message", refused)
         for source in ("chat", "ch*"):
             with pytest.raises(Overloaded):
                 await one.subscribe("s", source, envelope=True)
     assert await one.subjects() == before
     assert await is_gone(one, "s")
-    assert (await one.publish("chat", b"1")).reached.count == 0
+    assert (await one.publish("chat", b"1")).fanout.count == 0
     assert (await one.subscribe("s", "chat")).is_new, "and another has no trouble by it"
 
 
@@ -189,13 +181,13 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
     joined = (await one.members("chat"))["s"].joined_at
     proxy.cut()
 
-    async def again() -> Subscribed | None:
+    async def again() -> SubscribeResult | None:
         try:
             return await far.subscribe("s", "chat")
         except EngineUnavailable:
             return None
 
-    assert (await eventually(again)) == Subscribed("s", "chat", ANY, is_new=False)
+    assert (await eventually(again)) == SubscribeResult(ANY, is_new=False)
     assert (await one.members("chat"))["s"].joined_at == joined
     await one.publish("chat", b"1")
     assert await one.stored("s") == numbered([1])
@@ -228,13 +220,13 @@ async def test_a_tenant_has_a_bounded_number_of_patterns(one: Process, monkeypat
 
 async def test_a_stream_that_has_the_sessions_name_becomes_the_sessions(one: Process) -> None:
     await one.create("chat")
-    await one.streams.create(one.name("session:s"), CreateStream(content_type=TEXT, ttl_seconds=5))
+    await one.streams.create(None, one.name("session:s"), CreateStream(content_type=TEXT, ttl_seconds=5))
     await one.append("session:s", b"mine")
     done = await one.subscribe("s", "chat")
     assert not done.is_new
     await one.publish("chat", b"1")
     assert await one.read("s") == [b"mine", b"1"], "nothing of it is lost"
-    view = await one.sessions.look(one.tenant, "s")
+    view = await one.sessions.find(one.tenant, "s")
     assert (view.stream.expires_at_ms, view.stream.ttl_seconds, view.stream.is_session_stream) == (done.expires_at_ms, None, True)
 
 
@@ -243,14 +235,14 @@ async def test_a_stream_of_another_type_has_the_sessions_name(one: Process) -> N
     await one.create("session:s", JSON)
     with pytest.raises(ContentTypeMismatch):
         await one.subscribe("s", "chat")
-    assert (await one.streams.look(one.name("session:s"))).record is not None
+    assert (await one.streams.snapshot(one.name("session:s"))).record is not None
     await one.subscribe("s", "chat", envelope=True)
 
 
 async def test_a_closed_stream_or_a_fork_does_not_become_a_sessions(one: Process) -> None:
     await one.create("chat")
-    await one.streams.create(one.name("session:closed"), CreateStream(content_type=TEXT, is_closed=True))
-    await one.streams.create(one.name("session:fork"), CreateStream(fork=ForkOf("chat")))
+    await one.streams.create(None, one.name("session:closed"), CreateStream(content_type=TEXT, is_closed=True))
+    await one.streams.create(None, one.name("session:fork"), CreateStream(fork=ForkOf("chat")))
     for session in ("closed", "fork"):
         with pytest.raises(PreconditionFailed):
             await one.subscribe(session, "chat")
@@ -260,7 +252,7 @@ async def test_a_sessions_stream_cannot_be_closed(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     with pytest.raises(PreconditionFailed):
-        await one.streams.append(one.name("session:s"), AppendRequest(None, None, closes=True))
+        await one.streams.append(None, one.name("session:s"), AppendRequest(None, None, closes=True))
 
 
 # Unsubscribing
@@ -310,7 +302,7 @@ async def test_a_touched_session_lives_on(one: Process, other: Process, clock: S
     clock.ahead_ms = TTL_MS - 10_000
     touched = await other.touch("s")
     assert first + TTL_MS - 10_000 <= touched <= clock() + TTL_MS
-    assert (await one.sessions.look(one.tenant, "s")).stream.expires_at_ms == touched
+    assert (await one.sessions.find(one.tenant, "s")).stream.expires_at_ms == touched
     clock.ahead_ms = TTL_MS + 1000
     assert await one.clean() == 0, "the clean-up asks the stream"
     await one.publish("chat", b"1")
@@ -324,7 +316,7 @@ async def test_an_expired_session_is_gone_before_it_is_cleaned_up_and_after(one:
     await one.subscribe("s", "news")
     await one.publish("chat", b"1")
     clock.ahead_ms = TTL_MS + 1
-    for call in (one.sessions.look(one.tenant, "s"), one.touch("s"), one.unsubscribe("s", "chat"), one.end("s")):
+    for call in (one.sessions.find(one.tenant, "s"), one.touch("s"), one.unsubscribe("s", "chat"), one.end("s")):
         with pytest.raises(SessionNotFound):
             await call
     with pytest.raises(StreamNotFound):
@@ -333,7 +325,7 @@ async def test_an_expired_session_is_gone_before_it_is_cleaned_up_and_after(one:
     assert await one.clean() == 1
     assert await is_gone(one, "s")
     assert await one.members("chat") == await one.members("news") == {}
-    assert (await one.publish("chat", b"3")).reached.count == 0
+    assert (await one.publish("chat", b"3")).fanout.count == 0
     assert await one.stored("s") == []
     assert await one.clean() == 0
 
@@ -342,7 +334,7 @@ async def test_the_streams_own_clean_up_may_come_first(one: Process, clock: Shif
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
-    assert await one.streams.end_expired(one.tenant) == 1
+    assert await one.streams.delete_expired(one.tenant) == 1
     await one.publish("chat", b"1")
     assert await one.clean() == 1
     assert await is_gone(one, "s")
@@ -400,7 +392,7 @@ async def test_a_session_of_the_same_id_has_nothing_of_the_old_one(
     if ends == "deleted":
         await other.end("s")
     elif ends.startswith("its stream"):
-        await other.streams.delete(one.name("session:s"))
+        await other.streams.delete(None, one.name("session:s"))
     else:
         clock.ahead_ms = TTL_MS + 1
     if ends.endswith("cleaned up"):
@@ -423,7 +415,7 @@ async def test_a_session_whose_stream_was_deleted_is_removed_from_the_lists(one:
         await one.subscribe(session, "chat")
     await one.subscribe("s", "news")
     await one.publish("chat", b"1")
-    await one.streams.delete(one.name("session:s"))
+    await one.streams.delete(None, one.name("session:s"))
     with pytest.raises(SessionNotFound):
         await one.touch("s")
     await one.publish("chat", b"2")
@@ -438,7 +430,7 @@ async def test_a_session_whose_stream_was_deleted_is_removed_from_the_lists(one:
 async def test_a_stream_made_where_a_sessions_was_is_not_a_sessions(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(one.name("session:s"))
+    await one.streams.delete(None, one.name("session:s"))
     await one.create("session:s", JSON)
     await one.append("session:s", b'"mine"', JSON)
     with pytest.raises(SessionNotFound):
@@ -449,15 +441,15 @@ async def test_a_stream_made_where_a_sessions_was_is_not_a_sessions(one: Process
     assert decoded(await one.read("s")) == ["mine"]
 
 
-async def found_by(process: Process) -> Found:
-    return await process.sessions._lives.look(process.tenant, "s")
+async def found_by(process: Process) -> SessionSnapshot:
+    return await process.sessions._lifecycle.snapshot(process.tenant, "s")
 
 
-async def ends(process: Process, there: Found) -> bool:
+async def ends(process: Process, there: SessionSnapshot) -> bool:
     """What a clean-up does with what it has found."""
     assert there.record is not None
     try:
-        await process.sessions._lives._end(process.tenant, there.record, there, is_expired=False)
+        await process.sessions._lifecycle._end(process.tenant, there.record, there, is_expired=False)
     except Conflict:
         return False
     return True
@@ -467,7 +459,7 @@ async def test_a_clean_up_does_not_take_what_has_just_come_back(one: Process, ot
     """Between the clean-up's look and its batch somebody makes the session anew."""
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(one.name("session:s"))
+    await one.streams.delete(None, one.name("session:s"))
     there = await found_by(one)
     assert (await other.subscribe("s", "chat")).is_new
     assert await ends(one, there) is False
@@ -479,7 +471,7 @@ async def test_a_clean_up_does_not_take_what_has_just_come_back(one: Process, ot
 async def test_a_clean_up_does_not_take_a_stream_that_was_just_made_where_the_sessions_was(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(one.name("session:s"))
+    await one.streams.delete(None, one.name("session:s"))
     there = await found_by(one)
     await other.create("session:s", JSON)
     await other.append("session:s", b"1", JSON)
@@ -495,7 +487,7 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
-    find = SessionLifecycle.look
+    find = SessionLifecycle.snapshot
 
     async def find_and_publish(self: SessionLifecycle, tenant: str, session: str) -> Any:
         there = await find(self, tenant, session)
@@ -503,7 +495,7 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
         return there
 
     with monkeypatch.context() as patched:
-        patched.setattr(SessionLifecycle, "look", find_and_publish)
+        patched.setattr(SessionLifecycle, "snapshot", find_and_publish)
         assert (await other.subscribe("s", "chat")).is_new
     await one.publish("chat", b"1")
     assert await one.stored("s") == numbered([1])
@@ -532,12 +524,12 @@ async def test_forks_of_a_sessions_stream_outlive_it(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.publish("chat", b"1")
-    await one.streams.create(one.name("fork"), CreateStream(fork=ForkOf("session:s")))
+    await one.streams.create(None, one.name("fork"), CreateStream(fork=ForkOf("session:s")))
     await one.end("s")
     assert await one.read_stream("fork") == numbered([1])
     with pytest.raises(PreconditionFailed):
         await one.subscribe("s", "chat")
-    await one.streams.delete(one.name("fork"))
+    await one.streams.delete(None, one.name("fork"))
     assert (await one.subscribe("s", "chat")).is_new
 
 
@@ -552,18 +544,18 @@ async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
     """Between the process's next look at a session and what it does then, somebody else does something."""
-    find = SessionLifecycle.look
+    find = SessionLifecycle.snapshot
     has_been = False
 
     async def find_and_wait(self: SessionLifecycle, tenant: str, session: str) -> Any:
         nonlocal has_been
         there = await find(self, tenant, session)
-        if self is process.sessions._lives and not has_been:
+        if self is process.sessions._lifecycle and not has_been:
             has_been = True
             await work()
         return there
 
-    monkeypatch.setattr(SessionLifecycle, "look", find_and_wait)
+    monkeypatch.setattr(SessionLifecycle, "snapshot", find_and_wait)
 
 
 @pytest.fixture
@@ -658,8 +650,8 @@ async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(on
 async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
-    monkeypatch.setattr(subscribers, "_ANEW_MEMBERS", 2)
+    monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
+    monkeypatch.setattr(subscribers, "_SNAPSHOT_PAGE", 2)
     await one.create("chat")
     for number in range(5):
         await one.subscribe(f"s{number}", "chat")
@@ -688,7 +680,7 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
 
 
 async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
+    monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
     await one.create("chat", JSON)
     for source in ("chat", "c*"):
         for _ in range(5):
@@ -703,26 +695,28 @@ async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monke
 
 async def log_of(process: Process, source: str) -> int:
     """How many messages a list's log has."""
-    page = await stream_reader.read(process.connection, process.name("").store, members_subject(process.tenant, source), 1, 1000)
+    page = await stream_reader.read(
+        process.connection, process.name("").store, subscribers_subject(process.tenant, source), 1, 1000
+    )
     return len(page.entries)
 
 
 async def test_who_comes_while_a_list_is_written_anew_is_on_it(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribers, "_ANEW_FROM", 3)
+    monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
     await one.create("chat")
     for _ in range(5):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
-    write = Fanout._write_anew
+    write = Fanout._compact
 
-    async def somebody_comes(self: Fanout, group: subscribers.Subscribers) -> None:
+    async def somebody_comes(self: Fanout, group: subscribers.SubscriberLog) -> None:
         await other.subscribe("s", "chat")
         await write(self, group)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_write_anew", somebody_comes)
+        patched.setattr(Fanout, "_compact", somebody_comes)
         await one.complete("chat")
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])

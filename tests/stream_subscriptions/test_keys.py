@@ -4,7 +4,8 @@ import base64
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from postroad.stream_subscriptions.keys import Jwk, SigningKeys
+from postroad.api.stream_subscriptions import Jwk
+from postroad.stream_subscriptions.keys import SigningKeys
 
 OLD, NEW = "an older platform key, long enough", "a newer platform key, long enough"
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stream_subscriptions.making import at, record
 
-from postroad.kernel.errors import InvalidParameter, OffsetRefused
+from postroad.api.stream_subscriptions import OffsetRefused
+from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.matching import path_glob_matches
 from postroad.stream_subscriptions import rules
 from postroad.stream_subscriptions.records import Kind, Link
@@ -139,41 +140,41 @@ def test_an_id_has_plain_characters(text: str) -> None:
 
 
 def test_a_stream_that_matches_is_linked_where_it_is_said_and_stays_there() -> None:
-    once = rules.with_globs(record(), {"events/a": BEFORE_FIRST})
+    once = rules.link_matching(record(), {"events/a": BEFORE_FIRST})
     assert once.links == {"events/a": Link(BEFORE_FIRST, False, True)}
-    assert rules.with_globs(once, {"events/a": at(5)}) == once
+    assert rules.link_matching(once, {"events/a": at(5)}) == once
 
 
 def test_a_stream_can_be_named_and_match() -> None:
-    both = rules.with_named(rules.with_globs(record(), {"events/a": at(1)}), {"events/a": at(9), "x": ZERO})
+    both = rules.link_named(rules.link_matching(record(), {"events/a": at(1)}), {"events/a": at(9), "x": ZERO})
     assert both.links == {"events/a": Link(at(1), True, True), "x": Link(ZERO, True, False)}
     assert [both.links[path].kind for path in both.links] == ["explicit", "explicit"]
-    less = rules.without_named(rules.without_named(both, "events/a"), "x")
+    less = rules.unlink_named(rules.unlink_named(both, "events/a"), "x")
     assert less.links == {"events/a": Link(at(1), False, True)}
-    assert rules.without_named(less, "events/a") == less
-    assert rules.without_named(less, "unheard-of") == less
+    assert rules.unlink_named(less, "events/a") == less
+    assert rules.unlink_named(less, "unheard-of") == less
 
 
 def test_a_subscription_is_full_at_its_limit() -> None:
-    full = rules.with_named(record(), {f"s{n}": ZERO for n in range(rules.LINKS_MAX)})
+    full = rules.link_named(record(), {f"s{n}": ZERO for n in range(rules.LINKS_MAX)})
     with pytest.raises(InvalidParameter):
-        rules.with_named(full, {"one-more": ZERO})
-    fuller = rules.with_globs(full, {"events/x": ZERO})
+        rules.link_named(full, {"one-more": ZERO})
+    fuller = rules.link_matching(full, {"events/x": ZERO})
     assert fuller.is_full
     assert fuller.links == full.links
 
 
 def test_what_is_gone_is_dropped_unless_it_was_named() -> None:
-    some = rules.with_named(rules.with_globs(record(), {"events/a": at(1)}), {"b": at(1)})
-    assert rules.without_gone(some, ["events/a", "b"]).links == {"b": Link(at(1), True, False)}
+    some = rules.link_named(rules.link_matching(record(), {"events/a": at(1)}), {"b": at(1)})
+    assert rules.unlink_deleted(some, ["events/a", "b"]).links == {"b": Link(at(1), True, False)}
 
 
 def test_a_subscription_does_not_follow_its_own_wakes() -> None:
     pull = record(kind=Kind.PULL_WAKE, pattern="**", wake_stream="wake/pool")
-    assert rules.follows(pull, "events/a")
-    assert not rules.follows(pull, "wake/pool")
+    assert rules.matches_pattern(pull, "events/a")
+    assert not rules.matches_pattern(pull, "wake/pool")
     with pytest.raises(InvalidParameter):
-        rules.with_named(pull, {"wake/pool": ZERO})
+        rules.link_named(pull, {"wake/pool": ZERO})
 
 
 # What is to be read
@@ -189,14 +190,14 @@ def test_what_comes_after_the_acknowledged_is_pending() -> None:
 def test_acks_move_on_together_or_not_at_all() -> None:
     some = record(links={"a": Link(at(1)), "b": Link(BEFORE_FIRST)})
     tails = {"a": at(5), "b": at(2)}
-    moved = rules.acknowledged(some, [("a", at(5)), ("b", at(1))], tails)
+    moved = rules.acknowledge(some, [("a", at(5)), ("b", at(1))], tails)
     assert [link.acked for link in moved.links.values()] == [at(5), at(1)]
     for bad in [("a", at(0)), ("a", at(6)), ("a", "-1"), ("a", "now"), ("a", ""), ("c", at(1)), ("", at(1))]:
         with pytest.raises(OffsetRefused):
-            rules.acknowledged(some, [("b", at(1)), bad], tails)
+            rules.acknowledge(some, [("b", at(1)), bad], tails)
 
 
 def test_what_was_told_is_acknowledged_and_nothing_goes_back() -> None:
     some = record(links={"a": Link(at(1)), "b": Link(at(7)), "c": Link(at(1))})
-    after = rules.acknowledged_as_told(some, {"a": at(4), "b": at(4)})
+    after = rules.acknowledge_sent(some, {"a": at(4), "b": at(4)})
     assert [link.acked for link in after.links.values()] == [at(4), at(7), at(1)]

@@ -11,12 +11,12 @@ from tests.stream_subscriptions.conftest import ROOT, Hook, MakeNode, Node, runn
 from tests.stream_subscriptions.test_keys import verify
 from tests.waiting import eventually
 
+from postroad.api.stream_subscriptions import Jwk
 from postroad.governance.audit import audit_stream
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.stream_subscriptions.keys import Jwk
 
 
 def webhook(hook: Hook, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
 from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.streams.capability import StreamsCapability
-from postroad.streams.live_reads import Live, LiveOptions
+from postroad.streams.live_reads import LiveOptions, LiveReads
 from postroad.streams.routes import StreamRoutes
 from postroad.telemetry.frames import frame_streams
 from tests.gateway import (
@@ -152,7 +152,7 @@ async def small_gateway(
         await ensure_stream(connection, spec)
     platform = platform_on(connection, ShiftedClock())
     service = platform.add(StreamsCapability).service
-    live = Live(service, LiveOptions(poll_seconds, sse_seconds, beat_seconds))
+    live = LiveReads(service, LiveOptions(poll_seconds, sse_seconds, beat_seconds))
     routes = StreamRoutes(service, live, platform.clock, None).table()
     app = App(Router(routes), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:

@@ -6,32 +6,22 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from postroad.api.streams import ContentTypeMismatch, ProducerFenced, ProducerGap, SequenceConflict, StreamClosed, StreamNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms
-from postroad.kernel.errors import (
-    Conflict,
-    ContentTypeMismatch,
-    EngineUnavailable,
-    PostroadError,
-    ProducerFenced,
-    ProducerGap,
-    SequenceConflict,
-    StreamClosed,
-    StreamNotFound,
-    TooLarge,
-)
+from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError, TooLarge
 from postroad.streams import appender
-from postroad.streams.rules import AppendRequest, Outcome, ProducerClaim
-from postroad.streams.store import Name
+from postroad.streams.rules import AppendOutcome, AppendRequest, ProducerClaim
+from postroad.streams.store import StreamName
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
 from tests.waiting import eventually
 
 # Two workers at once
 
 
-async def produce(name: Name, workers: tuple[Worker, Worker], producer: str, count: int) -> None:
+async def produce(name: StreamName, workers: tuple[Worker, Worker], producer: str, count: int) -> None:
     """Each append goes through one worker and, at the same time, through the other: one of them finds it done."""
     for number in range(count):
         data, said = f"{producer} {number}".encode(), (producer, 0, number)
@@ -40,12 +30,12 @@ async def produce(name: Name, workers: tuple[Worker, Worker], producer: str, cou
         assert all(outcome.claim == ProducerClaim(producer, 0, number) for outcome in outcomes)
 
 
-async def write_plainly(name: Name, worker: Worker, writer: str, count: int) -> None:
+async def write_plainly(name: StreamName, worker: Worker, writer: str, count: int) -> None:
     for number in range(0, count, 5):
         await asyncio.gather(*[worker.append_in_time(name, f"{writer} {one}".encode()) for one in range(number, number + 5)])
 
 
-async def write_in_turn(name: Name, worker: Worker, turns: "itertools.count[int]", accepted: list[str], count: int) -> None:
+async def write_in_turn(name: StreamName, worker: Worker, turns: "itertools.count[int]", accepted: list[str], count: int) -> None:
     """Two who count together but do not wait for each other: who comes late is refused."""
     for _ in range(count):
         seq = f"{next(turns):06d}"
@@ -57,7 +47,7 @@ async def write_in_turn(name: Name, worker: Worker, turns: "itertools.count[int]
 
 
 async def test_all_kinds_of_writers_through_two_workers_lose_and_repeat_nothing(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "shared")
+    stream = StreamName(name, "shared")
     await worker.create(stream)
     accepted: list[str] = []
     turns = itertools.count()
@@ -79,7 +69,7 @@ async def test_all_kinds_of_writers_through_two_workers_lose_and_repeat_nothing(
 
 
 async def test_offsets_that_two_workers_answer_are_where_their_data_end(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "shared")
+    stream = StreamName(name, "shared")
     await worker.create(stream)
 
     async def write(one: Worker, number: int) -> tuple[int, bytes]:
@@ -96,11 +86,11 @@ async def test_offsets_that_two_workers_answer_are_where_their_data_end(worker: 
 
 
 async def test_a_duplicate_is_found_through_the_other_worker(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     for number in range(3):
         await worker.append(stream, b"x", ("p", 1, number))
-    assert await other.append(stream, b"other words", ("p", 1, 1)) == Outcome(
+    assert await other.append(stream, b"other words", ("p", 1, 1)) == AppendOutcome(
         await worker.tail(stream), is_closed=False, is_duplicate=True, claim=ProducerClaim("p", 1, 2)
     )
     await other.append(stream, b"x", ("p", 1, 3))
@@ -115,7 +105,7 @@ async def test_a_duplicate_is_found_through_the_other_worker(worker: Worker, oth
 
 
 async def test_stream_seq_holds_across_workers_and_plain_appends(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1", seq="b")
     await other.append(stream, b"plain")
@@ -131,7 +121,7 @@ async def test_stream_seq_holds_across_workers_and_plain_appends(worker: Worker,
 # What the other worker did meanwhile
 
 
-Append = Callable[[Worker, Name], Awaitable[Outcome]]
+Append = Callable[[Worker, StreamName], Awaitable[AppendOutcome]]
 KINDS: dict[str, Append] = {
     "plain": lambda worker, name: worker.append(name, b"late"),
     "producer": lambda worker, name: worker.append(name, b"late", ("p", 0, 1)),
@@ -141,7 +131,7 @@ KINDS: dict[str, Append] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-async def knowing(worker: Worker, stream: Name, kind: str) -> None:
+async def knowing(worker: Worker, stream: StreamName, kind: str) -> None:
     """The worker has appended to the stream, and its lane knows what such an append needs to know."""
     await worker.create(stream)
     if kind == "plain":
@@ -154,7 +144,7 @@ async def knowing(worker: Worker, stream: Name, kind: str) -> None:
 async def test_who_does_not_know_that_it_was_closed_is_told_and_writes_nothing(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await knowing(worker, stream, kind)
     end = (await other.append(stream, b"the end", closes=True)).next_offset
     with pytest.raises(StreamClosed) as refusal:
@@ -167,9 +157,9 @@ async def test_who_does_not_know_that_it_was_closed_is_told_and_writes_nothing(
 async def test_who_does_not_know_that_it_was_deleted_is_told_and_leaves_nothing(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await knowing(worker, stream, kind)
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     with pytest.raises(StreamNotFound):
         await KINDS[kind](worker, stream)
     assert await worker.subjects(name) == []
@@ -180,9 +170,9 @@ async def test_who_knew_the_old_stream_never_writes_into_the_new_one_by_that(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
     """The same name and another type: what fitted the old one must not slip into the new one."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await knowing(worker, stream, kind)
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     await other.create(stream, b"[1]", JSON)
     with pytest.raises(ContentTypeMismatch):
         await KINDS[kind](worker, stream)
@@ -190,9 +180,9 @@ async def test_who_knew_the_old_stream_never_writes_into_the_new_one_by_that(
 
 
 async def test_a_stream_that_was_made_anew_knows_no_producer_and_no_seq(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await knowing(worker, stream, "producer")
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     await other.create(stream, b"new")
     with pytest.raises(ProducerGap) as gap:
         await worker.append(stream, b"x", ("p", 0, 1))
@@ -203,7 +193,7 @@ async def test_a_stream_that_was_made_anew_knows_no_producer_and_no_seq(worker: 
 
 async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Worker, other: Worker, name: str) -> None:
     """One worker appends the life's number that it was told; the other ends life after life."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     life = 0
     answered: set[tuple[int, int]] = set()
     is_over = False
@@ -231,7 +221,7 @@ async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Wo
             await eventually(this_life_was_written_to)
             content = await other.read_all(stream)
             assert {payload.split()[0] for payload in content} == {str(life).encode()}, "of this life and no other"
-            await other.streams.delete(stream)
+            await other.streams.delete(None, stream)
             life = following
             await other.create(stream, content_type=f"text/life-{following}")
         await eventually(this_life_was_written_to)
@@ -240,7 +230,7 @@ async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Wo
 
 
 async def test_who_knew_a_stream_of_a_deleted_tenant_does_not_write_into_its_namesakes(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"old")
     await worker.streams.delete_all(name)
@@ -257,7 +247,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
 ) -> None:
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
     first, second = await new_worker(), await new_worker()
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await first.create(stream)
     for number in range(10):
         await first.append(stream, b"x", ("p", 0, number), seq=f"{number}")
@@ -284,7 +274,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
 async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers come and go while others write, and every one of them knows what was done before it."""
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 3)
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await (await new_worker()).create(stream)
     for generation in range(5):
         workers = (await new_worker(), await new_worker())
@@ -299,7 +289,7 @@ async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, nam
     assert len(content) == 3 * 40 + 5 * 20
 
 
-async def produce_all(stream: Name, worker: Worker, claims: list[tuple[str, int, int]]) -> None:
+async def produce_all(stream: StreamName, worker: Worker, claims: list[tuple[str, int, int]]) -> None:
     """All at once, in order: they go in few rounds."""
     sent = [
         worker.append_in_time(stream, f"{producer} {number}".encode(), (producer, 0, number)) for producer, _, number in claims
@@ -313,7 +303,7 @@ async def produce_all(stream: Name, worker: Worker, claims: list[tuple[str, int,
 
 
 async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     requests: list[tuple[AppendRequest, object]] = [
         (AppendRequest(b"0", TEXT, ProducerClaim("p", 0, 0)), False),
@@ -330,21 +320,23 @@ async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: 
         (AppendRequest(None, None, closes=True), True),
     ]
     for _ in range(2):  # from what the first has left, the second must say the same
-        found = await asyncio.gather(*[worker.streams.append(stream, request) for request, _ in requests], return_exceptions=True)
+        found = await asyncio.gather(
+            *[worker.streams.append(None, stream, request) for request, _ in requests], return_exceptions=True
+        )
         for (request, expected), outcome in zip(requests, found, strict=True):
             if isinstance(expected, bool):
-                assert isinstance(outcome, Outcome), (request, outcome)
+                assert isinstance(outcome, AppendOutcome), (request, outcome)
                 assert outcome.is_duplicate is expected
             else:
                 assert type(outcome) is expected, request
         content = [payload for _, payload in await worker.chunks(stream)]
         assert content == [[b"0", b"1", b"2", b"3"]]
-        await worker.streams.delete(stream)
+        await worker.streams.delete(None, stream)
         await worker.create(stream)
 
 
 async def test_a_thousand_at_once_are_stored_in_the_order_in_which_they_came(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     outcomes = await asyncio.gather(*[worker.append(stream, b"%d " % number) for number in range(1000)])
     offsets = [outcome.next_offset for outcome in outcomes]
@@ -353,7 +345,7 @@ async def test_a_thousand_at_once_are_stored_in_the_order_in_which_they_came(wor
 
 
 async def test_a_caller_who_leaves_does_not_take_the_others_with_him(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     impatient = asyncio.create_task(worker.append(stream, b"1"))
     patient = asyncio.create_task(worker.append(stream, b"2"))
@@ -365,17 +357,17 @@ async def test_a_caller_who_leaves_does_not_take_the_others_with_him(worker: Wor
 
 
 async def test_what_the_engine_does_not_take_fails_alone(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     monkeypatch.setattr(Connection, "max_payload", property(lambda _connection: 8192))
     sent = [worker.append(stream, data) for data in (b"small", b"x" * 5000, b"small too")]
     outcomes = await asyncio.gather(*sent, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [Outcome, TooLarge, Outcome]
+    assert [type(one) for one in outcomes] == [AppendOutcome, TooLarge, AppendOutcome]
 
 
 async def test_a_lane_goes_on_after_an_error(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is told, and the next one does not decide by what was known before."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1", ("p", 0, 0))
     committer = worker.store.committer(stream)
@@ -395,7 +387,7 @@ async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_w
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record changes under a plain append that is on its way; that comes out while a producer's append is on its own."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1")
     committer = worker.store.committer(stream)
@@ -412,7 +404,7 @@ async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_w
     monkeypatch.setattr(committer, "submit", submit)
     plain = asyncio.create_task(worker.append(stream, b"plain"))
     await asyncio.sleep(0)
-    await other.fork(Name(name, "fork"), stream)
+    await other.fork(StreamName(name, "fork"), stream)
     async with asyncio.timeout(2):
         assert not (await worker.append(stream, b"guarded", ("p", 0, 0))).is_duplicate
         await plain
@@ -422,7 +414,7 @@ async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_w
 async def test_appends_that_share_a_batch_with_the_delete_are_refused(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await knowing(worker, stream, "producer")
     committer = worker.store.committer(stream)
     really = committer.submit
@@ -442,7 +434,7 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
     monkeypatch.setattr(committer, "submit", submit)
     late = [asyncio.create_task(worker.append(stream, b"late", ("p", 0, number))) for number in (1, 2)]
     await eventually(lambda: held)
-    await worker.streams.delete(stream)
+    await worker.streams.delete(None, stream)
     for one in late:
         with pytest.raises(StreamNotFound):
             await one
@@ -463,7 +455,7 @@ def pass_on(done: "asyncio.Future[Sequence[PublishAck]]", to: "asyncio.Future[Se
 
 async def test_expiry_is_told_only_from_what_was_just_read(worker: Worker, other: Worker, name: str) -> None:
     """This worker last heard of the stream a lifetime ago; the other has used it since."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=10)
     await worker.append(stream, b"1")
     last_heard = now_ms()
@@ -475,7 +467,7 @@ async def test_expiry_is_told_only_from_what_was_just_read(worker: Worker, other
 
 
 async def test_what_has_expired_takes_no_append(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=10)
     await worker.append(stream, b"1", ("p", 0, 0))
     worker.clock.ahead_ms = 10_500
@@ -487,5 +479,5 @@ async def test_what_has_expired_takes_no_append(worker: Worker, other: Worker, n
 
 async def test_refusals_have_a_code_that_says_what_to_do(worker: Worker, name: str) -> None:
     with pytest.raises(PostroadError) as refusal:
-        await worker.append(Name(name, "none"), b"x")
+        await worker.append(StreamName(name, "none"), b"x")
     assert (refusal.value.code, refusal.value.status) == ("stream-not-found", 404)

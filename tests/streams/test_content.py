@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.api.streams import media_type
 from postroad.kernel.errors import (
     InvalidParameter,
     MalformedJson,
 )
 from postroad.streams.content import data_event, json_data, json_elements, split_json
-from postroad.streams.content import joined as joined_data
+from postroad.streams.content import join_payloads as joined_data
 from postroad.streams.cursors import control_event, cursor_after, cursor_now, parse_cursor
-from postroad.streams.offsets import NOW, START, offset_text, parse_offset, parse_place
-from postroad.streams.records import media_type
+from postroad.streams.offsets import NOW, START, offset_text, parse_offset, parse_position
 
 # Offsets and cursors
 
@@ -43,7 +43,7 @@ def test_offsets_are_ordered_as_their_texts_are(one: int, other: int) -> None:
     ],
 )
 def test_a_place_is_the_start_now_or_an_offset(text: str | None, place: object) -> None:
-    assert parse_place(text) == place
+    assert parse_position(text) == place
 
 
 BAD_OFFSETS = ["", " ", "0", "-2", "-1 ", "NOW", "now\n", "-1\n", "0_", "_0", "0_0\n", "\n0_0", " 0_0", "0_0 ", "0__0", "0_0_0"]
@@ -54,7 +54,7 @@ BAD_OFFSETS += ["0_" + "0" * 21, "0" * 21 + "_0", "1" * 300]
 @pytest.mark.parametrize("text", BAD_OFFSETS)
 def test_what_was_never_handed_out_is_no_offset(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        parse_place(text)
+        parse_position(text)
 
 
 @given(st.text(alphabet="0123456789_-\n\r ٣nowNOW", max_size=45))
@@ -62,10 +62,10 @@ def test_only_digits_underscore_digits_is_an_offset(text: str) -> None:
     left, mark, right = text.partition("_")
     is_good = mark == "_" and all(1 <= len(part) <= 20 and set(part) <= set("0123456789") for part in (left, right))
     if is_good:
-        assert parse_place(text) == min(int(right), 9_999_999_999_999_999)
+        assert parse_position(text) == min(int(right), 9_999_999_999_999_999)
     elif text not in ("-1", "now"):
         with pytest.raises(InvalidParameter):
-            parse_place(text)
+            parse_position(text)
 
 
 @given(st.integers(0, 10**17))

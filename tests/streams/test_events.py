@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from postroad.kernel.errors import EngineUnavailable, StreamClosed, StreamExists
+from postroad.api.streams import StreamClosed, StreamExists
+from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.streams.lifecycle import CreateStream
 from postroad.streams.records import StreamRecord
 from postroad.streams.rules import AppendRequest
-from postroad.streams.store import Name, Store, record_draft
+from postroad.streams.store import StreamName, StreamStore, record_message
 from tests.gateway import Tenant, events_of
 from tests.streams.workers import TEXT, Worker
 from tests.waiting import eventually
@@ -25,12 +28,16 @@ def short(events: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(event["event"].removeprefix("stream."), event["stream_id"]) for event in events]
 
 
+def by(key_id: str) -> RequestContext:
+    return RequestContext(Caller("", key_id, frozenset(ALL_SCOPES)))
+
+
 async def test_the_life_of_a_stream_is_told(worker: Worker, name: str) -> None:
-    stream = Name(name, "some/stream")
-    await worker.streams.create(stream, CreateStream(content_type=TEXT), b"x", key_id="k-1")
+    stream = StreamName(name, "some/stream")
+    await worker.streams.create(by("k-1"), stream, CreateStream(content_type=TEXT), b"x")
     await worker.append(stream, b"data")
-    await worker.streams.append(stream, AppendRequest(None, None, closes=True), key_id="k-2")
-    await worker.streams.delete(stream, key_id="k-3")
+    await worker.streams.append(by("k-2"), stream, AppendRequest(None, None, closes=True))
+    await worker.streams.delete(by("k-3"), stream)
     events = await told(worker, name)
     assert short(events) == [("created", stream.id), ("closed", stream.id), ("deleted", stream.id)]
     assert [event["key_id"] for event in events] == ["k-1", "k-2", "k-3"]
@@ -39,14 +46,14 @@ async def test_the_life_of_a_stream_is_told(worker: Worker, name: str) -> None:
 
 
 async def test_a_fork_says_what_it_was_made_of(worker: Worker, name: str) -> None:
-    source, fork = Name(name, "source"), Name(name, "fork")
+    source, fork = StreamName(name, "source"), StreamName(name, "fork")
     await worker.create(source, b"x")
     await worker.fork(fork, source)
     assert [event["forked_from"] for event in await told(worker, name)] == [None, "source"]
 
 
 async def test_one_that_is_made_closed_is_told_as_both(worker: Worker, name: str) -> None:
-    await worker.create(Name(name, "a"), b"x", is_closed=True)
+    await worker.create(StreamName(name, "a"), b"x", is_closed=True)
     assert short(await told(worker, name)) == [("created", "a"), ("closed", "a")]
 
 
@@ -54,14 +61,14 @@ async def test_one_that_is_made_closed_is_told_as_both(worker: Worker, name: str
 async def test_an_append_that_closes_is_told_and_appends_are_not(
     worker: Worker, name: str, claim: tuple[str, int, int] | None
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"last", claim, closes=True)
     assert short(await told(worker, name)) == [("created", "a"), ("closed", "a")]
 
 
 async def test_what_changes_nothing_is_not_told(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     for one in (worker, other, worker):
         await one.create(stream)
     await worker.append(stream, b"last", ("p", 0, 0), closes=True)
@@ -78,10 +85,10 @@ async def test_what_changes_nothing_is_not_told(worker: Worker, other: Worker, n
 
 async def test_an_expired_stream_is_told_once_by_whoever_notices_first(worker: Worker, other: Worker, name: str) -> None:
     for stream in ("swept", "made-anew"):
-        await worker.create(Name(name, stream), ttl_seconds=60)
+        await worker.create(StreamName(name, stream), ttl_seconds=60)
     worker.clock.ahead_ms = other.clock.ahead_ms = 61_000
-    await worker.create(Name(name, "made-anew"))
-    assert sorted([await worker.streams.end_expired(name), await other.streams.end_expired(name)]) == [0, 1]
+    await worker.create(StreamName(name, "made-anew"))
+    assert sorted([await worker.streams.delete_expired(name), await other.streams.delete_expired(name)]) == [0, 1]
     await other.outbox.drain()
     ends = [event for event in await told(worker, name) if event["event"] == "stream.deleted"]
     assert [(event["stream_id"], event["is_expired"], event["key_id"]) for event in ends] == [
@@ -92,12 +99,12 @@ async def test_an_expired_stream_is_told_once_by_whoever_notices_first(worker: W
 
 
 async def test_a_source_that_is_deleted_while_forks_read_from_it_is_told_of_then(worker: Worker, name: str) -> None:
-    source, fork = Name(name, "source"), Name(name, "fork")
+    source, fork = StreamName(name, "source"), StreamName(name, "fork")
     await worker.create(source, b"x")
     await worker.fork(fork, source)
-    await worker.streams.delete(source)
+    await worker.streams.delete(None, source)
     assert short(await told(worker, name))[2:] == [("deleted", "source")]
-    await worker.streams.delete(fork)
+    await worker.streams.delete(None, fork)
     assert short(await told(worker, name))[2:] == [("deleted", "source"), ("deleted", "fork")]
 
 
@@ -105,14 +112,14 @@ async def test_a_source_that_is_deleted_while_forks_read_from_it_is_told_of_then
 async def test_a_source_that_expired_while_forks_read_from_it_is_told_of_when_a_fork_goes(
     worker: Worker, name: str, forks: int
 ) -> None:
-    source = Name(name, "source")
+    source = StreamName(name, "source")
     await worker.create(source, b"x", ttl_seconds=60)
     for number in range(forks):
-        await worker.fork(Name(name, f"fork-{number}"), source, ttl_seconds=10_000)
+        await worker.fork(StreamName(name, f"fork-{number}"), source, ttl_seconds=10_000)
     worker.clock.ahead_ms = 61_000
-    assert await worker.streams.end_expired(name) == 0
+    assert await worker.streams.delete_expired(name) == 0
     for number in range(forks):
-        await worker.streams.delete(Name(name, f"fork-{number}"))
+        await worker.streams.delete(None, StreamName(name, f"fork-{number}"))
     ends = [(event["stream_id"], event["is_expired"]) for event in await told(worker, name) if "is_expired" in event]
     assert ends == [("fork-0", False), ("source", True), *[("fork-1", False)][: forks - 1]]
 
@@ -120,25 +127,25 @@ async def test_a_source_that_expired_while_forks_read_from_it_is_told_of_when_a_
 async def test_what_happened_is_told_although_its_remains_could_not_be_removed(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
 
     async def away(*_: object, **__: object) -> None:
         raise EngineUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "purge", away)
+        patched.setattr(StreamStore, "purge", away)
         with pytest.raises(EngineUnavailable):
-            await worker.streams.delete(stream)
+            await worker.streams.delete(None, stream)
     assert short(await told(worker, name)) == [("created", "a"), ("deleted", "a")]
 
 
 async def test_a_sessions_own_stream_is_told_of_as_the_session(worker: Worker, name: str) -> None:
-    stream = Name(name, "session:s")
+    stream = StreamName(name, "session:s")
     await worker.store.ensure(name)
     fed = StreamRecord(id=stream.id, content_type=TEXT, created_at_ms=worker.clock(), is_session_stream=True)
-    await worker.store.committer(stream).append(record_draft(stream, fed))
-    await worker.streams.delete(stream)
+    await worker.store.committer(stream).append(record_message(stream, fed))
+    await worker.streams.delete(None, stream)
     assert await told(worker, name) == []
 
 
@@ -161,7 +168,7 @@ async def test_events_over_http_have_the_key_that_did_it(tenant: Tenant) -> None
 
 
 async def test_appends_are_counted_with_their_bytes_whichever_way_they_go(worker: Worker, name: str) -> None:
-    stream, tally = Name(name, "a"), worker.traffic.of(name)
+    stream, tally = StreamName(name, "a"), worker.traffic.of(name)
     await worker.create(stream, b"not an append")
     await worker.append(stream, b"12345")  # in a round: nothing is known of the stream yet
     await worker.append(stream, b"123")  # the short way

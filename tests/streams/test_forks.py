@@ -5,27 +5,19 @@ from typing import Any
 
 import pytest
 
-from postroad.kernel.errors import (
-    ContentTypeMismatch,
-    InvalidParameter,
-    PostroadError,
-    PreconditionFailed,
-    ProducerGap,
-    StreamExists,
-    StreamGone,
-    StreamNotFound,
-)
+from postroad.api.streams import ContentTypeMismatch, ProducerGap, StreamExists, StreamGone, StreamNotFound
+from postroad.kernel.errors import InvalidParameter, PostroadError, PreconditionFailed
 from postroad.streams import lifecycle, reading
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 from tests.streams.workers import JSON, TEXT, Worker
 
 any_size = pytest.mark.parametrize("at_a_time", [1, 2, 3, 1000])
 
 
-async def filled(worker: Worker, stream: Name, *data: bytes, content_type: str = TEXT) -> list[int]:
+async def filled(worker: Worker, stream: StreamName, *data: bytes, content_type: str = TEXT) -> list[int]:
     """A stream of these; its offsets, the first of which is 0. Other streams' appends lie in between."""
     await worker.create(stream, content_type=content_type)
-    pad = Name(stream.tenant, "pad")
+    pad = StreamName(stream.tenant, "pad")
     await worker.create(pad)
     offsets = [0]
     for one in data:
@@ -34,8 +26,8 @@ async def filled(worker: Worker, stream: Name, *data: bytes, content_type: str =
     return offsets
 
 
-def names(tenant: str, *paths: str) -> list[Name]:
-    return [Name(tenant, path) for path in paths]
+def names(tenant: str, *paths: str) -> list[StreamName]:
+    return [StreamName(tenant, path) for path in paths]
 
 
 async def test_a_fork_has_what_its_source_had_and_both_go_their_ways(worker: Worker, other: Worker, name: str) -> None:
@@ -162,16 +154,16 @@ async def test_a_fork_between_two_messages_comes_to_its_end(worker: Worker, name
 
 
 async def test_a_chain_has_an_end(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_CHAIN_MAX", 3)
+    monkeypatch.setattr(lifecycle, "_SEGMENTS_MAX", 3)
     chain = names(name, *"abcde")
     await filled(worker, chain[0], b"1")
     for number in range(1, 4):
         await worker.fork(chain[number], chain[number - 1])
     with pytest.raises(InvalidParameter, match="at most 3"):
         await worker.fork(chain[4], chain[3])
-    await worker.streams.delete(chain[3])
+    await worker.streams.delete(None, chain[3])
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(chain[3])
+        await worker.streams.snapshot(chain[3])
 
 
 # Sub-offsets
@@ -211,9 +203,9 @@ async def test_sub_offsets_add_up_along_a_chain(worker: Worker, name: str) -> No
     assert await worker.read_all(first) == [b"abcd"]
     assert await worker.read_all(second) == [b"ab"]
     with pytest.raises(InvalidParameter):
-        await worker.fork(Name(name, "third"), first, 0, 5)
+        await worker.fork(StreamName(name, "third"), first, 0, 5)
     with pytest.raises(InvalidParameter):
-        await worker.fork(Name(name, "third"), source, offsets[1], 1)
+        await worker.fork(StreamName(name, "third"), source, offsets[1], 1)
 
 
 async def test_a_sub_offset_may_lie_in_what_the_source_has_from_others(worker: Worker, name: str) -> None:
@@ -230,10 +222,10 @@ async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_not
     await worker.create(empty)
     for of, count in ((source, 3), (empty, 1)):
         with pytest.raises(InvalidParameter):
-            await worker.fork(Name(name, "fork"), of, 0, count)
-        await worker.streams.delete(of)
+            await worker.fork(StreamName(name, "fork"), of, 0, count)
+        await worker.streams.delete(None, of)
         with pytest.raises(StreamNotFound):
-            await worker.streams.look(of)
+            await worker.streams.snapshot(of)
 
 
 # What cannot be forked, and what is the same
@@ -256,15 +248,15 @@ async def test_a_refused_fork_is_not_made_and_not_counted(
     await filled(worker, source, b"1")
     await filled(worker, hidden, b"1")
     await worker.fork(holder, hidden)
-    await worker.streams.delete(hidden)
-    given = Name(name, wanted.pop("source", "source"))
+    await worker.streams.delete(None, hidden)
+    given = StreamName(name, wanted.pop("source", "source"))
     with pytest.raises(refusal):
-        await worker.fork(Name(name, "fork"), given, **wanted)
+        await worker.fork(StreamName(name, "fork"), given, **wanted)
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(Name(name, "fork"))
-    await worker.streams.delete(source)
+        await worker.streams.snapshot(StreamName(name, "fork"))
+    await worker.streams.delete(None, source)
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(source)
+        await worker.streams.snapshot(source)
 
 
 async def test_creating_a_fork_again_finds_the_same_and_refuses_another(worker: Worker, name: str) -> None:
@@ -280,7 +272,7 @@ async def test_creating_a_fork_again_finds_the_same_and_refuses_another(worker: 
         await worker.create(fork)
     with pytest.raises(StreamExists):
         await worker.fork(source, other)
-    await worker.streams.delete(source)
+    await worker.streams.delete(None, source)
     assert not (await worker.fork(fork, source, offsets[1], 1)).is_new, "what is there is there"
 
 
@@ -294,7 +286,7 @@ async def test_a_fork_lives_as_long_as_it_was_told_or_else_as_its_source(worker:
     worker.clock.ahead_ms = 10_500
     for expired in (source, heir):
         with pytest.raises(StreamNotFound):
-            await worker.streams.look(expired)
+            await worker.streams.snapshot(expired)
     for stream in (longer, fixed):
         assert await worker.read_all(stream) == [b"1"]
     with pytest.raises(StreamExists):
@@ -310,22 +302,22 @@ async def test_a_source_with_forks_is_hidden_and_goes_with_the_last_of_them(work
     await worker.fork(first, source)
     await other.fork(second, source)
     await worker.append(source, b"3", ("p", 0, 0))
-    await other.streams.delete(source)
-    for gone in (worker.streams.look(source), worker.streams.read(source, 0), worker.streams.delete(source)):
+    await other.streams.delete(None, source)
+    for gone in (worker.streams.snapshot(source), worker.streams.read(source, 0), worker.streams.delete(None, source)):
         with pytest.raises(StreamGone):
             await gone
     with pytest.raises(StreamGone):
         await worker.append(source, b"late")
     with pytest.raises(StreamExists):
         await worker.create(source)
-    await worker.streams.delete(first)
+    await worker.streams.delete(None, first)
     assert await other.read_all(second) == [b"1", b"2"]
     with pytest.raises(StreamGone):
-        await worker.streams.look(source)
-    await other.streams.delete(second)
+        await worker.streams.snapshot(source)
+    await other.streams.delete(None, second)
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(source)
-    await worker.streams.delete(Name(name, "pad"))
+        await worker.streams.snapshot(source)
+    await worker.streams.delete(None, StreamName(name, "pad"))
     assert await worker.subjects(name) == []
 
 
@@ -335,9 +327,9 @@ async def test_the_last_fork_takes_a_whole_line_of_hidden_ones_with_it(worker: W
     for number in range(1, 5):
         await worker.fork(chain[number], chain[number - 1], body=b"%d" % number)
     for number in (1, 0, 2, 3):
-        await worker.streams.delete(chain[number])
+        await worker.streams.delete(None, chain[number])
     assert await worker.read_all(chain[4]) == [b"0", b"1", b"2", b"3", b"4"]
-    await worker.streams.delete(chain[4])
+    await worker.streams.delete(None, chain[4])
     assert await worker.subjects(name) == []
 
 
@@ -346,11 +338,11 @@ async def test_a_living_source_stays_when_its_forks_go(worker: Worker, name: str
     await worker.create(source, b"1")
     await worker.fork(middle, source)
     await worker.fork(fork, middle)
-    await worker.streams.delete(middle)
-    await worker.streams.delete(fork)
+    await worker.streams.delete(None, middle)
+    await worker.streams.delete(None, fork)
     assert await worker.read_all(source) == [b"1"]
     assert {one.split(".")[1] for one in await worker.subjects(name)} == {"source"}
-    await worker.streams.delete(source)
+    await worker.streams.delete(None, source)
     assert await worker.subjects(name) == []
 
 
@@ -358,48 +350,48 @@ async def test_a_fork_that_expires_lets_go_of_its_source(worker: Worker, name: s
     source, fork = names(name, "source", "fork")
     await worker.create(source, b"1")
     await worker.fork(fork, source, ttl_seconds=10)
-    await worker.streams.delete(source)
+    await worker.streams.delete(None, source)
     worker.clock.ahead_ms = 10_500
-    assert await worker.streams.end_expired(name) == 1
+    assert await worker.streams.delete_expired(name) == 1
     assert await worker.subjects(name) == []
 
 
 @pytest.mark.parametrize("forks", [1, 2])
 async def test_an_expired_source_does_not_come_back_when_a_fork_goes(worker: Worker, name: str, forks: int) -> None:
     """Its forks are counted in its record, and to write that must not be to use it."""
-    source = Name(name, "source")
+    source = StreamName(name, "source")
     others = names(name, "first", "second")[:forks]
     await worker.create(source, b"1", ttl_seconds=10)
     for fork in others:
         await worker.fork(fork, source, ttl_seconds=1000)
     worker.clock.ahead_ms = 10_500
-    assert await worker.streams.end_expired(name) == 0, "forks still read from it"
-    await worker.streams.delete(others[0])
+    assert await worker.streams.delete_expired(name) == 0, "forks still read from it"
+    await worker.streams.delete(None, others[0])
     for ahead_ms in (10_500, 100):  # whatever the clock says: its stamps are new by now
         worker.clock.ahead_ms = ahead_ms
         with pytest.raises(StreamNotFound if forks == 1 else StreamGone):
-            await worker.streams.look(source)
+            await worker.streams.snapshot(source)
     if forks == 2:
         assert await worker.read_all(others[1]) == [b"1"]
-        await worker.streams.delete(others[1])
+        await worker.streams.delete(None, others[1])
     assert await worker.subjects(name) == []
 
 
 async def test_forks_made_and_deleted_at_once_are_counted_right(worker: Worker, other: Worker, name: str) -> None:
-    source = Name(name, "source")
+    source = StreamName(name, "source")
     await worker.create(source, b"1")
 
     async def come_and_go(one: Worker, number: int) -> None:
-        fork = Name(name, f"fork{number}")
+        fork = StreamName(name, f"fork{number}")
         await one.fork(fork, source)
         await one.append(fork, b"%d" % number)
         if number % 3:
-            await one.streams.delete(fork)
+            await one.streams.delete(None, fork)
 
     await asyncio.gather(*[come_and_go(one, number) for number, one in enumerate([worker, other] * 4)])
-    assert (await worker.streams.look(source)).record.forks == 3  # type: ignore[union-attr]
-    await worker.streams.delete(source)
+    assert (await worker.streams.snapshot(source)).record.forks == 3  # type: ignore[union-attr]
+    await worker.streams.delete(None, source)
     for number in (0, 3, 6):
-        assert await other.read_all(Name(name, f"fork{number}")) == [b"1", b"%d" % number]
-        await other.streams.delete(Name(name, f"fork{number}"))
+        assert await other.read_all(StreamName(name, f"fork{number}")) == [b"1", b"%d" % number]
+        await other.streams.delete(None, StreamName(name, f"fork{number}"))
     assert await worker.subjects(name) == []

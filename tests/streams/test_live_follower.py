@@ -57,7 +57,7 @@ def listeners(connection: Connection, tenant: str) -> int:
 async def test_a_follower_goes_when_its_readers_have_gone(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(live_follower, "_IDLE_SECONDS", 0.1)
     connection = await open_connection(engine_url)
     async with small_gateway(connection, name) as (stream, _):
         await stream.create()
@@ -76,7 +76,7 @@ async def test_a_follower_goes_when_its_readers_have_gone(
 async def test_a_follower_of_a_deleted_stream_goes_too(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_follower, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(live_follower, "_IDLE_SECONDS", 0.1)
     connection = await open_connection(engine_url)
     async with small_gateway(connection, name) as (stream, _):
         for _ in range(2):

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from postroad.streams import reading
-from postroad.streams.live_reads import Live, LiveOptions
-from postroad.streams.store import Name
+from postroad.streams.live_reads import LiveOptions, LiveReads
+from postroad.streams.store import StreamName
 from tests.gateway import (
     Gateway,
     Tenant,
@@ -21,12 +21,12 @@ from tests.streams.readers import AT_ONCE, Seen, Stream, small_gateway
 from tests.streams.workers import JSON, TEXT, Worker
 from tests.waiting import eventually
 
-NewLive = tuple[Worker, Live, Name]
+NewLive = tuple[Worker, LiveReads, StreamName]
 
 
 @pytest.fixture
 async def new_stream(worker: Worker, name: str) -> NewLive:
-    return worker, Live(worker.streams, LiveOptions(5, 60, 60)), Name(name, "a")
+    return worker, LiveReads(worker.streams, LiveOptions(5, 60, 60)), StreamName(name, "a")
 
 
 # Long polls
@@ -347,9 +347,9 @@ async def test_a_reader_who_is_still_catching_up_gets_nothing_of_a_stream_that_t
     await worker.create(name)
     for number in range(6):
         await worker.append(name, b"old%d " % number)
-    events = live.events(name, await worker.streams.look(name), 0, None, asyncio.Event())
+    events = live.events(name, await worker.streams.snapshot(name), 0, None, asyncio.Event())
     assert b"data:old0 old1 " in await anext(events)
-    await worker.streams.delete(name)
+    await worker.streams.delete(None, name)
     await worker.create(name, b"new")
     async with asyncio.timeout(5):
         rest = b"".join([one async for one in events])
@@ -366,11 +366,11 @@ async def test_a_reader_gets_nothing_that_a_crash_left_of_a_stream_that_had_the_
         raise ConnectionError
 
     monkeypatch.setattr(worker.store, "purge", crash)
-    for ending in (worker.streams.delete(name), worker.create(name)):
+    for ending in (worker.streams.delete(None, name), worker.create(name)):
         with pytest.raises(ConnectionError):
             await ending
     draining = asyncio.Event()
-    events = live.events(name, await worker.streams.look(name), 0, None, draining)
+    events = live.events(name, await worker.streams.snapshot(name), 0, None, draining)
     try:
         assert b"upToDate" in await anext(events)
         await worker.append(name, b"new")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.streams import appender, reading
-from postroad.streams.rules import Outcome, ProducerClaim
-from postroad.streams.store import Name
+from postroad.streams.rules import AppendOutcome, ProducerClaim
+from postroad.streams.store import StreamName
 from tests.servers import Server
 from tests.streams.naive import Naive
 from tests.streams.workers import Worker, open_worker
@@ -71,8 +71,8 @@ class Player:
         await getattr(self, step)(path, number)
         await self.check(path)
 
-    def name(self, path: str) -> Name:
-        return Name(self.tenant, path)
+    def name(self, path: str) -> StreamName:
+        return StreamName(self.tenant, path)
 
     def data(self) -> bytes:
         self.count += 1
@@ -151,7 +151,7 @@ class Player:
         expected = claim
         if claim is not None and verdict == "duplicate" and not life.rules.is_closed:
             expected = ProducerClaim(claim.id, *life.rules.producers[claim.id])
-        assert outcome == Outcome(life.tail, life.rules.is_closed, verdict == "duplicate", expected)
+        assert outcome == AppendOutcome(life.tail, life.rules.is_closed, verdict == "duplicate", expected)
 
     async def plain(self, path: str, _number: int) -> None:
         await self.append(path, None, None)
@@ -195,9 +195,9 @@ class Player:
     async def delete(self, path: str, _number: int) -> None:
         missing = self.missing(path)
         if missing is not None:
-            await self.refused(missing, self.worker.streams.delete(self.name(path)))
+            await self.refused(missing, self.worker.streams.delete(None, self.name(path)))
             return
-        await self.worker.streams.delete(self.name(path))
+        await self.worker.streams.delete(None, self.name(path))
         life = self.lives[path]
         life.is_hidden = True
         ended: Life | None = life
@@ -219,10 +219,10 @@ class Player:
     async def check(self, path: str) -> None:
         missing = self.missing(path)
         if missing is not None:
-            await self.refused(missing, self.other.streams.look(self.name(path)))
+            await self.refused(missing, self.other.streams.snapshot(self.name(path)))
             return
         life = self.lives[path]
-        known = await self.other.streams.look(self.name(path))
+        known = await self.other.streams.snapshot(self.name(path))
         assert known.record is not None
         assert (known.tail, known.record.is_closed) == (life.tail, life.rules.is_closed)
         chunks = await self.other.chunks(self.name(path))

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.kernel.errors import (
+from postroad.api.streams import (
     ContentTypeMismatch,
-    InvalidParameter,
-    MalformedJson,
-    PostroadError,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -21,22 +18,23 @@ from postroad.kernel.errors import (
     StreamGone,
     StreamNotFound,
 )
+from postroad.kernel.errors import InvalidParameter, MalformedJson, PostroadError
 from postroad.streams import rules
 from postroad.streams.offsets import offset_text
-from postroad.streams.records import ClosedBy, Producer, State, StreamRecord, resolved
+from postroad.streams.records import ClosedBy, Producer, State, StreamRecord, resolve
 from postroad.streams.rules import (
     SAFE_INTEGER,
+    AppendOutcome,
     AppendRequest,
-    Change,
-    Outcome,
     ProducerClaim,
+    StreamChange,
     StreamSnapshot,
-    after,
     check_seq,
     decide,
-    found,
+    existing_record,
     is_expired,
     parse_producer,
+    with_change,
 )
 from tests.streams.naive import Naive
 
@@ -45,12 +43,12 @@ TEXT = "text/plain"
 
 
 def stream(**changes: Any) -> StreamRecord:
-    return StreamRecord(**{"id": "s", "content_type": TEXT, "created_at_ms": NOON, "born": 3, **changes})
+    return StreamRecord(**{"id": "s", "content_type": TEXT, "created_at_ms": NOON, "incarnation": 3, **changes})
 
 
 def known(record: StreamRecord | None = None, **more: Any) -> StreamSnapshot:
     return StreamSnapshot(
-        record or stream(), **{"record_at": 3, "last": 9, "tail": 9, "touched_at_ms": NOON, "producers": {}, **more}
+        record or stream(), **{"record_at": 3, "last": 9, "tail": 9, "used_at_ms": NOON, "producers": {}, **more}
     )
 
 
@@ -104,11 +102,11 @@ def test_the_producer_table(before: tuple[int, int] | None, sent: tuple[int, int
         assert dict(refusal.value.headers) == expected.headers
     elif expected == NEW:
         decided = decide(told, sent_wish, NOON)
-        assert isinstance(decided, Change)
+        assert isinstance(decided, StreamChange)
         assert decided.producers == {"p": Producer(*sent)}, "and nothing of the others"
     else:
         assert isinstance(expected, tuple)
-        assert decide(told, sent_wish, NOON) == Outcome(9, False, is_duplicate=True, claim=claim(*expected))
+        assert decide(told, sent_wish, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(*expected))
 
 
 def test_a_stream_has_room_for_so_many_producers_and_those_it_has_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +114,8 @@ def test_a_stream_has_room_for_so_many_producers_and_those_it_has_go_on(monkeypa
     full = known(producers={"p": Producer(0, 0), "q": Producer(0, 0)})
     with pytest.raises(InvalidParameter, match="at most 2 producers"):
         decide(full, request(claim=claim(0, 0, "r")), NOON)
-    assert isinstance(decide(full, request(claim=claim(0, 1)), NOON), Change)
-    assert isinstance(decide(full, request(claim=claim(1, 0)), NOON), Change)
+    assert isinstance(decide(full, request(claim=claim(0, 1)), NOON), StreamChange)
+    assert isinstance(decide(full, request(claim=claim(1, 0)), NOON), StreamChange)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +174,7 @@ def test_a_closed_stream_takes_nothing_but_what_closed_it(
     closed = stream(is_closed=True, closed_by=None if closed_by is None else ClosedBy(*closed_by))
     told = known(closed, producers={"p": Producer(0, 4)}, last_seq="z")
     if is_done_before:
-        assert decide(told, tried, NOON) == Outcome(9, is_closed=True, is_duplicate=True, claim=tried.claim)
+        assert decide(told, tried, NOON) == AppendOutcome(9, is_closed=True, is_duplicate=True, claim=tried.claim)
     else:
         with pytest.raises(StreamClosed) as refusal:
             decide(told, tried, NOON)
@@ -187,7 +185,7 @@ def test_a_closed_stream_takes_nothing_but_what_closed_it(
 @pytest.mark.parametrize("said", [None, claim(0, 0)])
 def test_closing_is_noted_with_who_did_it(body: bytes | None, said: ProducerClaim | None) -> None:
     decided = decide(known(), request(body, closes=True, claim=said), NOON)
-    assert isinstance(decided, Change)
+    assert isinstance(decided, StreamChange)
     assert decided.record is not None
     assert decided.record.is_closed
     assert decided.record.closed_by == (None if said is None else ClosedBy("p", 0, 0))
@@ -218,7 +216,7 @@ def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
         )
         told = known(record, producers={"p": Producer(0, 0)}, last_seq="b")
         if not faults:
-            assert isinstance(decide(told, tried, NOON), Change)
+            assert isinstance(decide(told, tried, NOON), StreamChange)
             continue
         with pytest.raises(PostroadError) as refusal:
             decide(told, tried, NOON)
@@ -229,7 +227,7 @@ def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
 def test_a_duplicate_is_one_whatever_its_stream_seq_and_body_are_by_now() -> None:
     told = known(producers={"p": Producer(0, 3)}, last_seq="z")
     again = request(claim=claim(0, 2), seq="a", fault=MalformedJson())
-    assert decide(told, again, NOON) == Outcome(9, False, is_duplicate=True, claim=claim(0, 3))
+    assert decide(told, again, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(0, 3))
 
 
 def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_business() -> None:
@@ -238,7 +236,7 @@ def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_
             decide(told, request(None, claim=claim(0, 0)), NOON)
     with pytest.raises(MalformedJson):
         decide(known(), request(None, fault=MalformedJson()), NOON)
-    assert isinstance(decide(known(), request(None, content_type="image/png", closes=True), NOON), Change)
+    assert isinstance(decide(known(), request(None, content_type="image/png", closes=True), NOON), StreamChange)
 
 
 @pytest.mark.parametrize(
@@ -260,8 +258,8 @@ def test_stream_seq_rises_byte_by_byte(last: str | None, sent: str, is_later: bo
     told = known(last_seq=last)
     if is_later:
         decided = decide(told, request(seq=sent), NOON)
-        assert isinstance(decided, Change)
-        assert after(told, decided, NOON).last_seq == sent
+        assert isinstance(decided, StreamChange)
+        assert with_change(told, decided, NOON).last_seq == sent
     else:
         with pytest.raises(SequenceConflict):
             decide(told, request(seq=sent), NOON)
@@ -277,20 +275,22 @@ def test_a_stream_seq_has_a_length() -> None:
 
 def test_the_first_guarded_append_says_so_in_the_record_and_no_other_does() -> None:
     """From there on the producers are read; what came before has none."""
-    assert isinstance(plain := decide(known(), request(), NOON), Change)
+    assert isinstance(plain := decide(known(), request(), NOON), StreamChange)
     assert plain.record is None
     for guarded in (request(claim=claim(0, 0)), request(seq="a")):
-        assert isinstance(first := decide(known(), guarded, NOON), Change)
+        assert isinstance(first := decide(known(), guarded, NOON), StreamChange)
         assert first.record == stream(guarded_from=0)
-        assert resolved(first.record, 12) == stream(guarded_from=12)
-        assert isinstance(second := decide(after(known(), first, NOON), request(claim=claim(0, 0, "q"), seq="b"), NOON), Change)
+        assert resolve(first.record, 12) == stream(guarded_from=12)
+        assert isinstance(
+            second := decide(with_change(known(), first, NOON), request(claim=claim(0, 0, "q"), seq="b"), NOON), StreamChange
+        )
         assert second.record is None
 
 
 def test_a_record_that_was_the_first_was_born_where_it_is() -> None:
-    assert resolved(stream(born=0), 7).born == 7
-    assert resolved(stream(born=5), 7).born == 5
-    assert resolved(stream(born=5, guarded_from=6), 7).guarded_from == 6
+    assert resolve(stream(incarnation=0), 7).incarnation == 7
+    assert resolve(stream(incarnation=5), 7).incarnation == 5
+    assert resolve(stream(incarnation=5, guarded_from=6), 7).guarded_from == 6
 
 
 # Against a naive model
@@ -317,10 +317,10 @@ def test_appends_in_any_order_are_judged_as_the_protocols_words_would(
         except PostroadError as refusal:
             verdict = refusal.code
         else:
-            if isinstance(decided, Change):
+            if isinstance(decided, StreamChange):
                 verdict = "new"
                 producers.update(decided.producers or {})
-                told = after(told, decided, NOON)
+                told = with_change(told, decided, NOON)
             else:
                 verdict = "duplicate"
         assert verdict == naive.append(said, seq, closes, has_data)
@@ -342,13 +342,13 @@ def test_a_fixed_end_is_not_moved_by_use(touched: int, until: int, now: int) -> 
 
 
 def test_what_is_deleted_hidden_or_expired_is_not_found() -> None:
-    assert found(known(), NOON) == stream()
+    assert existing_record(known(), NOON) == stream()
     with pytest.raises(StreamNotFound):
-        found(StreamSnapshot(None), NOON)
+        existing_record(StreamSnapshot(None), NOON)
     with pytest.raises(StreamNotFound):
-        found(known(stream(state=State.DELETED)), NOON)
+        existing_record(known(stream(state=State.DELETED)), NOON)
     with pytest.raises(StreamGone):
-        found(known(stream(state=State.HIDDEN)), NOON)
-    found(known(stream(ttl_seconds=1)), NOON + 999)
+        existing_record(known(stream(state=State.SOFT_DELETED)), NOON)
+    existing_record(known(stream(ttl_seconds=1)), NOON + 999)
     with pytest.raises(StreamNotFound, match="expired"):
-        found(known(stream(ttl_seconds=1)), NOON + 1000)
+        existing_record(known(stream(ttl_seconds=1)), NOON + 1000)

@@ -11,7 +11,7 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.kernel.names import streams_store
 from postroad.streams import appender
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 from tests.streams.workers import OpenWorker, Worker
 from tests.waiting import eventually
 
@@ -46,10 +46,10 @@ def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
     return seen
 
 
-async def long_stream(worker: Worker, stream: Name) -> list[int]:
+async def long_stream(worker: Worker, stream: StreamName) -> list[int]:
     """MANY messages, with those of other streams in between; its offsets."""
     await worker.create(stream)
-    neighbour = Name(stream.tenant, "neighbour")
+    neighbour = StreamName(stream.tenant, "neighbour")
     await worker.create(neighbour)
     outcomes = []
     for start in range(0, MANY, 500):
@@ -59,7 +59,7 @@ async def long_stream(worker: Worker, stream: Name) -> list[int]:
 
 
 async def test_the_end_of_a_long_stream_is_read_without_its_beginning(worker: Worker, name: str, spy: Spy) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     offsets = await long_stream(worker, stream)
     spy.reset()
     assert await worker.read_all(stream, offsets[-11]) == [b"%d" % number for number in range(MANY - 10, MANY)]
@@ -70,7 +70,7 @@ async def test_the_end_of_a_long_stream_is_read_without_its_beginning(worker: Wo
 
 
 async def test_a_long_stream_is_read_once_from_end_to_end(worker: Worker, name: str, spy: Spy) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await long_stream(worker, stream)
     spy.reset()
     assert len(await worker.read_all(stream)) == MANY
@@ -79,7 +79,7 @@ async def test_a_long_stream_is_read_once_from_end_to_end(worker: Worker, name: 
 
 
 async def test_the_end_of_a_fork_is_read_without_what_it_has_from_others(worker: Worker, name: str, spy: Spy) -> None:
-    source, fork = Name(name, "a"), Name(name, "fork")
+    source, fork = StreamName(name, "a"), StreamName(name, "fork")
     offsets = await long_stream(worker, source)
     made = await worker.fork(fork, source, offsets[-2])
     for number in range(3):
@@ -93,7 +93,7 @@ async def test_the_end_of_a_fork_is_read_without_what_it_has_from_others(worker:
 
 
 async def test_a_fork_of_a_long_streams_beginning_does_not_read_the_rest_of_it(worker: Worker, name: str, spy: Spy) -> None:
-    source, first, second = Name(name, "a"), Name(name, "first"), Name(name, "second")
+    source, first, second = StreamName(name, "a"), StreamName(name, "first"), StreamName(name, "second")
     offsets = await long_stream(worker, source)
     await worker.fork(first, source, offsets[3])
     await asyncio.gather(*[worker.append(first, b"x") for _ in range(500)])
@@ -104,18 +104,18 @@ async def test_a_fork_of_a_long_streams_beginning_does_not_read_the_rest_of_it(w
 
 
 async def test_making_a_fork_copies_nothing(worker: Worker, name: str, spy: Spy) -> None:
-    source = Name(name, "a")
+    source = StreamName(name, "a")
     offsets = await long_stream(worker, source)
     before = len(await worker.subjects(name))
     spy.reset()
-    await worker.fork(Name(name, "fork"), source, offsets[MANY // 2])
-    await worker.fork(Name(name, "part"), source, offsets[MANY // 2], 1)
+    await worker.fork(StreamName(name, "fork"), source, offsets[MANY // 2])
+    await worker.fork(StreamName(name, "part"), source, offsets[MANY // 2], 1)
     assert spy.sent <= 1, "the append that a part is taken of"
     assert len(await worker.subjects(name)) <= before + 2 * 2 + 1
 
 
 async def test_plain_appends_read_nothing_of_what_is_there(new_worker: OpenWorker, name: str, spy: Spy) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await long_stream(await new_worker(), stream)
     spy.reset()
     late = await new_worker()
@@ -129,7 +129,7 @@ async def test_a_producer_at_another_worker_costs_what_came_since_the_last_check
     new_worker: OpenWorker, name: str, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 100)
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     first = await new_worker()
     await first.create(stream)
     for start in range(0, 1000, 50):

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from postroad.kernel.errors import MalformedJson, ProducerGap, StreamExists, StreamNotFound
+from postroad.api.streams import ProducerGap, StreamExists, StreamNotFound
+from postroad.kernel.errors import MalformedJson
 from postroad.streams import reading
 from postroad.streams.offsets import NOW
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
 from tests.waiting import eventually
 
@@ -16,7 +17,7 @@ from tests.waiting import eventually
 
 
 async def test_a_new_stream_is_empty_and_begins_at_zero(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, content_type=None)
     assert (made.is_new, made.tail, made.record.content_type) == (True, 0, "application/octet-stream")
     chunk = await worker.streams.read(stream, 0)
@@ -43,7 +44,7 @@ SOON: dict[str, Any] = {"expires_at_ms": 4_000_000_000_000, "expires_at": "2096-
 async def test_creating_again_finds_the_same_and_refuses_another(
     worker: Worker, other: Worker, name: str, wanted: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, b"first", **wanted)
     assert made.is_new
     again = await other.create(stream, b"never", **wanted)
@@ -56,16 +57,16 @@ async def test_creating_again_finds_the_same_and_refuses_another(
 
 @pytest.mark.parametrize("again", ["TEXT/PLAIN", "text/plain; charset=utf-8", "text/plain ;x"])
 async def test_of_content_types_only_the_kind_is_compared(worker: Worker, name: str, again: str) -> None:
-    made = await worker.create(Name(name, "a"), content_type="text/plain;charset=ascii")
-    assert (await worker.create(Name(name, "a"), content_type=again)).record == made.record
+    made = await worker.create(StreamName(name, "a"), content_type="text/plain;charset=ascii")
+    assert (await worker.create(StreamName(name, "a"), content_type=again)).record == made.record
 
 
 async def test_many_create_at_once_and_one_does(new_worker: OpenWorker, name: str) -> None:
     workers = [await new_worker() for _ in range(3)]
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await asyncio.gather(*[one.create(stream, b"first") for one in workers * 5])
     assert sum(one.is_new for one in made) == 1
-    assert len({(one.record.born, one.tail) for one in made}) == 1
+    assert len({(one.record.incarnation, one.tail) for one in made}) == 1
     assert await workers[0].read_all(stream) == [b"first"]
 
 
@@ -73,21 +74,21 @@ async def test_many_create_at_once_and_one_does(new_worker: OpenWorker, name: st
     ("body", "content"), [(b"[]", []), (b"", []), (b"[1,[2]]", [b"1,[2]"]), (b' {"a": 1} ', [b'{"a": 1}']), (b"[[]]", [b"[]"])]
 )
 async def test_a_json_stream_begins_with_its_messages(worker: Worker, name: str, body: bytes, content: list[bytes]) -> None:
-    made = await worker.create(Name(name, "a"), body, JSON)
-    assert await worker.read_all(Name(name, "a")) == content
+    made = await worker.create(StreamName(name, "a"), body, JSON)
+    assert await worker.read_all(StreamName(name, "a")) == content
     assert bool(made.tail) == bool(content)
 
 
 async def test_a_stream_that_would_begin_with_bad_json_does_not_begin(worker: Worker, name: str) -> None:
     with pytest.raises(MalformedJson):
-        await worker.create(Name(name, "a"), b"[1", JSON)
+        await worker.create(StreamName(name, "a"), b"[1", JSON)
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(Name(name, "a"))
+        await worker.streams.snapshot(StreamName(name, "a"))
     assert await worker.subjects(name) == []
 
 
 async def test_a_stream_that_is_created_closed_is_complete(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, b"all of it", is_closed=True)
     chunk = await worker.streams.read(stream, 0)
     assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([b"all of it"], made.tail, True, True)
@@ -101,7 +102,7 @@ async def test_a_stream_is_read_in_chunks_of_which_only_the_last_is_the_end(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
-    stream, neighbour = Name(name, "a"), Name(name, "b")
+    stream, neighbour = StreamName(name, "a"), StreamName(name, "b")
     await worker.create(stream)
     await worker.create(neighbour)
     offsets = [0]
@@ -125,7 +126,7 @@ async def test_a_stream_is_read_in_chunks_of_which_only_the_last_is_the_end(
 
 async def test_a_chunk_has_so_many_bytes_but_always_a_message(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "CHUNK_BYTES_MAX", 1000)
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     for size in (10, 5000, 400, 400, 400, 400, 10):
         await worker.append(stream, b"x" * size)
@@ -136,7 +137,7 @@ async def test_a_chunk_has_so_many_bytes_but_always_a_message(worker: Worker, na
 
 
 async def test_reading_from_beyond_the_end_finds_the_end(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, b"x")
     for beyond in (made.tail + 1, 9_999_999_999_999_999):
         chunk = await worker.streams.read(stream, beyond)
@@ -146,7 +147,7 @@ async def test_reading_from_beyond_the_end_finds_the_end(worker: Worker, name: s
 
 
 async def test_readers_see_a_clean_beginning_while_others_write(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     seen: list[bytes] = []
 
@@ -168,14 +169,14 @@ async def test_who_reads_on_does_not_get_what_another_stream_of_that_name_has(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 1)
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     record = (await worker.create(stream, b"old")).record
     await worker.append(stream, b"old too")
-    first = await worker.streams.read_on(stream, record, 0)
+    first = await worker.streams.continue_read(stream, record, 0)
     assert first.payloads == [b"old"]
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     await other.create(stream, b"new")
-    on = await worker.streams.read_on(stream, record, first.next_offset)
+    on = await worker.streams.continue_read(stream, record, first.next_offset)
     assert (on.payloads, on.next_offset, on.is_end) == ((), first.next_offset, False)
 
 
@@ -183,18 +184,18 @@ async def test_who_reads_on_does_not_get_what_another_stream_of_that_name_has(
 
 
 async def test_a_stream_that_nobody_uses_expires(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=10)
     worker.clock.ahead_ms = 9_000
-    await worker.streams.look(stream)
+    await worker.streams.snapshot(stream)
     worker.clock.ahead_ms = 10_100
     for place in (0, NOW):
         with pytest.raises(StreamNotFound):
             await worker.streams.read(stream, place)
     with pytest.raises(StreamNotFound):
-        await worker.streams.look(stream)
+        await worker.streams.snapshot(stream)
     with pytest.raises(StreamNotFound):
-        await worker.streams.delete(stream)
+        await worker.streams.delete(None, stream)
     made = await worker.create(stream, b"y", ttl_seconds=20)
     assert made.is_new
     assert await worker.read_all(stream) == [b"y"]
@@ -203,9 +204,9 @@ async def test_a_stream_that_nobody_uses_expires(worker: Worker, name: str) -> N
 @pytest.mark.parametrize("use", ["append", "read", "now", "look", "close", "producer close"])
 async def test_every_use_gives_a_stream_another_life(worker: Worker, name: str, use: str) -> None:
     """It has one second; after most of it is over it is used, and lives on past its first end."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=1)
-    made_at = (await worker.store.known(stream)).touched_at_ms
+    made_at = (await worker.store.snapshot(stream)).used_at_ms
     await eventually(lambda: worker.clock() >= made_at + 700)
     if use == "append":
         await worker.append(stream, b"y")
@@ -214,26 +215,26 @@ async def test_every_use_gives_a_stream_another_life(worker: Worker, name: str, 
     elif use == "producer close":
         await worker.append(stream, None, ("p", 0, 0), closes=True)
     elif use == "look":
-        await worker.streams.look(stream, touches=True)
+        await worker.streams.snapshot(stream, is_use=True)
     else:
         await worker.streams.read(stream, NOW if use == "now" else 0)
 
     async def is_noted() -> bool:
-        return (await worker.store.known(stream)).touched_at_ms >= made_at + 700
+        return (await worker.store.snapshot(stream)).used_at_ms >= made_at + 700
 
     await eventually(is_noted)
     worker.clock.ahead_ms = 500
-    await worker.streams.look(stream)
+    await worker.streams.snapshot(stream)
 
 
 async def test_looking_does_not_count_as_use(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=1)
-    made_at = (await worker.store.known(stream)).touched_at_ms
+    made_at = (await worker.store.snapshot(stream)).used_at_ms
 
     async def has_expired() -> bool:
         try:
-            await worker.streams.look(stream)
+            await worker.streams.snapshot(stream)
         except StreamNotFound:
             return True
         return False
@@ -243,7 +244,7 @@ async def test_looking_does_not_count_as_use(worker: Worker, name: str) -> None:
 
 
 async def test_reads_close_together_are_noted_once(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=100)
     for _ in range(20):
         await worker.streams.read(stream, 0)
@@ -258,19 +259,19 @@ async def test_reads_close_together_are_noted_once(worker: Worker, name: str) ->
 
 
 async def test_streams_without_a_sliding_lifetime_are_read_without_a_trace(worker: Worker, name: str) -> None:
-    await worker.create(Name(name, "a"), b"x")
-    await worker.create(Name(name, "b"), b"x", **SOON)
+    await worker.create(StreamName(name, "a"), b"x")
+    await worker.create(StreamName(name, "b"), b"x", **SOON)
     before = await worker.subjects(name)
     worker.clock.ahead_ms = 3_600_000
     for _ in range(3):
-        await worker.read_all(Name(name, "a"))
-        await worker.read_all(Name(name, "b"))
+        await worker.read_all(StreamName(name, "a"))
+        await worker.read_all(StreamName(name, "b"))
     await asyncio.sleep(0)
     assert await worker.subjects(name) == before
 
 
 async def test_a_fixed_end_is_not_moved_by_use(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", expires_at_ms=worker.clock() + 5_000, expires_at="whenever")
     worker.clock.ahead_ms = 4_000
     await worker.append(stream, b"y")
@@ -284,33 +285,33 @@ async def test_a_fixed_end_is_not_moved_by_use(worker: Worker, name: str) -> Non
 
 async def test_the_expired_are_ended_and_leave_nothing(worker: Worker, name: str) -> None:
     for number in range(3):
-        await worker.create(Name(name, f"short{number}"), b"x", ttl_seconds=10)
-        await worker.append(Name(name, f"short{number}"), b"x", ("p", 0, 0))
-    await worker.create(Name(name, "long"), b"kept", ttl_seconds=100)
-    await worker.create(Name(name, "ever"), b"kept")
-    assert await worker.streams.end_expired(name) == 0
+        await worker.create(StreamName(name, f"short{number}"), b"x", ttl_seconds=10)
+        await worker.append(StreamName(name, f"short{number}"), b"x", ("p", 0, 0))
+    await worker.create(StreamName(name, "long"), b"kept", ttl_seconds=100)
+    await worker.create(StreamName(name, "ever"), b"kept")
+    assert await worker.streams.delete_expired(name) == 0
     worker.clock.ahead_ms = 10_100
-    assert await worker.streams.end_expired(name) == 3
-    assert await worker.streams.end_expired(name) == 0
+    assert await worker.streams.delete_expired(name) == 3
+    assert await worker.streams.delete_expired(name) == 0
     assert {one.split(".")[1] for one in await worker.subjects(name)} == {"long", "ever"}
-    assert await worker.read_all(Name(name, "long")) == [b"kept"]
+    assert await worker.read_all(StreamName(name, "long")) == [b"kept"]
 
 
 async def test_what_is_used_while_it_is_found_expired_lives_on(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look and the end somebody appends: the end must not take that with it."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=10)
     worker.clock.ahead_ms = 10_100
     with monkeypatch.context() as meanwhile:
         appending_after_looks(worker, other, stream, meanwhile)
-        assert await worker.streams.end_expired(name) == 0
+        assert await worker.streams.delete_expired(name) == 0
     assert await other.read_all(stream) == [b"x", b"y"]
 
 
 async def test_a_tenant_without_streams_has_none_and_gets_no_store(worker: Worker, name: str) -> None:
-    assert await worker.streams.end_expired(name) == 0
+    assert await worker.streams.delete_expired(name) == 0
     assert await worker.streams.paths(name) == []
     assert not await worker.store.exists(name)
 
@@ -319,66 +320,66 @@ async def test_a_tenant_without_streams_has_none_and_gets_no_store(worker: Worke
 
 
 async def test_deleting_leaves_nothing_behind(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=100)
-    await worker.store.touch(stream)
+    await worker.store.save_read_time(stream)
     for number in range(3):
         await worker.append(stream, b"x", ("p", 0, number))
-    await worker.store.save_checkpoint(stream, await worker.store.known(stream, with_producers=True))
+    await worker.store.save_checkpoint(stream, await worker.store.snapshot(stream, with_producers=True))
     await worker.append(stream, None, closes=True)
     assert {"s.a.d", "s.a.m", "a.a", "p.a"} <= set(await worker.subjects(name))
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     assert await worker.subjects(name) == []
     for one in (worker, other):
         with pytest.raises(StreamNotFound):
             await one.streams.read(stream, 0)
         with pytest.raises(StreamNotFound):
-            await one.streams.delete(stream)
+            await one.streams.delete(None, stream)
 
 
 async def test_a_stream_that_others_write_to_all_the_time_can_be_deleted(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it is looked at, somebody appends before anything else can be done."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     appending_after_looks(worker, other, stream, monkeypatch)
-    await worker.streams.delete(stream)
+    await worker.streams.delete(None, stream)
     assert await other.subjects(name) == []
 
 
-def appending_after_looks(worker: Worker, other: Worker, stream: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+def appending_after_looks(worker: Worker, other: Worker, stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the other worker append each time that this one has just looked at the stream."""
-    really = worker.store.known
+    really = worker.store.snapshot
 
     async def known_and_then(*arguments: Any, **more: Any) -> Any:
         known = await really(*arguments, **more)
         await other.append(stream, b"y")
         return known
 
-    monkeypatch.setattr(worker.store, "known", known_and_then)
+    monkeypatch.setattr(worker.store, "snapshot", known_and_then)
 
 
 async def test_a_stream_made_anew_has_nothing_of_the_old_one(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     old = await worker.create(stream, b"old", is_public=True)
     await worker.append(stream, b"old", ("p", 0, 0), seq="z")
-    await other.streams.delete(stream)
+    await other.streams.delete(None, stream)
     new = await other.create(stream, b'"new"', JSON)
     assert new.is_new
-    assert new.record.born > old.record.born
+    assert new.record.incarnation > old.record.incarnation
     assert not new.record.is_public
     for one in (worker, other):
         assert await one.read_all(stream) == [b'"new"']
         assert await one.read_all(stream, old.tail) == [b'"new"'], "an old offset is before it"
-    known = await other.store.known(stream, with_producers=True)
+    known = await other.store.snapshot(stream, with_producers=True)
     assert (known.producers, known.last_seq) == ({}, None)
 
 
 async def test_what_a_crash_between_the_two_steps_of_deleting_leaves_is_not_seen(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"old")
     await worker.append(stream, b"old", ("p", 0, 0))
 
@@ -388,7 +389,7 @@ async def test_what_a_crash_between_the_two_steps_of_deleting_leaves_is_not_seen
     with monkeypatch.context() as broken:
         broken.setattr(worker.store, "purge", crash)
         with pytest.raises(ConnectionError):
-            await worker.streams.delete(stream)
+            await worker.streams.delete(None, stream)
         with pytest.raises(StreamNotFound):
             await worker.streams.read(stream, 0)
         assert await worker.streams.paths(name) == []
@@ -401,7 +402,7 @@ async def test_what_a_crash_between_the_two_steps_of_deleting_leaves_is_not_seen
         await worker.append(stream, b"new", ("p", 0, 1))
     await worker.append(stream, b"new")
     assert await worker.read_all(stream) == [b"new"]
-    await worker.streams.delete(stream)
+    await worker.streams.delete(None, stream)
     assert await worker.subjects(name) == []
 
 
@@ -409,14 +410,14 @@ async def test_a_tenants_streams_are_deleted_together(worker: Worker, name: str)
     others = f"{name}x"
     for tenant in (name, others):
         for path in ("a", "b/c"):
-            await worker.create(Name(tenant, path), b"x")
+            await worker.create(StreamName(tenant, path), b"x")
     await worker.streams.delete_all(name)
     await worker.streams.delete_all(name)
     assert not await worker.store.exists(name)
     assert await worker.streams.paths(others) == ["a", "b/c"]
-    made = await worker.create(Name(name, "a"), b"new")
+    made = await worker.create(StreamName(name, "a"), b"new")
     assert made.is_new
-    assert await worker.read_all(Name(name, "a")) == [b"new"]
+    assert await worker.read_all(StreamName(name, "a")) == [b"new"]
 
 
 # For what follows all streams of a tenant
@@ -428,46 +429,46 @@ async def test_the_paths_are_those_of_the_streams_that_are_there(
     monkeypatch.setattr("postroad.streams.service._PAGE", 2)
     wanted = ["a", "a/b", "a.b", "c:d", "hidden", "gone", "closed"]
     for path in wanted:
-        await worker.create(Name(name, path), b"x")
-        await worker.append(Name(name, path), b"y", ("p", 0, 0))
-    await worker.fork(Name(name, "fork"), Name(name, "hidden"))
-    await worker.streams.delete(Name(name, "hidden"))
-    await worker.streams.delete(Name(name, "gone"))
-    await worker.append(Name(name, "closed"), None, closes=True)
+        await worker.create(StreamName(name, path), b"x")
+        await worker.append(StreamName(name, path), b"y", ("p", 0, 0))
+    await worker.fork(StreamName(name, "fork"), StreamName(name, "hidden"))
+    await worker.streams.delete(None, StreamName(name, "hidden"))
+    await worker.streams.delete(None, StreamName(name, "gone"))
+    await worker.append(StreamName(name, "closed"), None, closes=True)
     assert sorted(await worker.streams.paths(name)) == sorted(["a", "a/b", "a.b", "c:d", "closed", "fork"])
 
 
 async def test_the_tail_is_where_a_stream_ends(worker: Worker, name: str) -> None:
     assert await worker.streams.tail(name, "a") is None
-    await worker.create(Name(name, "a"), b"1", JSON)
+    await worker.create(StreamName(name, "a"), b"1", JSON)
     await worker.streams.append_json(name, "a", b'{"b":2}')
-    assert await worker.streams.tail(name, "a") == f"{0:016d}_{await worker.tail(Name(name, 'a')):016d}"
-    assert await worker.read_all(Name(name, "a")) == [b"1", b'{"b":2}']
+    assert await worker.streams.tail(name, "a") == f"{0:016d}_{await worker.tail(StreamName(name, 'a')):016d}"
+    assert await worker.read_all(StreamName(name, "a")) == [b"1", b'{"b":2}']
     with pytest.raises(StreamNotFound):
         await worker.streams.append_json(name, "none", b"1")
 
 
 async def test_whoever_follows_a_tenant_hears_of_every_append_by_anyone(worker: Worker, other: Worker, name: str) -> None:
-    await worker.create(Name(name, "before"), b"x")
+    await worker.create(StreamName(name, "before"), b"x")
     heard: list[tuple[str, str]] = []
 
     async def listen() -> None:
-        async for path, offset in worker.streams.appended(name):
+        async for path, offset in worker.streams.appends(name):
             heard.append((path, offset))
 
     listening = asyncio.create_task(listen())
     try:
         # Appends until the first is heard: from then on nothing may be missed.
         async def hears() -> bool:
-            await other.append(Name(name, "before"), b"x")
+            await other.append(StreamName(name, "before"), b"x")
             return bool(heard)
 
         await eventually(hears)
         expected: set[tuple[str, str]] = set()
         for path in ("before", "a/b", "c.d"):
             for one in (worker, other):
-                await one.create(Name(name, path), content_type=TEXT)
-                outcome = await one.append(Name(name, path), b"x")
+                await one.create(StreamName(name, path), content_type=TEXT)
+                outcome = await one.append(StreamName(name, path), b"x")
                 expected.add((path, f"{0:016d}_{outcome.next_offset:016d}"))
         await eventually(lambda: expected <= set(heard))
         assert len(heard) == len(set(heard)), "each once"

@@ -12,26 +12,26 @@ from postroad.kernel.errors import Conflict
 from postroad.streams import store as stores
 from postroad.streams.records import Producer
 from postroad.streams.rules import ProducerClaim, StreamSnapshot
-from postroad.streams.store import Name, data_draft, precondition, record_draft
+from postroad.streams.store import StreamName, data_message, precondition, record_message
 from tests.streams.workers import Worker
 
 
 async def test_nothing_is_known_of_what_was_never_there(worker: Worker, name: str) -> None:
     assert not await worker.store.exists(name)
-    assert await worker.store.known(Name(name, "a"), with_producers=True) == StreamSnapshot(None, producers={})
-    assert await worker.store.record(Name(name, "a")) is None
+    assert await worker.store.snapshot(StreamName(name, "a"), with_producers=True) == StreamSnapshot(None, producers={})
+    assert await worker.store.record(StreamName(name, "a")) is None
     assert await worker.store.exists(name)
 
 
 async def test_what_is_known_is_what_was_written(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, b"one")
     outcome = await worker.append(stream, b"two")
     for one in (worker, other):
-        known = await one.store.known(stream)
-        assert (known.record, known.record_at) == (made.record, made.record.born)
+        known = await one.store.snapshot(stream)
+        assert (known.record, known.record_at) == (made.record, made.record.incarnation)
         assert known.tail == known.last == outcome.next_offset > made.tail
-        assert abs(known.touched_at_ms - one.clock()) < 5000
+        assert abs(known.used_at_ms - one.clock()) < 5000
         assert await one.store.record(stream) == made.record
 
 
@@ -40,25 +40,25 @@ async def test_what_is_known_is_what_was_written(worker: Worker, other: Worker, 
 )
 async def test_streams_of_like_names_do_not_meet(worker: Worker, name: str, others: list[str]) -> None:
     for one in others:
-        await worker.create(Name(name, one), one.encode())
+        await worker.create(StreamName(name, one), one.encode())
     for one in others:
-        assert await worker.read_all(Name(name, one)) == [one.encode()]
-    await worker.streams.delete(Name(name, others[0]))
+        assert await worker.read_all(StreamName(name, one)) == [one.encode()]
+    await worker.streams.delete(None, StreamName(name, others[0]))
     for one in others[1:]:
-        assert await worker.read_all(Name(name, one)) == [one.encode()]
+        assert await worker.read_all(StreamName(name, one)) == [one.encode()]
 
 
 async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
-    known = await worker.store.known(stream)
+    known = await worker.store.snapshot(stream)
     await other.append(stream, b"x")
 
     async def write(condition: str) -> None:
-        await worker.store.committer(stream).append(data_draft(stream, b"y", None, None, condition))
+        await worker.store.committer(stream).append(data_message(stream, b"y", None, None, condition))
 
     with pytest.raises(Conflict):
-        await write(precondition(stream.everything, known.last))
+        await write(precondition(stream.data_and_record, known.last))
     await write(precondition(stream.record, known.record_at))
     await other.append(stream, None, closes=True)
     with pytest.raises(Conflict):
@@ -77,17 +77,19 @@ async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: 
 )
 async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: str, second: str) -> None:
     """Writes of one process share a batch: what one of them does counts for those behind it."""
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     made = await worker.create(stream, b"kept")
-    known = await worker.store.known(stream)
+    known = await worker.store.snapshot(stream)
 
     def draft(kind: str) -> PendingMessage:
         condition = precondition(stream.record, known.record_at)
         if kind == "record":
-            return record_draft(stream, made.record, condition)
-        return data_draft(stream, b"x", None, None, condition if kind == "data" else precondition(stream.everything, known.last))
+            return record_message(stream, made.record, condition)
+        return data_message(
+            stream, b"x", None, None, condition if kind == "data" else precondition(stream.data_and_record, known.last)
+        )
 
-    others = [[data_draft(Name(name, f"o{number}"), b"x", None, None)] for number in range(40)]
+    others = [[data_message(StreamName(name, f"o{number}"), b"x", None, None)] for number in range(40)]
     outcomes = await worker.store.committer(stream).append_each([[draft(first)], [draft(second)], *others])
     assert [isinstance(one, Conflict) for one in outcomes] == [False, True, *[False] * 40]
 
@@ -98,14 +100,14 @@ ODD_NAMES = ["p", "a b", "a\nb: c", "%20", "ü€😀", "a" * 256, " ", "\x00"]
 
 
 async def test_producers_and_stream_seq_are_known_again_from_the_data(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"plain")
     for number, producer in enumerate(ODD_NAMES):
         await worker.append(stream, b"x", (producer, number, 0), seq=f"{number} {producer[:200]}")
         await worker.append(stream, b"x", (producer, number, 1))
         await other.append(stream, b"plain")
-    known = await other.store.known(stream, with_producers=True)
+    known = await other.store.snapshot(stream, with_producers=True)
     assert known.producers == {producer: Producer(number, 1) for number, producer in enumerate(ODD_NAMES)}
     assert known.last_seq == f"{len(ODD_NAMES) - 1} \x00"
 
@@ -113,15 +115,15 @@ async def test_producers_and_stream_seq_are_known_again_from_the_data(worker: Wo
 async def test_only_what_came_after_a_checkpoint_is_read(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     for number in range(20):
         await worker.append(stream, b"x", ("p", 0, number), seq=f"{number:02d}")
-    await worker.store.save_checkpoint(stream, await worker.store.known(stream, with_producers=True))
+    await worker.store.save_checkpoint(stream, await worker.store.snapshot(stream, with_producers=True))
     await worker.append(stream, b"x", ("q", 3, 0))
     await worker.append(stream, b"plain")
     read = spy_on_reading(stream, monkeypatch)
-    known = await other.store.known(stream, with_producers=True)
+    known = await other.store.snapshot(stream, with_producers=True)
     assert known.producers == {"p": Producer(0, 19), "q": Producer(3, 0)}
     assert known.last_seq == "19"
     assert len(read) == 2
@@ -130,29 +132,29 @@ async def test_only_what_came_after_a_checkpoint_is_read(
 async def test_a_long_way_without_a_checkpoint_is_gone_once(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "_SCAN", 4)
-    stream = Name(name, "a")
+    monkeypatch.setattr(stores, "_PRODUCERS_PAGE", 4)
+    stream = StreamName(name, "a")
     await worker.create(stream)
     for number in range(13):
         await worker.append(stream, b"x", ("p", 0, number))
     read = spy_on_reading(stream, monkeypatch)
-    first = await other.store.known(stream, with_producers=True)
+    first = await other.store.snapshot(stream, with_producers=True)
     assert len(read) == 13
     read.clear()
-    assert await other.store.known(stream, with_producers=True) == first
+    assert await other.store.snapshot(stream, with_producers=True) == first
     assert read == []
 
 
 async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(worker: Worker, other: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"x", ("p", 5, 0), seq="z")
-    old = await worker.store.known(stream, with_producers=True)
-    await worker.streams.delete(stream)
+    old = await worker.store.snapshot(stream, with_producers=True)
+    await worker.streams.delete(None, stream)
     await worker.create(stream)
     await worker.append(stream, b"x", ("q", 0, 0), seq="a")
     await worker.store.save_checkpoint(stream, old)  # by a worker that was slow
-    known = await other.store.known(stream, with_producers=True)
+    known = await other.store.snapshot(stream, with_producers=True)
     assert known.producers == {"q": Producer(0, 0)}
     assert known.last_seq == "a"
 
@@ -175,7 +177,7 @@ def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
 async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream)
     for number in range(3):
         await worker.append(stream, b"x", ("p", 0, number))
@@ -187,7 +189,7 @@ async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
 async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, b"one")
     await worker.append(stream, b"two")
     lag(monkeypatch, worker, 2)
@@ -198,7 +200,7 @@ async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
     assert (list(chunk.payloads), chunk.is_end) == ([b"one"], False)
 
 
-def spy_on_reading(stream: Name, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def spy_on_reading(stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sequences of what is read from the stream's log from now on."""
     read: list[int] = []
     really = stream_reader.read
@@ -216,13 +218,13 @@ def spy_on_reading(stream: Name, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_a_purge_takes_what_was_before_and_leaves_what_came_after(worker: Worker, name: str) -> None:
-    stream, bystander = Name(name, "a"), Name(name, "b")
+    stream, bystander = StreamName(name, "a"), StreamName(name, "b")
     await worker.create(stream, b"old", ttl_seconds=100)
     await worker.create(bystander, b"mine", ttl_seconds=100)
-    await worker.store.touch(stream)
-    await worker.store.touch(bystander)
+    await worker.store.save_read_time(stream)
+    await worker.store.save_read_time(bystander)
     await worker.append(stream, b"x", ("p", 0, 0))
-    await worker.store.save_checkpoint(stream, await worker.store.known(stream, with_producers=True))
+    await worker.store.save_checkpoint(stream, await worker.store.snapshot(stream, with_producers=True))
     before = await worker.append(stream, b"new")
     await worker.store.purge(stream, before.next_offset)
     assert [one for one in await worker.subjects(name) if one in ("s.a.d", "s.a.m", "a.a", "p.a")] == ["s.a.d"]
@@ -231,18 +233,18 @@ async def test_a_purge_takes_what_was_before_and_leaves_what_came_after(worker: 
 
 
 async def test_touches_and_checkpoints_replace_each_other(worker: Worker, name: str) -> None:
-    stream = Name(name, "a")
+    stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=100)
     for number in range(5):
-        await worker.store.touch(stream)
+        await worker.store.save_read_time(stream)
         await worker.append(stream, b"x", ("p", 0, number))
-        await worker.store.save_checkpoint(stream, await worker.store.known(stream, with_producers=True))
+        await worker.store.save_checkpoint(stream, await worker.store.snapshot(stream, with_producers=True))
     subjects = await worker.subjects(name)
     assert (subjects.count("a.a"), subjects.count("p.a")) == (1, 1)
 
 
 def test_a_guarded_append_says_by_whom_in_its_headers() -> None:
-    draft = data_draft(Name("t", "a"), b"x", ProducerClaim("a b\r\n", 1, 2), "ü", "Some: condition\r\n")
+    draft = data_message(StreamName("t", "a"), b"x", ProducerClaim("a b\r\n", 1, 2), "ü", "Some: condition\r\n")
     assert draft.headers == "Some: condition\r\nDs-Producer: a%20b%0D%0A 1 2\r\nDs-Seq: %C3%BC\r\n"
     assert draft.is_conditional
-    assert not data_draft(Name("t", "a"), b"x", None, None).is_conditional
+    assert not data_message(StreamName("t", "a"), b"x", None, None).is_conditional

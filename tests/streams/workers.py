@@ -15,9 +15,9 @@ from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Overloaded
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams.lifecycle import CreateResult, CreateStream, ForkOf
-from postroad.streams.rules import AppendRequest, Outcome, ProducerClaim
+from postroad.streams.rules import AppendOutcome, AppendRequest, ProducerClaim
 from postroad.streams.service import Streams
-from postroad.streams.store import Name, Store
+from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import ShiftedClock
@@ -29,7 +29,7 @@ JSON = "application/json"
 @dataclass(frozen=True, slots=True)
 class Worker:
     connection: Connection
-    store: Store
+    store: StreamStore
     streams: Streams
     clock: ShiftedClock
     outbox: Outbox
@@ -41,28 +41,34 @@ class Worker:
                 await self.outbox.drain()
         await self.connection.close()
 
-    async def create(self, name: Name, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> CreateResult:
-        return await self.streams.create(name, CreateStream(content_type=content_type, **wanted), body)
+    async def create(self, name: StreamName, body: bytes = b"", content_type: str | None = TEXT, **wanted: Any) -> CreateResult:
+        return await self.streams.create(None, name, CreateStream(content_type=content_type, **wanted), body)
 
-    async def fork(self, name: Name, source: Name, offset: int | None = None, sub_offset: int = 0, **wanted: Any) -> CreateResult:
+    async def fork(
+        self, name: StreamName, source: StreamName, offset: int | None = None, sub_offset: int = 0, **wanted: Any
+    ) -> CreateResult:
         """`content_type` is the source's if it is not given."""
         body: bytes = wanted.pop("body", b"")
-        return await self.streams.create(name, CreateStream(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
+        return await self.streams.create(None, name, CreateStream(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
 
     async def append(
         self,
-        name: Name,
+        name: StreamName,
         data: bytes | None,
         claim: tuple[str, int, int] | None = None,
         *,
         seq: str | None = None,
         closes: bool = False,
         content_type: str = TEXT,
-    ) -> Outcome:
+    ) -> AppendOutcome:
         said = None if claim is None else ProducerClaim(*claim)
-        return await self.streams.append(name, AppendRequest(data, content_type if data is not None else None, said, seq, closes))
+        return await self.streams.append(
+            None, name, AppendRequest(data, content_type if data is not None else None, said, seq, closes)
+        )
 
-    async def append_in_time(self, name: Name, data: bytes, claim: tuple[str, int, int] | None = None, **more: Any) -> Outcome:
+    async def append_in_time(
+        self, name: StreamName, data: bytes, claim: tuple[str, int, int] | None = None, **more: Any
+    ) -> AppendOutcome:
         """As a client that comes back when it is told that too many write at once."""
         while True:
             try:
@@ -70,11 +76,11 @@ class Worker:
             except Overloaded:
                 continue
 
-    async def read_all(self, name: Name, place: int = 0) -> list[bytes]:
+    async def read_all(self, name: StreamName, place: int = 0) -> list[bytes]:
         """To the end, chunk by chunk; where each chunk ends the next one begins."""
         return [payload for _, payloads in await self.chunks(name, place) for payload in payloads]
 
-    async def chunks(self, name: Name, place: int = 0) -> list[tuple[int, list[bytes]]]:
+    async def chunks(self, name: StreamName, place: int = 0) -> list[tuple[int, list[bytes]]]:
         found: list[tuple[int, list[bytes]]] = []
         while True:
             chunk = await self.streams.read(name, place)
@@ -88,8 +94,8 @@ class Worker:
             )
             place = chunk.next_offset
 
-    async def tail(self, name: Name) -> int:
-        return (await self.streams.look(name)).tail
+    async def tail(self, name: StreamName) -> int:
+        return (await self.streams.snapshot(name)).tail
 
     async def subjects(self, tenant: str) -> list[str]:
         """Of everything that is stored of the tenant's streams, in order, without the tenant."""
@@ -110,7 +116,7 @@ async def open_worker(url: str) -> Worker:
     await connection.open(deadline=10)
     clock = ShiftedClock()
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
-    store, outbox, traffic = Store(connection, committers, 1), Outbox(committers, now_ms), UsageCounters()
+    store, outbox, traffic = StreamStore(connection, committers, 1), Outbox(committers, now_ms), UsageCounters()
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
     return Worker(connection, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)

@@ -30,6 +30,9 @@ from postroad.api.queues import (
     QueueSettings,
     QueueStats,
 )
+from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
+from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
+from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.api.tasks import Progress, Task, TaskState
 from postroad.client.clients import AsyncPostroad, Postroad
 from postroad.client.producer import AsyncProducer, Producer
@@ -42,9 +45,6 @@ from postroad.client.shapes.insights import (
     SessionsRow,
     UsageRow,
 )
-from postroad.client.shapes.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
-from postroad.client.shapes.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
-from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.shapes.tasks import Job, JobsProgress
 
 __all__ = [

@@ -14,8 +14,8 @@ import httpx
 import msgspec
 
 if TYPE_CHECKING:
+    from postroad.api.streams import StreamMessage
     from postroad.client.follower import Follower
-    from postroad.client.shapes.streams import StreamMessage
     from postroad.client.transport import AsyncTransport, SyncTransport
 
 S = TypeVar("S")

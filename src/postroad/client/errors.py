@@ -2,6 +2,25 @@
 
 from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
 from postroad.api.queues import IdempotencyMismatch, LeaseExpired, MessageNotFound, QueueNotFound, ReceiptInvalid, SchemaMismatch
+from postroad.api.sessions import SessionNotFound
+from postroad.api.stream_subscriptions import (
+    LeaseHeld,
+    NothingPending,
+    OffsetRefused,
+    SubscriptionNotFound,
+    WakeFenced,
+    WebhookRefused,
+)
+from postroad.api.streams import (
+    ContentTypeMismatch,
+    ProducerFenced,
+    ProducerGap,
+    SequenceConflict,
+    StreamClosed,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+)
 from postroad.api.tasks import TaskNotFound
 from postroad.kernel.errors import (
     AlreadyExists,
@@ -10,7 +29,6 @@ from postroad.kernel.errors import (
     BodyTooSlow,
     Conflict,
     ConflictError,
-    ContentTypeMismatch,
     Draining,
     EngineFull,
     EngineRefused,
@@ -21,35 +39,21 @@ from postroad.kernel.errors import (
     InvalidParameter,
     InvalidRequest,
     JobNotFound,
-    LeaseHeld,
     MalformedJson,
     MalformedRequest,
     MethodNotAllowed,
     NotFound,
-    NothingPending,
-    OffsetRefused,
     Overloaded,
     PostroadError,
     PreconditionFailed,
-    ProducerFenced,
-    ProducerGap,
     RateLimited,
     RegistryStale,
     RouteNotFound,
-    SequenceConflict,
-    SessionNotFound,
-    StreamClosed,
-    StreamExists,
-    StreamGone,
-    StreamNotFound,
-    SubscriptionNotFound,
     TooLarge,
     Unauthenticated,
     Unavailable,
     Unreachable,
     UnsupportedMediaType,
-    WakeFenced,
-    WebhookRefused,
 )
 
 __all__ = [

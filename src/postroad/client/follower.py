@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from postroad.api.streams import Chunk, StreamMessage, is_json, media_type
 from postroad.client.calls import Call
-from postroad.client.shapes.streams import Chunk, StreamMessage, is_json, media_type
 from postroad.kernel.errors import PostroadError, Unreachable
 
 Live = Literal["sse", "long-poll"]

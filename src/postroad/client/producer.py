@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from postroad.api.streams import Appended, ProducerFenced
 from postroad.client.calls import Call, Content
-from postroad.client.shapes.streams import Appended
 from postroad.client.stream_protocol import append_call, content_of, content_of_messages
-from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound, ProducerFenced
+from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, Script, SyncTransport

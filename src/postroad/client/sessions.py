@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
+from postroad.api.sessions import FannedOut, Fanout, Session, Subscribed, Touched, Unsubscribed
 from postroad.client.calls import OWN_TENANT, AsyncNamespace, Call, Content, SyncNamespace, live, operation
 from postroad.client.encoding import given, segment
 from postroad.client.follower import Follower, Live
-from postroad.client.shapes.sessions import FannedOut, Fanout, Session, Subscribed, Touched, Unsubscribed
 from postroad.client.stream_protocol import appended, content_of, content_of_messages, stream_id_in_url
 from postroad.client.streams import follower
 

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from postroad.api.streams import Appended
 from postroad.client.calls import Call, Content
 from postroad.client.encoding import segment
-from postroad.client.shapes.streams import Appended
 
 JSON = "application/json"
 BYTES = "application/octet-stream"

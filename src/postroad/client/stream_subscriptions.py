@@ -6,9 +6,9 @@ keys in `jwks.json`) is between it and the server, and has no method here.
 
 from collections.abc import Mapping, Sequence
 
+from postroad.api.stream_subscriptions import Claim, StreamSubscription, WakeAcked
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
 from postroad.client.encoding import given, segment
-from postroad.client.shapes.stream_subscriptions import Claim, StreamSubscription, WakeAcked
 from postroad.client.stream_protocol import stream_id_in_url, streams_root
 
 

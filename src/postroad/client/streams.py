@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 
+from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.calls import AsyncNamespace, Call, Content, Pages, SyncNamespace, live, operation, pages
 from postroad.client.encoding import Moment, given, moment
 from postroad.client.follower import Follower, Live, Position
 from postroad.client.producer import AsyncProducer, Numbering, Producer
-from postroad.client.shapes.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.client.stream_protocol import (
     JSON,
     append_call,

@@ -20,10 +20,10 @@ import msgspec
 
 from postroad import __version__
 from postroad.api.access import WhoAmI
+from postroad.api.streams import StreamMessage
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Watch
 from postroad.client.encoding import segment
 from postroad.client.follower import SILENCE_SECONDS, Follower
-from postroad.client.shapes.streams import StreamMessage
 from postroad.kernel.errors import (
     ERRORS,
     AuthError,

@@ -72,10 +72,6 @@ class BodyInvalid(InvalidRequest, code="invalid-body", status=422, title="Invali
     """A field of the body is missing, unknown, of the wrong type or out of range; `errors` names the field."""
 
 
-class WebhookRefused(InvalidRequest, code="webhook-refused", status=400, title="Webhook URL not allowed"):
-    """A webhook URL must use `https` and a public address; `http` is allowed for `localhost` only."""
-
-
 class TooLarge(InvalidRequest, code="too-large", status=413, title="Too large"):
     """The body, or one message in it, exceeds the limit that `detail` names."""
 
@@ -115,10 +111,6 @@ class Forbidden(AuthError, code="forbidden", status=403, title="Forbidden"):
     """The credential is valid but does not allow this operation; `detail` names the missing scope."""
 
 
-class ProducerFenced(AuthError, code="producer-fenced", status=403, title="Producer fenced"):
-    """A producer with the same id and a higher epoch has written to the stream; `Producer-Epoch` has that epoch."""
-
-
 class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Rate limited"):
     """This address sent too many requests with unknown credentials; `Retry-After` has the time to wait."""
 
@@ -132,22 +124,6 @@ class NotFound(PostroadError):
 
 class RouteNotFound(NotFound, code="route-not-found", status=404, title="Path not found"):
     """No route has this path."""
-
-
-class StreamNotFound(NotFound, code="stream-not-found", status=404, title="Stream not found"):
-    """No stream has this name, or it has expired."""
-
-
-class SessionNotFound(NotFound, code="session-not-found", status=404, title="Session not found"):
-    """No session has this id, or it has expired."""
-
-
-class StreamGone(NotFound, code="stream-gone", status=410, title="Stream deleted"):
-    """The stream was deleted; only its forks can still read its data."""
-
-
-class SubscriptionNotFound(NotFound, code="subscription-not-found", status=404, title="Subscription not found"):
-    """No subscription has this id, or the key may not use its streams."""
 
 
 class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
@@ -175,42 +151,6 @@ class AlreadyExists(ConflictError, code="already-exists", status=409, title="Alr
 
 class PreconditionFailed(ConflictError, code="precondition-failed", status=409, title="Precondition failed"):
     """The operation would violate a precondition; `detail` names it."""
-
-
-class StreamExists(ConflictError, code="stream-exists", status=409, title="Stream exists with other properties"):
-    """A stream with this name exists with a different content type, lifetime, origin or state."""
-
-
-class StreamClosed(ConflictError, code="stream-closed", status=409, title="Stream closed"):
-    """The stream is closed and accepts no appends; `Stream-Next-Offset` is its end."""
-
-
-class ContentTypeMismatch(ConflictError, code="content-type-mismatch", status=409, title="Content type mismatch"):
-    """An append must have the content type of the stream."""
-
-
-class SequenceConflict(ConflictError, code="sequence-conflict", status=409, title="Sequence conflict"):
-    """`Stream-Seq` must be greater, byte by byte, than the last accepted one."""
-
-
-class ProducerGap(ConflictError, code="producer-gap", status=409, title="Producer sequence gap"):
-    """The producer's sequence skips a number; `Producer-Expected-Seq` has the expected one."""
-
-
-class WakeFenced(ConflictError, code="wake-fenced", status=409, title="Wake superseded"):
-    """The wake was completed or released, or its lease expired; the call has no effect."""
-
-
-class OffsetRefused(ConflictError, code="offset-refused", status=409, title="Offset refused"):
-    """The offset is before the last acknowledged one or beyond the end of the stream, or the stream is not subscribed."""
-
-
-class LeaseHeld(ConflictError, code="lease-held", status=409, title="Lease held by another worker"):
-    """Another worker holds the lease; `error.current_holder` names it."""
-
-
-class NothingPending(ConflictError, code="nothing-pending", status=409, title="Nothing pending"):
-    """All messages in the subscription's streams are acknowledged."""
 
 
 # Not possible now, or storage is full.

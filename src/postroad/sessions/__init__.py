@@ -1,1 +1,1 @@
-"""Sessions: publish once to a stream, and every subscriber has a durable stream of its own to read."""
+"""Sessions: messages published to a stream are copied to the durable stream of each subscribed session."""

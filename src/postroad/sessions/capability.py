@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from postroad.api.sessions import SESSION_PATTERN, SessionNotFound
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.platform import BackgroundJob, Capability, Platform, Role
@@ -21,29 +22,19 @@ from postroad.streams.capability import StreamsCapability
 class SessionsCapability(Capability):
     name = "sessions"
     events = EVENTS
-    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"session": {"pattern": "^[A-Za-z0-9_.:-]{1,128}$"}}
+    errors = (SessionNotFound,)
+    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"session": {"pattern": f"^{SESSION_PATTERN}$"}}
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
-        connection, streams, tenants = (
-            platform.connection,
-            platform.use(StreamsCapability).service,
-            platform.identities.tenant_ids,
-        )
+        connection, committers, clock = platform.connection, platform.committers, platform.clock
+        streams, tenants = platform.use(StreamsCapability).service, platform.identities.tenant_ids
         self._chosen = chosen = platform.settings.section(SessionsSettings)
         limits = FanoutLimits(chosen.fanout_queue_threshold, chosen.fanout_inline_max, chosen.fanout_queue)
-        queue = FanoutQueue(connection, platform.committers)
-        self.service = Sessions(
-            connection,
-            platform.committers,
-            streams,
-            queue,
-            platform.outbox,
-            platform.usage,
-            platform.clock,
-            SessionOptions(chosen.session_ttl_seconds, limits),
-        )
-        self.reconciler = SessionReconciler(connection, self.service, streams, queue, tenants, platform.clock)
+        options = SessionOptions(chosen.session_ttl_seconds, limits)
+        queue = FanoutQueue(connection, committers)
+        self.service = Sessions(connection, committers, streams, queue, platform.outbox, platform.usage, clock, options)
+        self.reconciler = SessionReconciler(connection, self.service, streams, queue, tenants, clock)
         self.cleanup_requests = CleanupRequests(connection, self.service, streams, tenants)
 
     @classmethod
@@ -60,9 +51,8 @@ class SessionsCapability(Capability):
         )
 
     async def _reconcile(self) -> None:
-        await self.reconciler.deliver(
-            complete_seconds=self._chosen.fanout_complete_seconds, clean_seconds=self._chosen.session_clean_seconds
-        )
+        chosen = self._chosen
+        await self.reconciler.run(complete_seconds=chosen.fanout_complete_seconds, clean_seconds=chosen.session_clean_seconds)
 
 
 CAPABILITY = SessionsCapability

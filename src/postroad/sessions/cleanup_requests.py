@@ -1,4 +1,4 @@
-"""Requests to end sessions that are over. The pipeline makes them of what it has seen; what is stored here decides."""
+"""Requests to clean up sessions. The pipeline sends them from the events it has seen; the stored state decides."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -22,8 +22,8 @@ STREAM, SUBJECT, _CONSUMER = "CLEANUPS", "cleanup", "cleanup"
 log = structlog.get_logger("postroad.sessions")
 
 
-class Cleanup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Format 1, on `cleanup.<tenant>`. The times are what the one who asks believes, for whoever looks into it."""
+class CleanupRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Version 1, on `cleanup.<tenant>`. The times are those of the sender and only help in an investigation."""
 
     v: Literal[1]
     tenant: str
@@ -32,7 +32,7 @@ class Cleanup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expires_at: str | int | None = None
 
 
-_decode = msgspec.json.Decoder(Cleanup).decode
+_decode = msgspec.json.Decoder(CleanupRequest).decode
 
 
 def cleanup_stream(replicas: int, stream: str = STREAM, subject: str = SUBJECT) -> StreamSpec:
@@ -50,33 +50,33 @@ class CleanupRequests:
         subject: str = SUBJECT,
     ) -> None:
         self._sessions, self._streams, self._tenants = sessions, streams, tenants
-        self._work = DurableWorker(connection, cleanup_stream(1, stream, subject), _CONSUMER, _asked)
+        self._worker = DurableWorker(connection, cleanup_stream(1, stream, subject), _CONSUMER, _session_of)
 
     async def consume(self) -> None:
-        """Until cancelled."""
-        await self._work.consume(self._clean)
+        """Run until cancelled."""
+        await self._worker.consume(self._clean_up)
 
-    async def _clean(self, asked: tuple[str, str]) -> None:
-        tenant, session = asked
+    async def _clean_up(self, request: tuple[str, str]) -> None:
+        tenant, session = request
         has_store = await self._streams.store.exists(tenant)
         if not has_store and tenant not in self._tenants():
             _drop("unknown_tenant", tenant=tenant)
             return
-        # To look for a session of one who never had any would be to make the store.
-        fate = (await self._sessions.end_if_over(tenant, session))[0] if has_store else CleanupOutcome.GONE
-        metrics.cleanups.labels(fate.value).inc()
+        # Without a store there are no sessions, and a look-up would create it.
+        outcome = (await self._sessions.end_if_expired(tenant, session))[0] if has_store else CleanupOutcome.GONE
+        metrics.cleanups.labels(outcome.value).inc()
 
 
-def _asked(payload: bytes) -> tuple[str, str] | None:
-    """The tenant and the session; None if it is no such request."""
+def _session_of(payload: bytes) -> tuple[str, str] | None:
+    """Tenant and session of a request; None if it is invalid."""
     try:
-        asked = _decode(payload)
-        return tenant_id(asked.tenant), session_id(asked.session)
+        request = _decode(payload)
+        return tenant_id(request.tenant), session_id(request.session)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, InvalidParameter) as problem:
         _drop("unreadable", problem=str(problem)[:200])
         return None
 
 
-def _drop(why: str, **more: str) -> None:
-    log.warning("cleanup_dropped", why=why, **more)
+def _drop(reason: str, **more: str) -> None:
+    log.warning("cleanup_dropped", reason=reason, **more)
     metrics.cleanups.labels("invalid").inc()

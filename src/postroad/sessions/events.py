@@ -4,7 +4,7 @@ from postroad.kernel.event import Event
 
 
 class SessionSubscribed(Event, frozen=True, kw_only=True, tag="session.subscribed"):
-    """A session gets what is written to a stream, or to those of a pattern. Untouched, it lives until `expires_at`."""
+    """A session subscribed to a stream or a pattern. Without further activity it ends at `expires_at`."""
 
     version: int = 1
     session_id: str
@@ -14,7 +14,7 @@ class SessionSubscribed(Event, frozen=True, kw_only=True, tag="session.subscribe
 
 
 class SessionUnsubscribed(Event, frozen=True, kw_only=True, tag="session.unsubscribed"):
-    """A session gets no more of a stream."""
+    """A session unsubscribed from a stream or a pattern."""
 
     version: int = 1
     session_id: str
@@ -22,7 +22,7 @@ class SessionUnsubscribed(Event, frozen=True, kw_only=True, tag="session.unsubsc
 
 
 class SessionTouched(Event, frozen=True, kw_only=True, tag="session.touched"):
-    """A session lives on, until `expires_at`."""
+    """The lifetime of a session was extended to `expires_at`."""
 
     version: int = 1
     session_id: str
@@ -30,7 +30,7 @@ class SessionTouched(Event, frozen=True, kw_only=True, tag="session.touched"):
 
 
 class SessionEnded(Event, frozen=True, kw_only=True, tag="session.ended"):
-    """A session is gone with its stream: somebody deleted it, or its time was over (`is_expired`)."""
+    """A session and its stream were deleted by a request, or because the session expired (`is_expired`)."""
 
     version: int = 1
     session_id: str

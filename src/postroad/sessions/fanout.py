@@ -1,9 +1,9 @@
-"""Fan-out: from a source stream into the streams of all sessions that subscribe to it. Exactly once, in the source's order.
+"""Fan-out: copies messages of a source stream to the streams of all subscribed sessions. Exactly once, in the source's order.
 
-Nobody owns a source. How far its fan-out has come is a record; each batch of copies goes to the engine together with the record's
-next version, and only if neither that record nor the list of subscribers has changed since they were read. Whoever loses that
-race reads again and goes on from where the other is. So gateways and the delivery role may all work on one source, any of
-them may die at any moment, and what is left undone is what the record says.
+No process owns a source. The progress of its fan-out is a record. Each batch of copies is stored together with the next version
+of that record, and only if neither the record nor the subscribers have changed since they were read. A process whose batch
+conflicts reads both again and continues. So gateways and the delivery role can work on one source at the same time, any of them
+may fail at any time, and the record shows the copies that are left to make.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from postroad.api.streams import media_type
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
@@ -24,49 +25,46 @@ from postroad.sessions import metrics
 from postroad.sessions.records import (
     STREAM_PREFIX,
     FanoutState,
-    carrier_subject,
+    condition_subject,
     decode_pattern,
     decode_state,
     encode,
-    members_subject,
     patterns_subject,
     state_subject,
 )
 from postroad.sessions.rules import (
+    Copy,
+    CopyBatch,
     SourceMessage,
-    Step,
     SubscriberList,
-    Write,
-    eligible,
-    envelope_alone,
-    enveloped,
-    next_step,
+    empty_envelope,
+    envelope,
+    next_batch,
     pattern_matches,
 )
-from postroad.sessions.subscribers import Subscribers
+from postroad.sessions.subscribers import SubscriberLog
 from postroad.streams.offsets import offset_text
-from postroad.streams.records import StreamRecord, media_type
-from postroad.streams.store import Name, precondition
+from postroad.streams.records import StreamRecord
+from postroad.streams.store import LAST_ONLY, StreamName, precondition
 
-_BATCH = 900  # the engine takes 1,000 messages; the record and conditions are among them
-_BATCH_BYTES = 8 * 1024 * 1024
-_READ = 256
-_READ_BYTES = 1024 * 1024
-_TRIES = 50
-_ROOM = 4096  # of a message, for its headers and its subject
-_LATEST = "Nats-Rollup: sub\r\n"  # it takes the place of what was there
+_BATCH_COPIES_MAX = 900  # JetStream accepts 1,000 messages; the state and preconditions are among them
+_BATCH_BYTES_MAX = 8 * 1024 * 1024
+_READ_MESSAGES_MAX = 256
+_READ_BYTES_MAX = 1024 * 1024
+_ATTEMPTS_MAX = 50
+_HEADER_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class FanoutResult:
-    """How many sessions got one message, of how many that were to."""
+    """Eligible subscribers of one message, and how many of them have a copy."""
 
     count: int
     successes: int
 
 
-class Patterns:
-    """The patterns of one tenant that somebody subscribed to, as this process knows them."""
+class PatternLog:
+    """Patterns of one tenant with subscribers, as one process knows them."""
 
     def __init__(self, connection: Connection, tenant: str) -> None:
         self._connection, self._store, self.subject = connection, streams_store(tenant), patterns_subject(tenant)
@@ -74,6 +72,7 @@ class Patterns:
         self.names: set[str] = set()
 
     async def refresh(self) -> None:
+        """Read the patterns added since the last call."""
         while True:
             page = await stream_reader.read(self._connection, self._store, self.subject, self.position + 1)
             for entry in page.entries:
@@ -87,173 +86,187 @@ class Patterns:
 
 
 class Fanout:
-    """The fan-out of one source stream, as one process sees it."""
+    """Fan-out of one source stream in one process."""
 
     def __init__(
-        self, connection: Connection, committers: Committers, name: Name, patterns: Patterns, tally: TenantCounters
+        self,
+        connection: Connection,
+        committers: Committers,
+        name: StreamName,
+        patterns: PatternLog,
+        counters: TenantCounters,
     ) -> None:
-        self._connection, self._name, self._patterns, self._tally = connection, name, patterns, tally
+        self._connection, self._name, self._patterns, self._counters = connection, name, patterns, counters
         self._committer = committers.of(name.store)
-        self._own = Subscribers(connection, name.tenant, name.id)
-        self._groups: dict[str, Subscribers] = {}
-        self._patterns_at = 0  # as of which the groups are; others may have read on
+        self._own = SubscriberLog(connection, name.tenant, name.id)
+        self._by_pattern: dict[str, SubscriberLog] = {}
+        self._patterns_at = 0  # position of the patterns in `_by_pattern`; another fan-out may have refreshed the shared log
         self._state = FanoutState()
         self._state_at = 0
-        self._roster: SubscriberList | None = None
+        self._subscribers: SubscriberList | None = None
         self._lock = asyncio.Lock()
 
-    # What is known
+    # State
 
-    async def roster(self) -> SubscriberList:
-        """Who subscribes, as of now or a moment ago: enough to choose the way by."""
-        if not self._roster:  # none known: there may be some by now, and no batch would fail to tell
+    async def subscribers(self) -> SubscriberList:
+        """Subscribers, possibly outdated: precise enough to choose the mode."""
+        if not self._subscribers:  # an empty list makes no batch, so no conflict would show that it is outdated
             async with self._lock:
-                return await self._learn()
-        return self._roster
+                return await self._read_all()
+        return self._subscribers
 
-    async def _learn(self) -> SubscriberList:
-        """Read everything that has changed. Each part has a condition of its own, so they need not be of one moment.
+    async def refresh(self) -> tuple[FanoutState, SubscriberList]:
+        async with self._lock:
+            subscribers = await self._read_all()
+            return self._state, subscribers
 
-        Until all is read nothing is known: conditions that are newer than the roster would let a batch pass that lacks somebody.
+    async def _read_all(self) -> SubscriberList:
+        """Read all changes. Each part has its own precondition, so the parts need not be of the same time.
+
+        `_subscribers` is unset until all parts are read: preconditions newer than the list would let a batch pass that lacks a
+        subscriber.
         """
-        self._roster = None
+        self._subscribers = None
         await self._patterns.refresh()
         matching, self._patterns_at = self._patterns.matching(self._name.id), self._patterns.position
-        self._groups = {
-            name: self._groups.get(name) or Subscribers(self._connection, self._name.tenant, name) for name in matching
+        self._by_pattern = {
+            name: self._by_pattern.get(name) or SubscriberLog(self._connection, self._name.tenant, name) for name in matching
         }
         entry = await stream_reader.last(self._connection, self._name.store, state_subject(self._name.tenant, self._name.id))
         if entry is not None:
             self._state, self._state_at = decode_state(entry.payload), entry.sequence
-        for group in (self._own, *self._groups.values()):
-            await group.refresh()
-        self._roster = SubscriberList(group.by_session.values() for group in (self._own, *self._groups.values()))
-        return self._roster
+        for log in self._logs():
+            await log.refresh()
+        self._subscribers = SubscriberList(log.by_session.values() for log in self._logs())
+        return self._subscribers
 
-    async def refreshed(self) -> tuple[FanoutState, SubscriberList]:
-        async with self._lock:
-            roster = await self._learn()
-            return self._state, roster
+    def _logs(self) -> list[SubscriberLog]:
+        return [self._own, *self._by_pattern.values()]
 
-    # Working
+    # Copies
 
     async def run(self, record: StreamRecord, until: int) -> FanoutResult:
-        """Give everyone what they lack, at least up to the sequence `until`. Returns how that one message fared."""
+        """Make the outstanding copies, at least up to the sequence `until`. Returns the result for that message."""
         async with self._lock:
-            roster = self._roster or await self._learn()
-            successes = tries = 0
+            subscribers = self._subscribers or await self._read_all()
+            successes = conflicts = 0
             media = media_type(record.content_type)
-            while self._state.done < until and len(roster):
-                messages = await self._pending(record, roster)
+            while self._state.done < until and len(subscribers):
+                messages = await self._pending_messages(record, subscribers)
                 if not messages:
                     break
-                step = next_step(self._state, messages, roster, media, _BATCH, _BATCH_BYTES)
+                batch = next_batch(self._state, messages, subscribers, media, _BATCH_COPIES_MAX, _BATCH_BYTES_MAX)
                 try:
-                    await self._make(step, media)
-                except (Conflict, EngineRefused) as problem:  # refused: some of these copies have been made already
+                    await self._store_batch(batch, media)
+                except (Conflict, EngineRefused) as problem:  # refused: some of the copies exist already
                     metrics.fanout_conflicts.inc()
-                    tries += 1
-                    if tries > _TRIES:
-                        raise Overloaded("too many fan out this stream at once", retry_after=1) from problem
-                    roster = await self._learn()
+                    conflicts += 1
+                    if conflicts > _ATTEMPTS_MAX:
+                        raise Overloaded("too many concurrent fan-outs of this stream", retry_after=1) from problem
+                    subscribers = await self._read_all()
                     continue
-                tries = 0
-                successes += sum(write.message.sequence == until for write in step.writes)
-            count = eligible(roster, until, media)
-            # Whoever else was at work may have served some of them.
+                conflicts = 0
+                successes += sum(copy.message.sequence == until for copy in batch.copies)
+            count = subscribers.count_eligible(until, media)
+            # Another process may have made some of the copies.
             return FanoutResult(count, max(successes, count if self._state.done >= until else 0))
 
-    async def _pending(self, record: StreamRecord, roster: SubscriberList) -> Sequence[SourceMessage]:
-        after = max(self._state.done, record.born, roster.first_joined())
-        page = await stream_reader.read(self._connection, self._name.store, self._name.data, after + 1, _READ, _READ_BYTES)
+    async def _pending_messages(self, record: StreamRecord, subscribers: SubscriberList) -> Sequence[SourceMessage]:
+        after = max(self._state.done, record.incarnation, subscribers.first_joined())
+        page = await stream_reader.read(
+            self._connection, self._name.store, self._name.data, after + 1, _READ_MESSAGES_MAX, _READ_BYTES_MAX
+        )
         return [SourceMessage(entry.sequence, entry.payload) for entry in page.entries]
 
-    async def _make(self, step: Step, media: str) -> None:
-        """The copies and the state that says so, all or nothing, and only if nothing has changed that they rest on."""
+    async def _store_batch(self, batch: CopyBatch, media: str) -> None:
+        """Store the copies and the new state together. Raises Conflict if the state or the subscribers have changed."""
         tenant, name = self._name.tenant, self._name.id
         subject = state_subject(tenant, name)
-        identity = f"{name}:{step.state.done}:{step.state.at}:{step.state.upto}:fan"
+        message_id = f"{name}:{batch.state.done}:{batch.state.at}:{batch.state.upto}:fan"
         conditions = self._conditions()
-        copies = self._copies(step.writes, media, conditions)
+        copies = self._copy_messages(batch.copies, media, conditions)
         state = PendingMessage(
-            subject, encode(step.state), identity, _LATEST + precondition(subject, self._state_at), is_conditional=True
+            subject, encode(batch.state), message_id, LAST_ONLY + precondition(subject, self._state_at), is_conditional=True
         )
-        drafts = [state, *copies]
-        for number in range(len(copies), len(conditions)):  # a message has room for one condition
-            lines = _LATEST + conditions[number]
-            drafts.append(PendingMessage(carrier_subject(tenant, name, number), b"", new_id(), lines, is_conditional=True))
-        stored = await self._committer.append_together(drafts)
-        self._state, self._state_at = step.state, stored[0].sequence
+        messages = [state, *copies]
+        for number in range(len(copies), len(conditions)):  # a message carries one precondition
+            headers = LAST_ONLY + conditions[number]
+            messages.append(PendingMessage(condition_subject(tenant, name, number), b"", new_id(), headers, is_conditional=True))
+        stored = await self._committer.append_together(messages)
+        self._state, self._state_at = batch.state, stored[0].sequence
         metrics.fanned_out.add(tenant, len(copies))
-        self._tally.fanout_messages += len(copies)
+        self._counters.fanout_messages += len(copies)
 
     def _conditions(self) -> list[str]:
-        """Nobody has come or gone, and there is no new pattern."""
-        found = [precondition(members_subject(self._name.tenant, self._name.id), self._own.position)]
-        found.append(precondition(self._patterns.subject, self._patterns_at))
-        found += [precondition(members_subject(self._name.tenant, name), group.position) for name, group in self._groups.items()]
-        return found
+        """Preconditions: no change of the subscribers, no new pattern."""
+        conditions = [precondition(self._own.subject, self._own.position)]
+        conditions.append(precondition(self._patterns.subject, self._patterns_at))
+        conditions += [precondition(log.subject, log.position) for log in self._by_pattern.values()]
+        return conditions
 
-    def _copies(self, writes: Sequence[Write], media: str, conditions: list[str]) -> list[PendingMessage]:
-        wrapped: dict[int, bytes] = {}
-        drafts: list[PendingMessage] = []
-        for write in writes:
-            message = write.message
-            payload = message.payload
-            if write.member.envelope:
-                if message.sequence not in wrapped:
-                    wrapped[message.sequence] = self._wrapped(message, media)
-                payload = wrapped[message.sequence]
-            target = Name(self._name.tenant, STREAM_PREFIX + write.member.session)
-            condition = conditions[len(drafts)] if len(drafts) < len(conditions) else ""
-            identity = f"{write.member.session}:{self._name.id}:{message.sequence}"
-            drafts.append(PendingMessage(target.data, payload, identity, condition, is_conditional=bool(condition)))
-        return drafts
+    def _copy_messages(self, copies: Sequence[Copy], media: str, conditions: list[str]) -> list[PendingMessage]:
+        envelopes: dict[int, bytes] = {}
+        messages: list[PendingMessage] = []
+        for copy in copies:
+            source, subscriber = copy.message, copy.subscriber
+            payload = source.payload
+            if subscriber.envelope:
+                if source.sequence not in envelopes:
+                    envelopes[source.sequence] = self._envelope(source, media)
+                payload = envelopes[source.sequence]
+            target = StreamName(self._name.tenant, STREAM_PREFIX + subscriber.session)
+            condition = conditions[len(messages)] if len(messages) < len(conditions) else ""
+            message_id = f"{subscriber.session}:{self._name.id}:{source.sequence}"
+            messages.append(PendingMessage(target.data, payload, message_id, condition, is_conditional=bool(condition)))
+        return messages
 
-    def _wrapped(self, message: SourceMessage, media: str) -> bytes:
+    def _envelope(self, message: SourceMessage, media: str) -> bytes:
         offset = offset_text(message.sequence)
-        payload = enveloped(self._name.id, offset, message.payload, media)
-        return payload if len(payload) + _ROOM <= self._connection.max_payload else envelope_alone(self._name.id, offset)
+        payload = envelope(self._name.id, offset, message.payload, media)
+        is_too_large = len(payload) + _HEADER_BYTES_MAX > self._connection.max_payload
+        return empty_envelope(self._name.id, offset) if is_too_large else payload
 
-    async def tidy(self) -> None:
-        """Write lists of subscribers anew whose logs have become long."""
+    # Compaction
+
+    async def compact(self) -> None:
+        """Compact subscriber logs that have become long."""
         async with self._lock:
-            for group in (self._own, *self._groups.values()):
-                if group.is_long:
-                    self._roster = None
-                    await self._write_anew(group)
+            for log in self._logs():
+                if log.needs_compaction:
+                    self._subscribers = None
+                    await self._compact(log)
 
-    async def _write_anew(self, group: Subscribers) -> None:
-        subject = members_subject(group.tenant, group.name)
-        drafts = group.anew()
-        drafts[0] = msgspec.structs.replace(drafts[0], headers=precondition(subject, group.position), is_conditional=True)
+    async def _compact(self, log: SubscriberLog) -> None:
+        messages = log.compacted()
+        condition = precondition(log.subject, log.position)
+        messages[0] = msgspec.structs.replace(messages[0], headers=condition, is_conditional=True)
         try:
-            stored = await self._committer.append_together(drafts)
+            stored = await self._committer.append_together(messages)
         except Conflict:
-            return  # somebody came or went; another time
-        await purge_stream(self._connection, self._name.store, subject, before=stored[0].sequence)
+            return  # a concurrent change; the next reconciliation tries again
+        await purge_stream(self._connection, self._name.store, log.subject, before=stored[0].sequence)
 
 
 class FanoutPool:
-    """The process's fans, those used last."""
+    """The most recently used fan-outs of the process."""
 
-    def __init__(self, connection: Connection, committers: Committers, traffic: UsageCounters, *, kept_max: int = 2000) -> None:
-        self._connection, self._committers, self._traffic, self._kept_max = connection, committers, traffic, kept_max
-        self._fans: dict[Name, Fanout] = {}
-        self._patterns: dict[str, Patterns] = {}
+    def __init__(self, connection: Connection, committers: Committers, usage: UsageCounters, *, size_max: int = 2000) -> None:
+        self._connection, self._committers, self._usage, self._size_max = connection, committers, usage, size_max
+        self._fanouts: dict[StreamName, Fanout] = {}
+        self._patterns: dict[str, PatternLog] = {}
 
-    def of(self, name: Name) -> Fanout:
-        fan = self._fans.pop(name, None)
-        if fan is None:
-            tally = self._traffic.of(name.tenant)
-            fan = Fanout(self._connection, self._committers, name, self.patterns(name.tenant), tally)
-            if len(self._fans) >= self._kept_max:
-                self._fans.pop(next(iter(self._fans)))
-        self._fans[name] = fan  # last in line to be let go
-        return fan
+    def of(self, name: StreamName) -> Fanout:
+        fanout = self._fanouts.pop(name, None)
+        if fanout is None:
+            counters = self._usage.of(name.tenant)
+            fanout = Fanout(self._connection, self._committers, name, self.patterns(name.tenant), counters)
+            if len(self._fanouts) >= self._size_max:
+                self._fanouts.pop(next(iter(self._fanouts)))
+        self._fanouts[name] = fanout  # moved to the end: the first entry is evicted
+        return fanout
 
-    def patterns(self, tenant: str) -> Patterns:
-        found = self._patterns.get(tenant)
-        if found is None:
-            found = self._patterns[tenant] = Patterns(self._connection, tenant)
-        return found
+    def patterns(self, tenant: str) -> PatternLog:
+        patterns = self._patterns.get(tenant)
+        if patterns is None:
+            patterns = self._patterns[tenant] = PatternLog(self._connection, tenant)
+        return patterns

@@ -1,7 +1,7 @@
-"""The queue of fan-outs that are too large for a publish to wait for.
+"""Queue of fan-outs that are too large for a publish request.
 
-A job says which stream, and up to where as far as the one who asked knows. How far it really is says the stream's own state, so a
-job that comes twice does nothing the second time.
+A job names the stream and the sequence known when it was queued. The stored state of the fan-out decides which copies are left,
+so a job that is delivered twice has no further effect.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.durable_worker import DurableWorker, work_stream
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.names import escape
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 
 STREAM, _CONSUMER = "FANOUT", "fanout"
 
@@ -37,23 +37,23 @@ def queue_stream(replicas: int, stream: str = STREAM) -> StreamSpec:
 class FanoutQueue:
     def __init__(self, connection: Connection, committers: Committers, stream: str = STREAM) -> None:
         self._committers, self._stream = committers, stream
-        self._work = DurableWorker(connection, queue_stream(1, stream), _CONSUMER, _source)
+        self._worker = DurableWorker(connection, queue_stream(1, stream), _CONSUMER, _source_of)
 
-    async def put(self, name: Name, until: int) -> None:
-        """Durable when this returns."""
+    async def put(self, name: StreamName, until: int) -> None:
+        """Return once the job is durable."""
         job = msgspec.json.encode(FanoutJob(name.tenant, name.id, until))
-        draft = PendingMessage(f"{self._stream.lower()}.{name.tenant}.{escape(name.id)}", job, f"{name.tenant}:{name.id}:{until}")
-        await self._committers.of(self._stream).append(draft)
+        subject = f"{self._stream.lower()}.{name.tenant}.{escape(name.id)}"
+        await self._committers.of(self._stream).append(PendingMessage(subject, job, f"{name.tenant}:{name.id}:{until}"))
 
-    async def consume(self, work: Callable[[Name], Awaitable[object]]) -> None:
-        """Do the jobs, a few streams at a time, until cancelled. One that fails comes again."""
-        await self._work.consume(work)
+    async def consume(self, handler: Callable[[StreamName], Awaitable[object]]) -> None:
+        """Process jobs of a few streams at a time until cancelled. A failed job is delivered again."""
+        await self._worker.consume(handler)
 
 
-def _source(payload: bytes) -> Name | None:
+def _source_of(payload: bytes) -> StreamName | None:
     try:
         job = _decode(payload)
     except (msgspec.DecodeError, RecursionError):
         log.warning("fanout_job_unreadable")
         return None
-    return Name(job.tenant, job.stream)
+    return StreamName(job.tenant, job.stream)

@@ -1,13 +1,13 @@
-"""What is stored of sessions, all in the engine stream that has the tenant's durable streams, so that one atomic batch can
-change several of these together.
+"""Stored formats of sessions, in the JetStream stream of the tenant's durable streams, so that one atomic batch can change
+several of them together.
 
-    x.<tenant>.<session>     what a session subscribes to; the last one holds
-    f.<tenant>.<name>.u      who subscribes to a stream or pattern: a log of changes, now and then written anew
-    f.<tenant>.<name>.s      how far the fan-out of a stream has come; the last one holds
-    f.<tenant>.<name>.c<n>   empty, carriers of a condition
-    g.<tenant>.p             patterns that somebody subscribed to
+    x.<tenant>.<session>     the session and its subscriptions; the last one counts
+    f.<tenant>.<name>.u      subscribers of a stream or pattern: a log of changes, compacted now and then
+    f.<tenant>.<name>.s      progress of a stream's fan-out; the last one counts
+    f.<tenant>.<name>.c<n>   empty messages that carry a precondition
+    g.<tenant>.p             patterns with subscribers
 
-The stream of session `42` is the durable stream `session:42`. When it ends is in that stream's own record.
+The stream of session `42` is the durable stream `session:42`. Its record has the time at which the session expires.
 """
 
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session ended, as its event says it: whoever has to tell that again uses the same words."""
+    """Content of the session's `session.ended` event, stored so that a repeated event is identical."""
 
     id: str
     at_ms: int
@@ -35,8 +35,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`expires_at_ms` is when it was to end as of the last subscribe: a hint for the clean-up, which asks the stream. One that
-    has `ended` is there only until its remains are removed."""
+    """`expires_at_ms` is the expiry as of the last subscribe, a hint for the clean-up: the stream's record has the actual one. A
+    record with `ended` remains until the rest of the session is removed."""
 
     v: int = VERSION
     id: str
@@ -47,15 +47,15 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ending | None = None
 
 
-class Op(StrEnum):
+class ChangeKind(StrEnum):
     JOIN = "+"
     LEAVE = "-"
-    ANEW = "="  # the log begins again here
-    MORE = "&"  # more of what it begins with
+    SNAPSHOT = "="  # the log begins here
+    CONTINUATION = "&"  # more members of the snapshot
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A subscriber. `joined_at` 0: the sequence of the change that has it. It gets what was written to the source after that."""
+class Subscriber(msgspec.Struct, frozen=True, array_like=True):
+    """A subscribed session. It gets messages of the source after `joined_at`; 0 means the sequence of the change itself."""
 
     session: str
     joined_at: int
@@ -63,16 +63,16 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     envelope: bool = False
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SubscriberChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     v: int = VERSION
-    op: Op
-    members: tuple[Member, ...] = ()
-    sessions: tuple[str, ...] = ()
+    kind: ChangeKind = msgspec.field(name="op")
+    joined: tuple[Subscriber, ...] = msgspec.field(default=(), name="members")
+    left: tuple[str, ...] = msgspec.field(default=(), name="sessions")
 
 
 class FanoutState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything up to the source's sequence `done` has been given to everyone; of `at`, if it is not 0, everyone up to and with
-    the session `upto` in the order of their ids has it."""
+    """All subscribers have everything up to the source's sequence `done`. Of the message `at`, if it is not 0, the sessions up to
+    `upto` in the order of their ids have a copy."""
 
     v: int = VERSION
     done: int = 0
@@ -87,7 +87,7 @@ class PatternAdded(msgspec.Struct, frozen=True, kw_only=True):
 
 encode = msgspec.json.Encoder().encode
 decode_session = msgspec.json.Decoder(SessionRecord).decode
-decode_change = msgspec.json.Decoder(Change).decode
+decode_change = msgspec.json.Decoder(SubscriberChange).decode
 decode_state = msgspec.json.Decoder(FanoutState).decode
 decode_pattern = msgspec.json.Decoder(PatternAdded).decode
 
@@ -96,7 +96,7 @@ def session_subject(tenant: str, session: str) -> str:
     return f"x.{tenant}.{escape(session)}"
 
 
-def members_subject(tenant: str, name: str) -> str:
+def subscribers_subject(tenant: str, name: str) -> str:
     return f"f.{tenant}.{escape(name)}.u"
 
 
@@ -104,8 +104,8 @@ def state_subject(tenant: str, name: str) -> str:
     return f"f.{tenant}.{escape(name)}.s"
 
 
-def carrier_subject(tenant: str, name: str, number: int) -> str:
-    """Of empty messages that only carry a condition, when there is no other to do so."""
+def condition_subject(tenant: str, name: str, number: int) -> str:
+    """Subject of an empty message that carries a precondition for which no other message is left."""
     return f"f.{tenant}.{escape(name)}.c{number}"
 
 

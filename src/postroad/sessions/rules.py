@@ -1,4 +1,4 @@
-"""Who gets what, in which order, and how much at a time. Pure."""
+"""Rules of fan-outs: the subscribers of a message, the order of copies and the size of batches. Pure."""
 
 import base64
 import re
@@ -9,25 +9,19 @@ from enum import StrEnum
 
 import msgspec
 
+from postroad.api.sessions import SESSION_PATTERN
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.matching import glob_matches
 from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
-from postroad.sessions.records import STREAM_PREFIX, FanoutState, Member
+from postroad.sessions.records import STREAM_PREFIX, FanoutState, Subscriber
 
-SESSION = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_SESSION = re.compile(SESSION_PATTERN)
 _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=/*-]+")
-
-# The seed's names and values.
-DEFAULT_SESSION_TTL_SECONDS = 1800
-FANOUT_QUEUE_THRESHOLD = 200
-MAX_INLINE_FANOUT = 1000
-FANOUT_RPC_TIMEOUT_MS = 10_000
-CIRCUIT_BREAKER_FAILURE_THRESHOLD = 5
-CIRCUIT_BREAKER_RECOVERY_MS = 60_000
+_PATTERN_STARS_MAX = 8
 
 
-class Mode(StrEnum):
-    """How a publish reaches the sessions; `skipped` and `circuit-open` are made good later."""
+class FanoutMode(StrEnum):
+    """How a publish reaches the sessions. After `skipped` and `circuit-open` the reconciler makes the copies later."""
 
     INLINE = "inline"
     QUEUED = "queued"
@@ -37,24 +31,25 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FanoutLimits:
-    queue_threshold: int = FANOUT_QUEUE_THRESHOLD
-    inline_max: int = MAX_INLINE_FANOUT
-    has_queue: bool = True
+    queue_threshold: int
+    inline_max: int
+    has_queue: bool
 
 
 def session_id(text: str) -> str:
-    if not SESSION.fullmatch(text):
-        raise InvalidParameter(f"a session's id is 1 to 128 of letters, digits and '_ . : -': {text[:64]!r}")
+    """Raises InvalidParameter."""
+    if not _SESSION.fullmatch(text):
+        raise InvalidParameter(f"a session id has 1 to 128 letters, digits and '_ . : -': {text[:64]!r}")
     return text
 
 
-def source_name(text: str) -> str:
-    """A stream's id, or a pattern of ids in which `*` stands for any characters but `/`. Raises InvalidParameter."""
+def source_id(text: str) -> str:
+    """Id of a stream, or a pattern of ids in which `*` matches any characters except `/`. Raises InvalidParameter."""
     if text.startswith(STREAM_PREFIX):
-        raise InvalidParameter("a session's stream is where messages end: nobody subscribes to it")
+        raise InvalidParameter("sessions cannot subscribe to the stream of a session")
     if "*" not in text:
         return stream_id(text)
-    if len(text) > STREAM_CHARS_MAX or not _PATTERN.fullmatch(text) or text.count("*") > 8:
+    if len(text) > STREAM_CHARS_MAX or not _PATTERN.fullmatch(text) or text.count("*") > _PATTERN_STARS_MAX:
         raise InvalidParameter(f"not a pattern of stream ids: {text[:100]!r}")
     return text
 
@@ -64,22 +59,21 @@ def is_pattern(name: str) -> bool:
 
 
 def pattern_matches(pattern: str, stream: str) -> bool:
-    """Streams of sessions fit no pattern: a session would get its own messages, over and over."""
+    """Streams of sessions match no pattern: a session would receive its own messages again and again."""
     parts, names = pattern.split("/"), stream.split("/")
     if stream.startswith(STREAM_PREFIX) or len(parts) != len(names):
         return False
     return all(glob_matches(part, name) for part, name in zip(parts, names, strict=True))
 
 
-def mode_for(count: int, limits: FanoutLimits, *, is_open: bool) -> Mode:
+def mode_for(count: int, limits: FanoutLimits) -> FanoutMode:
+    """Mode for this number of subscribers while the circuit breaker is closed."""
     if count > limits.queue_threshold and limits.has_queue:
-        return Mode.QUEUED
-    if count > limits.inline_max:
-        return Mode.SKIPPED
-    return Mode.CIRCUIT_OPEN if is_open else Mode.INLINE
+        return FanoutMode.QUEUED
+    return FanoutMode.SKIPPED if count > limits.inline_max else FanoutMode.INLINE
 
 
-# What to write next
+# Batches of copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,89 +83,96 @@ class SourceMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    member: Member
+class Copy:
+    subscriber: Subscriber
     message: SourceMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Some writes, and the state that is true once they are made."""
+class CopyBatch:
+    """Copies to write together, and the state after them."""
 
-    writes: Sequence[Write]
+    copies: Sequence[Copy]
     state: FanoutState
 
 
 class SubscriberList:
-    """The members of a stream in the order of their ids, with those that patterns bring. Who came twice counts from the first."""
+    """Subscribers of a stream in the order of their ids, those of patterns included. A session counts from its first join."""
 
-    def __init__(self, groups: Iterable[Iterable[Member]]) -> None:
-        by_session: dict[str, Member] = {}
+    def __init__(self, groups: Iterable[Iterable[Subscriber]]) -> None:
+        by_session: dict[str, Subscriber] = {}
         for group in groups:
-            for member in group:
-                known = by_session.get(member.session)
-                if known is None or member.joined_at < known.joined_at:
-                    by_session[member.session] = member
-        self.sessions = sorted(by_session)
-        self.members = [by_session[session] for session in self.sessions]
+            for one in group:
+                other = by_session.get(one.session)
+                if other is None or one.joined_at < other.joined_at:
+                    by_session[one.session] = one
+        self._sessions = sorted(by_session)
+        self._subscribers = [by_session[session] for session in self._sessions]
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self._subscribers)
 
     def first_joined(self) -> int:
-        return min((member.joined_at for member in self.members), default=0)
+        return min((one.joined_at for one in self._subscribers), default=0)
 
-    def after(self, session: str) -> Sequence[Member]:
-        return self.members[bisect_right(self.sessions, session) :] if session else self.members
+    def after(self, session: str) -> Sequence[Subscriber]:
+        return self._subscribers[bisect_right(self._sessions, session) :] if session else self._subscribers
 
-
-def takes(member: Member, sequence: int, media: str) -> bool:
-    """Whether a message of this sequence and type is for the member."""
-    return member.joined_at < sequence and (member.envelope or member.media == media)
+    def count_eligible(self, sequence: int, media: str) -> int:
+        return sum(is_eligible(one, sequence, media) for one in self._subscribers)
 
 
-def next_step(
-    state: FanoutState, messages: Sequence[SourceMessage], roster: SubscriberList, media: str, limit: int, bytes_max: int = 2**63
-) -> Step:
-    """Up to `limit` writes of up to `bytes_max`, but at least one: message by message, each to all who were there before it."""
-    writes: list[Write] = []
+def is_eligible(subscriber: Subscriber, sequence: int, media: str) -> bool:
+    """True if the subscriber gets a message with this sequence and media type."""
+    return subscriber.joined_at < sequence and (subscriber.envelope or subscriber.media == media)
+
+
+def next_batch(
+    state: FanoutState,
+    messages: Sequence[SourceMessage],
+    subscribers: SubscriberList,
+    media: str,
+    limit: int,
+    bytes_max: int = 2**63,
+) -> CopyBatch:
+    """Up to `limit` copies of up to `bytes_max` in total, but at least one: message by message, each to all eligible
+    subscribers."""
+    copies: list[Copy] = []
     size = 0
     for message in messages:
         if message.sequence <= state.done:
             continue
         upto = state.upto if state.at == message.sequence else ""
-        for member in roster.after(upto):
-            if len(writes) >= limit or (writes and size + len(message.payload) > bytes_max):
-                last = writes[-1]
-                is_same = last.message.sequence == message.sequence
-                return Step(
-                    writes, FanoutState(done=state.done, at=message.sequence, upto=last.member.session if is_same else upto)
-                )
-            if takes(member, message.sequence, media):
-                writes.append(Write(member, message))
+        for subscriber in subscribers.after(upto):
+            if len(copies) >= limit or (copies and size + len(message.payload) > bytes_max):
+                last = copies[-1]
+                if last.message.sequence == message.sequence:
+                    upto = last.subscriber.session
+                return CopyBatch(copies, FanoutState(done=state.done, at=message.sequence, upto=upto))
+            if is_eligible(subscriber, message.sequence, media):
+                copies.append(Copy(subscriber, message))
                 size += len(message.payload)
         state = FanoutState(done=message.sequence)
-    return Step(writes, state)
+    return CopyBatch(copies, state)
 
 
-def eligible(roster: SubscriberList, sequence: int, media: str) -> int:
-    return sum(takes(member, sequence, media) for member in roster.members)
+# Envelopes
 
 
-def enveloped(stream: str, offset: str, payload: bytes, media: str) -> bytes:
-    """A message with where it comes from. JSON stays JSON, text a string, and other bytes are base64."""
-    head = _envelope_head(stream, offset)
+def envelope(stream: str, offset: str, payload: bytes, media: str) -> bytes:
+    """A message with its source. JSON stays JSON, text becomes a string, other bytes become base64."""
+    start = _envelope_start(stream, offset)
     if media == "application/json":
-        return head + b',"messages":[' + payload + b"]}"
+        return start + b',"messages":[' + payload + b"]}"
     if media.startswith("text/"):
-        return head + b',"text":' + msgspec.json.encode(payload.decode("utf-8", "replace")) + b"}"
-    return head + b',"base64":"' + base64.b64encode(payload) + b'"}'
+        return start + b',"text":' + msgspec.json.encode(payload.decode("utf-8", "replace")) + b"}"
+    return start + b',"base64":"' + base64.b64encode(payload) + b'"}'
 
 
-def envelope_alone(stream: str, offset: str) -> bytes:
-    """For a message that is too large with it: it is where the envelope says."""
-    return _envelope_head(stream, offset) + b',"isOmitted":true}'
+def empty_envelope(stream: str, offset: str) -> bytes:
+    """For a message that would be too large in an envelope: readers get it from its source."""
+    return _envelope_start(stream, offset) + b',"isOmitted":true}'
 
 
-def _envelope_head(stream: str, offset: str) -> bytes:
+def _envelope_start(stream: str, offset: str) -> bytes:
     return msgspec.json.encode({"stream": stream, "offset": offset})[:-1]

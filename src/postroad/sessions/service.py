@@ -1,4 +1,4 @@
-"""What a user can do with sessions: subscribe, publish, look, touch, delete."""
+"""Operations on sessions: subscribe, publish, show, touch, delete."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,20 +6,15 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
+from postroad.api.streams import ContentTypeMismatch, StreamGone, StreamNotFound, media_type
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
 from postroad.jetstream.conflict_retry import retry_on_conflict
 from postroad.jetstream.connection import Connection
 from postroad.kernel.circuit_breaker import BreakerState, CircuitBreaker
 from postroad.kernel.clock import Clock, rfc3339
-from postroad.kernel.errors import (
-    ContentTypeMismatch,
-    PostroadError,
-    PreconditionFailed,
-    SessionNotFound,
-    StreamGone,
-    StreamNotFound,
-)
+from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
 from postroad.kernel.usage_counters import UsageCounters
@@ -27,34 +22,31 @@ from postroad.sessions import metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
 from postroad.sessions.fanout import FanoutPool, FanoutResult
 from postroad.sessions.fanout_queue import FanoutQueue
-from postroad.sessions.lifecycle import CleanupOutcome, SessionLifecycle, session_draft
+from postroad.sessions.lifecycle import CleanupOutcome, SessionLifecycle, session_message
 from postroad.sessions.records import (
     STREAM_PREFIX,
-    Member,
+    FanoutState,
     PatternAdded,
     SessionRecord,
+    Subscriber,
     Subscription,
     encode,
     patterns_subject,
 )
-from postroad.sessions.rules import (
-    CIRCUIT_BREAKER_FAILURE_THRESHOLD,
-    CIRCUIT_BREAKER_RECOVERY_MS,
-    FANOUT_RPC_TIMEOUT_MS,
-    FanoutLimits,
-    Mode,
-    is_pattern,
-    mode_for,
-)
-from postroad.sessions.subscribers import join_draft, leave_draft
-from postroad.streams.records import State, StreamRecord, media_type
-from postroad.streams.rules import AppendRequest, Outcome, StreamSnapshot, found
+from postroad.sessions.rules import FanoutLimits, FanoutMode, SubscriberList, is_pattern, mode_for
+from postroad.sessions.subscribers import join_message, leave_message
+from postroad.streams.records import State, StreamRecord
+from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot, existing_record
 from postroad.streams.service import Streams
-from postroad.streams.store import Name, precondition, record_draft
+from postroad.streams.store import LAST_ONLY, StreamName, precondition, record_message
 from postroad.telemetry.outbox import Outbox
 
 SUBSCRIPTIONS_MAX = 1000
-PATTERNS_MAX = 900  # each that fits a stream is a condition of its batches, which have 1,000 messages
+PATTERNS_MAX = 900  # each matching pattern is a precondition of a batch, which has 1,000 messages
+BREAKER_RECOVERY_MS = 60_000
+_BREAKER_FAILURES = 5
+_INLINE_SECONDS_MAX = 10.0
+_JSON = "application/json"
 
 log = structlog.get_logger("postroad.sessions")
 
@@ -66,31 +58,29 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
-    session: str
-    source: str
+class SubscribeResult:
     expires_at_ms: int
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """The source's write, and what the fan-out did within the request."""
+class PublishResult:
+    """Outcome of the append to the source, and of the fan-out within the request."""
 
-    outcome: Outcome
-    mode: Mode
-    reached: FanoutResult
+    outcome: AppendOutcome
+    mode: FanoutMode
+    fanout: FanoutResult
 
 
 @dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionState:
     record: SessionRecord
     stream: StreamRecord
     tail: int
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutView:
+class FanoutProgress:
     subscribers: int
     done: int
     outstanding: int
@@ -105,98 +95,101 @@ class Sessions:
         streams: Streams,
         queue: FanoutQueue,
         outbox: Outbox,
-        traffic: UsageCounters,
+        usage: UsageCounters,
         clock: Clock,
         options: SessionOptions,
     ) -> None:
         self._connection, self._committers, self._streams, self._queue = connection, committers, streams, queue
         self._outbox, self._clock, self._options = outbox, clock, options
-        self.fans = FanoutPool(connection, committers, traffic)
-        self._lives = SessionLifecycle(connection, committers, streams.store, outbox, clock)
-        self._breakers: dict[Name, CircuitBreaker] = {}
+        self.fanouts = FanoutPool(connection, committers, usage)
+        self._lifecycle = SessionLifecycle(connection, committers, streams.store, outbox, clock)
+        self._breakers: dict[StreamName, CircuitBreaker] = {}
 
-    # Subscribing
+    # Subscriptions
 
     @retry_on_conflict("the session")
-    async def subscribe(self, tenant: str, session: str, source: str, *, envelope: bool) -> Subscribed:
-        """From now on the session gets what is written to the source. One atomic batch: a subscribe that fails leaves nothing.
+    async def subscribe(self, context: RequestContext, session: str, source: str, *, envelope: bool) -> SubscribeResult:
+        """Subscribe the session to a stream or pattern, and create or prolong the session, in one atomic batch.
 
-        Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter.
+        Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter, PreconditionFailed.
         """
+        tenant, name = context.tenant, StreamName(context.tenant, STREAM_PREFIX + session)
         content_type = await self._content_type(tenant, source, envelope=envelope)
-        there = await self._lives.look(tenant, session)
+        snapshot = await self._lifecycle.snapshot(tenant, session)
         now = self._clock()
-        expires = now + self._options.ttl_seconds * 1000
-        is_new = not self._lives.has_stream(there.known)
-        _check_can_be_fed(there.known, is_new=is_new)
-        record = there.record if self._lives.is_there(there.known) else None
-        over = there.record if record is None else None  # an ended session of this id, that nobody has noticed
+        expires = self._expiry(now)
+        is_new = not self._lifecycle.has_stream(snapshot.stream)
+        _check_usable(snapshot.stream, is_new=is_new)
+        record = snapshot.record if self._lifecycle.is_live(snapshot.stream) else None
+        replaced = snapshot.record if record is None else None  # an expired session of this id that was not cleaned up yet
         if record is None:
-            stream = None if is_new else there.known.record  # somebody made it already: then it is the session's from now on
-            media = content_type if stream is None else stream.content_type
+            # A stream that a user created under this name becomes the session's.
+            media = content_type if is_new or snapshot.stream.record is None else snapshot.stream.record.content_type
             record = SessionRecord(id=session, content_type=media, created_at_ms=now, expires_at_ms=expires, subscriptions={})
-        if media_type(content_type if not envelope else "application/json") != media_type(record.content_type):
+        if media_type(_JSON if envelope else content_type) != media_type(record.content_type):
             raise ContentTypeMismatch(
-                f"the session's stream is of {record.content_type!r}: subscribe with `envelope`, or another session"
+                f"the content type of the session is {record.content_type!r}: subscribe with `envelope`, or with another session"
             )
-        if source not in record.subscriptions and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
+        is_subscribed = source in record.subscriptions
+        if not is_subscribed and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise PreconditionFailed(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
-        drafts = [self._stream_draft(Name(tenant, STREAM_PREFIX + session), there.known, record, expires, is_new=is_new)]
-        drafts += [leave_draft(tenant, name, (session,)) for name in (over.subscriptions if over else ())]
-        if source not in record.subscriptions:
-            drafts.append(join_draft(tenant, source, Member(session, 0, media_type(record.content_type), envelope)))
-            drafts += await self._pattern_drafts(tenant, source)
-        wanted = record.subscriptions.get(source) or Subscription(now, envelope)
-        changed = msgspec.structs.replace(record, expires_at_ms=expires, subscriptions={**record.subscriptions, source: wanted})
-        drafts.append(session_draft(tenant, changed, there.record_at))
-        stored = await self._committer(tenant).append_together(drafts)
+        messages = [self._stream_message(name, snapshot.stream, record, expires, is_new=is_new)]
+        messages += [leave_message(tenant, left, session) for left in (replaced.subscriptions if replaced else ())]
+        if not is_subscribed:
+            subscriber = Subscriber(session, 0, media_type(record.content_type), envelope)
+            messages += [join_message(tenant, source, subscriber), *await self._pattern_messages(tenant, source)]
+        subscription = record.subscriptions.get(source) or Subscription(now, envelope)
+        subscriptions = {**record.subscriptions, source: subscription}
+        changed = msgspec.structs.replace(record, expires_at_ms=expires, subscriptions=subscriptions)
+        messages.append(session_message(tenant, changed, snapshot.record_at))
+        stored = await self._committer(tenant).append_together(messages)
         metrics.count("subscription", "subscribe")
-        if over is not None:
-            self._lives.tell_end(tenant, over)
-        if source in record.subscriptions:
-            self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
+        if replaced is not None:
+            self._lifecycle.record_end(tenant, replaced)
+        if is_subscribed:
+            self._outbox.record(context, SessionTouched(session_id=session, expires_at=rfc3339(expires)))
         else:
-            subscribed = SessionSubscribed(
-                tenant=tenant, session_id=session, stream_id=source, is_new=is_new, expires_at=rfc3339(expires)
-            )
-            self._outbox.record(None, subscribed)
+            event = SessionSubscribed(session_id=session, stream_id=source, is_new=is_new, expires_at=rfc3339(expires))
+            self._outbox.record(context, event)
         if is_new:
             metrics.count("session", "session_create")
-        if is_new and there.known.last:
-            await self._streams.store.purge(Name(tenant, STREAM_PREFIX + session), stored[0].sequence)
-        return Subscribed(session, source, expires, is_new)
+            if snapshot.stream.last:
+                await self._streams.store.purge(name, stored[0].sequence)
+        return SubscribeResult(expires, is_new)
+
+    def _expiry(self, now_ms: int) -> int:
+        return now_ms + self._options.ttl_seconds * 1000
 
     async def _content_type(self, tenant: str, source: str, *, envelope: bool) -> str:
-        """What the session's stream must be of. A pattern's streams may be of any type; those of another are not for it."""
+        """Content type that the session must have. A pattern may match streams of any type; the session gets the JSON ones."""
         if is_pattern(source):
-            return "application/json"
-        record = found(await self._streams.store.known(Name(tenant, source)), self._clock())
-        return "application/json" if envelope else record.content_type
+            return _JSON
+        record = existing_record(await self._streams.store.snapshot(StreamName(tenant, source)), self._clock())
+        return _JSON if envelope else record.content_type
 
-    def _stream_draft(
-        self, name: Name, known: StreamSnapshot, record: SessionRecord, expires: int, *, is_new: bool
+    def _stream_message(
+        self, name: StreamName, stream: StreamSnapshot, record: SessionRecord, expires: int, *, is_new: bool
     ) -> PendingMessage:
-        """The session's stream: made, or kept for longer."""
-        if is_new or known.record is None:
-            stream = StreamRecord(
+        """The record of the session's stream, new or with a later expiry."""
+        condition = precondition(name.record, stream.record_at)
+        if is_new or stream.record is None:
+            created = StreamRecord(
                 id=name.id,
                 content_type=record.content_type,
                 created_at_ms=record.created_at_ms,
                 expires_at_ms=expires,
                 is_session_stream=True,
             )
-            return record_draft(
-                name, stream, precondition(name.record, known.record_at)
-            )  # copies for the last one may still come
-        longer = msgspec.structs.replace(
-            known.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_session_stream=True
+            return record_message(name, created, condition)  # no roll-up: copies of the previous session may still arrive
+        prolonged = msgspec.structs.replace(
+            stream.record, expires_at_ms=expires, expires_at=None, ttl_seconds=None, is_session_stream=True
         )
-        return record_draft(name, longer, "Nats-Rollup: sub\r\n" + precondition(name.record, known.record_at))
+        return record_message(name, prolonged, LAST_ONLY + condition)
 
-    async def _pattern_drafts(self, tenant: str, source: str) -> list[PendingMessage]:
+    async def _pattern_messages(self, tenant: str, source: str) -> list[PendingMessage]:
         if not is_pattern(source):
             return []
-        patterns = self.fans.patterns(tenant)
+        patterns = self.fanouts.patterns(tenant)
         await patterns.refresh()
         if source in patterns.names:
             return []
@@ -205,68 +198,69 @@ class Sessions:
         return [PendingMessage(patterns_subject(tenant), encode(PatternAdded(pattern=source)), new_id())]
 
     @retry_on_conflict("the session")
-    async def unsubscribe(self, tenant: str, session: str, source: str) -> None:
-        """Doing it twice is the same as once. Raises SessionNotFound."""
-        there = await self._lives.find(tenant, session)
-        record = there.record
-        if record is None or source not in record.subscriptions:
+    async def unsubscribe(self, context: RequestContext, session: str, source: str) -> None:
+        """End a subscription. Does nothing if there is none. Raises SessionNotFound."""
+        tenant = context.tenant
+        record, snapshot = await self._lifecycle.find(tenant, session)
+        if source not in record.subscriptions:
             return
-        left = {name: one for name, one in record.subscriptions.items() if name != source}
-        changed = msgspec.structs.replace(record, subscriptions=left)
-        drafts = [session_draft(tenant, changed, there.record_at), leave_draft(tenant, source, (session,))]
-        await self._committer(tenant).append_together(drafts)
+        remaining = {name: one for name, one in record.subscriptions.items() if name != source}
+        changed = msgspec.structs.replace(record, subscriptions=remaining)
+        messages = [session_message(tenant, changed, snapshot.record_at), leave_message(tenant, source, session)]
+        await self._committer(tenant).append_together(messages)
         metrics.count("subscription", "unsubscribe")
-        self._outbox.record(None, SessionUnsubscribed(tenant=tenant, session_id=session, stream_id=source))
+        self._outbox.record(context, SessionUnsubscribed(session_id=session, stream_id=source))
 
     # Publishing
 
-    async def publish(self, name: Name, wish: AppendRequest, *, key_id: str = "") -> Published:
-        """Append to the source; then give it to the sessions, or see to it that somebody will. Only the append can fail."""
+    async def publish(self, context: RequestContext | None, name: StreamName, request: AppendRequest) -> PublishResult:
+        """Append to the source, then fan out or queue the fan-out. Raises the errors of `Streams.append`; a failed fan-out is
+        completed later."""
         try:
-            outcome = await self._streams.append(name, wish, key_id=key_id)
+            outcome = await self._streams.append(context, name, request)
         except PostroadError:
             metrics.count("publish_error", "publish_error")
             raise
         metrics.count("publish", "publish")
         try:
-            mode, reached = await self._fan_out(name, outcome)
+            mode, result = await self._fan_out(name, outcome)
         except PostroadError as problem:
-            log.warning("fanout_put_off", stream=name.id, code=problem.code)
-            mode, reached = Mode.SKIPPED, FanoutResult(0, 0)
-        return Published(outcome, mode, reached)
+            log.warning("fanout_deferred", stream=name.id, code=problem.code)
+            mode, result = FanoutMode.SKIPPED, FanoutResult(0, 0)
+        return PublishResult(outcome, mode, result)
 
-    async def _fan_out(self, name: Name, outcome: Outcome) -> tuple[Mode, FanoutResult]:
-        fan = self.fans.of(name)
-        count = len(await fan.roster())
+    async def _fan_out(self, name: StreamName, outcome: AppendOutcome) -> tuple[FanoutMode, FanoutResult]:
+        count = len(await self.fanouts.of(name).subscribers())
         breaker = self._breakers.get(name)
-        mode = mode_for(count, self._options.limits, is_open=False)
-        if mode is Mode.INLINE and breaker is not None and not breaker.allows(self._clock()):
-            mode = Mode.CIRCUIT_OPEN
-        if mode is Mode.INLINE:
-            reached = await self._inline(name, outcome.next_offset, count)
+        mode = mode_for(count, self._options.limits)
+        if mode is FanoutMode.INLINE and breaker is not None and not breaker.allows(self._clock()):
+            mode = FanoutMode.CIRCUIT_OPEN
+        if mode is FanoutMode.INLINE:
+            result = await self._fan_out_inline(name, outcome.next_offset, count)
             metrics.count("fanout", "fanout")
-            return mode, reached
-        metrics.count("fanout", "fanout_queued" if mode is Mode.QUEUED else f"fanout_{mode.replace('-', '_')}")
-        if mode is Mode.QUEUED:
+            return mode, result
+        metrics.count("fanout", f"fanout_{mode.replace('-', '_')}")
+        if mode is FanoutMode.QUEUED:
             await self._queue.put(name, outcome.next_offset)
         return mode, FanoutResult(count, 0)
 
-    async def _inline(self, name: Name, until: int, count: int) -> FanoutResult:
-        """Within the request, and not for long: what is not done by then is done later."""
+    async def _fan_out_inline(self, name: StreamName, until: int, count: int) -> FanoutResult:
+        """Fan out within the request and its time limit; the reconciler completes the rest."""
         try:
-            async with asyncio.timeout(FANOUT_RPC_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(_INLINE_SECONDS_MAX):
                 with metrics.fanout_seconds.time():
-                    reached = await self._serve(name, until)
+                    record = await self._streams.store.record(name)
+                    result = FanoutResult(0, 0) if record is None else await self.fanouts.of(name).run(record, until)
         except (PostroadError, TimeoutError) as problem:
             log.warning("fanout_failed", stream=name.id, error=type(problem).__name__)
-            reached = FanoutResult(count, 0)
-        self._note(name, reached)
-        return reached
+            result = FanoutResult(count, 0)
+        self._update_breaker(name, result)
+        return result
 
-    def _note(self, name: Name, reached: FanoutResult) -> None:
-        """Only streams whose fan-out failed last have a breaker."""
-        breaker = self._breakers.get(name) or CircuitBreaker(CIRCUIT_BREAKER_FAILURE_THRESHOLD, CIRCUIT_BREAKER_RECOVERY_MS)
-        breaker.record(reached.successes, reached.count - reached.successes, self._clock())
+    def _update_breaker(self, name: StreamName, result: FanoutResult) -> None:
+        """Only streams whose last fan-out failed have a breaker."""
+        breaker = self._breakers.get(name) or CircuitBreaker(_BREAKER_FAILURES, BREAKER_RECOVERY_MS)
+        breaker.record(result.successes, result.count - result.successes, self._clock())
         if breaker.has_failures:
             self._breakers[name] = breaker
         elif self._breakers.pop(name, None) is None:
@@ -274,89 +268,81 @@ class Sessions:
         now = self._clock()
         metrics.breakers_open.set(sum(one.state(now) is not BreakerState.CLOSED for one in self._breakers.values()))
 
-    async def _serve(self, name: Name, until: int) -> FanoutResult:
-        record = await self._streams.store.record(name)
-        if record is None:
-            return FanoutResult(0, 0)
-        return await self.fans.of(name).run(record, until)
-
-    async def complete(self, name: Name) -> int:
-        """Give everyone what they lack of this stream. Returns how many messages some had lacked."""
+    async def complete(self, name: StreamName) -> int:
+        """Complete the fan-out of a stream; returns the number of messages that were outstanding."""
         try:
-            known = await self._streams.look(name)
+            snapshot = await self._streams.snapshot(name)
         except (StreamNotFound, StreamGone):
             return 0
-        fan = self.fans.of(name)
-        state, roster = await fan.refreshed()
-        await fan.tidy()
-        if not len(roster) or known.record is None or state.done >= known.tail:
+        fanout = self.fanouts.of(name)
+        state, subscribers = await fanout.refresh()
+        await fanout.compact()
+        if not len(subscribers) or state.done >= snapshot.tail:
             return 0
-        before = await self._lacking(name, max(state.done, roster.first_joined()))
-        await fan.run(known.record, known.tail)
-        return before
+        outstanding = await self._count_outstanding(name, state, subscribers)
+        await fanout.run(snapshot.existing, snapshot.tail)
+        return outstanding
 
-    async def lacking(self, name: Name) -> int:
-        """How many messages of a stream somebody still lacks."""
+    async def outstanding(self, name: StreamName) -> int:
+        """Messages of a stream not yet copied to all sessions."""
         if not await self._streams.store.record(name):
             return 0
-        state, roster = await self.fans.of(name).refreshed()
-        return await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
+        return await self._count_outstanding(name, *await self.fanouts.of(name).refresh())
 
-    async def _lacking(self, name: Name, after: int) -> int:
+    async def _count_outstanding(self, name: StreamName, state: FanoutState, subscribers: SubscriberList) -> int:
+        if not len(subscribers):
+            return 0
+        after = max(state.done, subscribers.first_joined())
         page = await stream_reader.read(self._connection, name.store, name.data, after + 1, 1)
         return len(page.entries) + page.remaining
 
-    async def fan(self, name: Name) -> FanoutView:
-        """How the fan-out of a stream stands. Raises StreamNotFound, StreamGone."""
-        await self._streams.look(name)
-        state, roster = await self.fans.of(name).refreshed()
+    async def fanout_progress(self, name: StreamName) -> FanoutProgress:
+        """Raises StreamNotFound, StreamGone."""
+        await self._streams.snapshot(name)
+        state, subscribers = await self.fanouts.of(name).refresh()
+        outstanding = await self._count_outstanding(name, state, subscribers)
         breaker = self._breakers.get(name)
-        outstanding = await self._lacking(name, max(state.done, roster.first_joined())) if len(roster) else 0
-        standing = BreakerState.CLOSED if breaker is None else breaker.state(self._clock())
-        return FanoutView(len(roster), state.done, outstanding, standing)
+        breaker_state = BreakerState.CLOSED if breaker is None else breaker.state(self._clock())
+        return FanoutProgress(len(subscribers), state.done, outstanding, breaker_state)
 
     # Sessions
 
-    async def look(self, tenant: str, session: str) -> SessionView:
+    async def find(self, tenant: str, session: str) -> SessionState:
         """Raises SessionNotFound."""
-        there = await self._lives.find(tenant, session)
-        if there.record is None or there.known.record is None:
-            raise SessionNotFound("there is no such session")
-        return SessionView(there.record, there.known.record, there.known.tail)
+        record, snapshot = await self._lifecycle.find(tenant, session)
+        return SessionState(record, snapshot.stream.existing, snapshot.stream.tail)
 
     @retry_on_conflict("the session")
-    async def touch(self, tenant: str, session: str) -> int:
-        """Let it live on from now. Returns until when. Raises SessionNotFound."""
-        name = Name(tenant, STREAM_PREFIX + session)
-        there = await self._lives.find(tenant, session)
-        if there.record is None:
-            raise SessionNotFound("there is no such session")
-        now = self._clock()
-        expires = now + self._options.ttl_seconds * 1000
-        await self._committer(tenant).append(self._stream_draft(name, there.known, there.record, expires, is_new=False))
+    async def touch(self, context: RequestContext, session: str) -> int:
+        """Prolong the session; returns its new expiry. Raises SessionNotFound."""
+        name = StreamName(context.tenant, STREAM_PREFIX + session)
+        record, snapshot = await self._lifecycle.find(context.tenant, session)
+        expires = self._expiry(self._clock())
+        message = self._stream_message(name, snapshot.stream, record, expires, is_new=False)
+        await self._committer(context.tenant).append(message)
         metrics.count("session", "session_touch")
-        self._outbox.record(None, SessionTouched(tenant=tenant, session_id=session, expires_at=rfc3339(expires)))
+        self._outbox.record(context, SessionTouched(session_id=session, expires_at=rfc3339(expires)))
         return expires
 
-    async def delete(self, tenant: str, session: str) -> None:
+    async def delete(self, context: RequestContext, session: str) -> None:
         """Raises SessionNotFound."""
-        await self._lives.delete(tenant, session)
+        await self._lifecycle.delete(context.tenant, session)
 
-    async def end_if_over(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
-        """If the session has expired, or its stream was deleted by itself, end it. What became of it, and how many subscriptions
-        it had if it ended."""
-        return await self._lives.end_if_over(tenant, session)
+    async def end_if_expired(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
+        """End the session if it has expired or its stream was deleted. Returns the outcome, and the number of subscriptions of an
+        ended session."""
+        return await self._lifecycle.end_if_expired(tenant, session)
 
     def _committer(self, tenant: str) -> Committer:
         return self._committers.of(streams_store(tenant))
 
 
-def _check_can_be_fed(known: StreamSnapshot, *, is_new: bool) -> None:
-    """Whether what is there under the name of a session's stream can be one, or can make room for one. Raises NotNow."""
-    stream = known.record
+def _check_usable(snapshot: StreamSnapshot, *, is_new: bool) -> None:
+    """Check that the stream under the session's name can be, or can be replaced by, the session's. Raises PreconditionFailed."""
+    stream = snapshot.record
     if stream is None or stream.state is State.DELETED:
         return
-    if is_new and (stream.forks or stream.state is State.HIDDEN):
-        raise PreconditionFailed("the last session of this id has ended, and forks still read from its stream")
+    if is_new and (stream.forks or stream.state is State.SOFT_DELETED):
+        raise PreconditionFailed("the previous session of this id has ended, and forks still read from its stream")
     if not is_new and (stream.is_closed or stream.origin is not None):
-        raise PreconditionFailed("the stream of this session's name is closed, or a fork: it cannot be a session's")
+        raise PreconditionFailed("the stream with this session's name is closed or a fork, so it cannot be a session's")

@@ -1,62 +1,71 @@
-"""Who subscribes to a stream or a pattern, as one process knows it: read from the log of changes, and further when told to."""
+"""Subscribers of a stream or a pattern as one process knows them, read incrementally from the log of changes."""
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import streams_store
-from postroad.sessions.records import Change, Member, Op, decode_change, encode, members_subject
+from postroad.sessions.records import (
+    ChangeKind,
+    Subscriber,
+    SubscriberChange,
+    decode_change,
+    encode,
+    subscribers_subject,
+)
 
 _PAGE = 500
-_ANEW_MEMBERS = 500  # per message when the log is written anew
-_ANEW_FROM = 1000  # changes that a log may have more than members
+_SNAPSHOT_PAGE = 500  # subscribers per message of a compacted log
+_COMPACT_FROM = 1000  # changes in excess of twice the subscribers
 
 
-class Subscribers:
+class SubscriberLog:
     def __init__(self, connection: Connection, tenant: str, name: str) -> None:
-        self._connection, self.tenant, self.name = connection, tenant, name
-        self._store, self._subject = streams_store(tenant), members_subject(tenant, name)
+        self._connection, self._store = connection, streams_store(tenant)
+        self.name, self.subject = name, subscribers_subject(tenant, name)
         self.position = 0
-        self.by_session: dict[str, Member] = {}
+        self.by_session: dict[str, Subscriber] = {}
         self._changes = 0
 
-    async def refresh(self) -> bool:
-        """Read what was written since. Whether anything was."""
-        before = self.position
+    async def refresh(self) -> None:
+        """Read the changes since the last call."""
         while True:
-            page = await stream_reader.read(self._connection, self._store, self._subject, self.position + 1, _PAGE)
+            page = await stream_reader.read(self._connection, self._store, self.subject, self.position + 1, _PAGE)
             for entry in page.entries:
                 self._apply(decode_change(entry.payload), entry.sequence)
             if page.is_end:
-                return self.position != before
+                return
 
-    def _apply(self, change: Change, sequence: int) -> None:
+    def _apply(self, change: SubscriberChange, sequence: int) -> None:
         self.position = sequence
         self._changes += 1
-        if change.op is Op.ANEW:
+        if change.kind is ChangeKind.SNAPSHOT:
             self.by_session.clear()
             self._changes = 1
-        for member in change.members:
-            placed = member if member.joined_at else Member(member.session, sequence, member.media, member.envelope)
-            self.by_session[member.session] = placed
-        for session in change.sessions:
+        for one in change.joined:
+            resolved = one if one.joined_at else Subscriber(one.session, sequence, one.media, one.envelope)
+            self.by_session[one.session] = resolved
+        for session in change.left:
             self.by_session.pop(session, None)
 
     @property
-    def is_long(self) -> bool:
-        return self._changes > 2 * len(self.by_session) + _ANEW_FROM
+    def needs_compaction(self) -> bool:
+        return self._changes > 2 * len(self.by_session) + _COMPACT_FROM
 
-    def anew(self) -> list[PendingMessage]:
-        """The log as it would be if it began now; what came before the first of these can then go."""
-        members = sorted(self.by_session.values(), key=lambda member: member.joined_at)
-        parts = [tuple(members[at : at + _ANEW_MEMBERS]) for at in range(0, len(members), _ANEW_MEMBERS)] or [()]
-        changes = [Change(op=Op.MORE if number else Op.ANEW, members=part) for number, part in enumerate(parts)]
-        return [PendingMessage(self._subject, encode(change), new_id()) for change in changes]
-
-
-def join_draft(tenant: str, name: str, member: Member) -> PendingMessage:
-    return PendingMessage(members_subject(tenant, name), encode(Change(op=Op.JOIN, members=(member,))), new_id())
+    def compacted(self) -> list[PendingMessage]:
+        """The current subscribers as a new start of the log; messages before the first of these can be purged."""
+        members = sorted(self.by_session.values(), key=lambda one: one.joined_at)
+        pages = [tuple(members[at : at + _SNAPSHOT_PAGE]) for at in range(0, len(members), _SNAPSHOT_PAGE)] or [()]
+        kinds = [ChangeKind.SNAPSHOT, *[ChangeKind.CONTINUATION] * (len(pages) - 1)]
+        changes = [SubscriberChange(kind=kind, joined=page) for kind, page in zip(kinds, pages, strict=True)]
+        return [PendingMessage(self.subject, encode(change), new_id()) for change in changes]
 
 
-def leave_draft(tenant: str, name: str, sessions: tuple[str, ...]) -> PendingMessage:
-    return PendingMessage(members_subject(tenant, name), encode(Change(op=Op.LEAVE, sessions=sessions)), new_id())
+def join_message(tenant: str, name: str, subscriber: Subscriber) -> PendingMessage:
+    change = SubscriberChange(kind=ChangeKind.JOIN, joined=(subscriber,))
+    return PendingMessage(subscribers_subject(tenant, name), encode(change), new_id())
+
+
+def leave_message(tenant: str, name: str, session: str) -> PendingMessage:
+    change = SubscriberChange(kind=ChangeKind.LEAVE, left=(session,))
+    return PendingMessage(subscribers_subject(tenant, name), encode(change), new_id())

@@ -1,5 +1,5 @@
-"""Subscriptions to durable streams: who has something to read is woken, by a webhook or through a stream of wakes.
+"""Subscriptions to durable streams: the reserved part (`__ds`) of the Durable Streams protocol.
 
-The reserved part (`__ds`) of the Durable Streams protocol. A subscription says which streams it follows, and remembers how far
-each was acknowledged. When one has more, its subscriber is woken once, and not again before it is done or its lease has ended.
+A subscription selects streams and stores the acknowledged offset of each. When a stream has more data, the subscriber is woken
+once, by a webhook or through a wake stream, and not again until it is done or its lease has expired.
 """

@@ -4,20 +4,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from postroad.access.settings import AccessSettings
+from postroad.api.stream_subscriptions import (
+    LeaseHeld,
+    NothingPending,
+    OffsetRefused,
+    SubscriptionNotFound,
+    WakeFenced,
+    WebhookRefused,
+)
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.platform import BackgroundJob, Capability, Platform, Role
-from postroad.stream_subscriptions.delivery import Delivery
+from postroad.stream_subscriptions.delivery import WakeDelivery
 from postroad.stream_subscriptions.keys import SigningKeys
 from postroad.stream_subscriptions.records import SubscriptionRecord
 from postroad.stream_subscriptions.routes import SubscriptionRoutes
-from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET, Subscriptions
+from postroad.stream_subscriptions.service import SUBSCRIPTIONS_BUCKET, StreamSubscriptions
 from postroad.streams.capability import StreamsCapability
 
 
 class StreamSubscriptionsCapability(Capability):
     name = "stream_subscriptions"
     buckets = (SUBSCRIPTIONS_BUCKET,)
+    errors = (SubscriptionNotFound, WebhookRefused, WakeFenced, OffsetRefused, LeaseHeld, NothingPending)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"subscription": {"pattern": "^[A-Za-z0-9_.:~@+=-]{1,128}$"}}
 
     def __init__(self, platform: Platform) -> None:
@@ -27,7 +36,7 @@ class StreamSubscriptionsCapability(Capability):
         has_localhost = platform.settings.section(AccessSettings).open
         self.table = platform.table(SUBSCRIPTIONS_BUCKET, SubscriptionRecord)
         self._keys = SigningKeys(platform.platform_keys)
-        self._subscriptions = Subscriptions(
+        self._subscriptions = StreamSubscriptions(
             self.table,
             streams,
             outbound,
@@ -37,7 +46,7 @@ class StreamSubscriptionsCapability(Capability):
             is_served=is_served,
             has_localhost=has_localhost,
         )
-        self.delivery = Delivery(
+        self.delivery = WakeDelivery(
             self.table,
             self._subscriptions,
             streams,

@@ -1,7 +1,7 @@
-"""Wakes subscribers. Runs in one process of the installation, the leader; what it knows besides the records it can find again.
+"""Delivery of wakes to subscribers, in one process of the installation: the leader.
 
-Every step is stored before the next one is taken, so a successor goes on where this one stopped. A subscriber may be told of the
-same wake a second time, and never of two at once.
+Each step is stored before the next, so that a new leader continues after the last one. A subscriber may receive the same wake
+twice, but never has two wakes at once. Everything outside the records can be rebuilt.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import random
 import msgspec
 import structlog
 
+from postroad.api.stream_subscriptions import WakeEvent, WebhookPayload
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
@@ -19,34 +20,33 @@ from postroad.outbound.client import HttpResult, Outbound
 from postroad.outbound.rules import OutboundFailed, OutboundRefused
 from postroad.stream_subscriptions import metrics, rules, wake_state
 from postroad.stream_subscriptions.keys import SigningKeys
-from postroad.stream_subscriptions.records import Kind, SubscriptionRecord
-from postroad.stream_subscriptions.service import IsServed, StreamsPort, Subscriptions, new_wake_id
-from postroad.stream_subscriptions.stream_watcher import TenantFollower
-from postroad.stream_subscriptions.views import WakeEvent, WebhookBody
-from postroad.stream_subscriptions.wake_state import Step
+from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
+from postroad.stream_subscriptions.service import IsServed, StreamsPort, StreamSubscriptions, new_wake_id
+from postroad.stream_subscriptions.stream_watcher import StreamWatcher
+from postroad.stream_subscriptions.wake_state import Action
 
-_LOOK_EVERY_SECONDS = 1.0  # at the clock, which may be set
-_GATHER_SECONDS = 0.002  # many appends at once are one reason to look
-_AGAIN_SECONDS = 1.0
-_DISABLED_MS = 5_000  # how soon a tenant that was disabled is looked at again
+_CLOCK_POLL_SECONDS = 1.0  # the wall clock may be set
+_COALESCE_SECONDS = 0.002  # many appends at once cause one check
+_RETRY_SECONDS = 1.0
+_DISABLED_RETRY_MS = 5_000
 _CALL_SECONDS_MIN, _CALL_SECONDS_MAX = 5.0, 30.0
-_CALLS_PER_TENANT = 8  # at once: one tenant's slow webhooks leave room for the others'
+_CALLS_PER_TENANT_MAX = 8  # one tenant's slow webhooks must not delay those of others
 
 log = structlog.get_logger("postroad.streams")
 
 
-class _Done(msgspec.Struct):
+class _WebhookReply(msgspec.Struct):
     done: bool = False
 
 
-_decode_done = msgspec.json.Decoder(_Done).decode
+_decode_reply = msgspec.json.Decoder(_WebhookReply).decode
 
 
-class Delivery:
+class WakeDelivery:
     def __init__(
         self,
         table: ReplicatedTable[SubscriptionRecord],
-        subscriptions: Subscriptions,
+        subscriptions: StreamSubscriptions,
         streams: StreamsPort,
         outbound: Outbound,
         keys: SigningKeys,
@@ -59,197 +59,196 @@ class Delivery:
         self._outbound, self._keys, self._clock = outbound, keys, clock
         self._is_served, self._has_localhost = is_served, has_localhost
         self._records: dict[str, SubscriptionRecord] = {}
-        self._followers: dict[str, TenantFollower] = {}
-        self._following: dict[str, asyncio.Task[None]] = {}
-        self._attending: dict[str, asyncio.Task[None]] = {}
-        self._calls: dict[str, asyncio.Semaphore] = {}
-        self._to_see: set[str] = set()
+        self._watchers: dict[str, StreamWatcher] = {}
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._processing: dict[str, asyncio.Task[None]] = {}
+        self._call_limits: dict[str, asyncio.Semaphore] = {}
+        self._due: set[str] = set()
         self._timers: list[tuple[int, str]] = []
-        self._timer_of: dict[str, int] = {}  # the one that counts; others of the same key are old
-        self._something = asyncio.Event()
+        self._timer_of: dict[str, int] = {}  # the valid timer of each key; other entries in the heap are outdated
+        self._work_available = asyncio.Event()
         self._is_running = False
-        table.on_change(self._changed)
+        table.on_change(self._on_change)
 
-    def _changed(self, key: str, record: SubscriptionRecord | None) -> None:
+    def _on_change(self, key: str, record: SubscriptionRecord | None) -> None:
         if record is None:
             self._records.pop(key, None)
         else:
             self._records[key] = record
         if self._is_running:
-            self._hand_over(key, record)
+            self._update_watcher(key, record)
 
-    def _hand_over(self, key: str, record: SubscriptionRecord | None) -> None:
+    def _update_watcher(self, key: str, record: SubscriptionRecord | None) -> None:
         tenant = key.partition(".")[0]
-        follower = self._followers.get(tenant)
-        if follower is None and record is not None:
-            follower = self._followers[tenant] = TenantFollower(tenant, self._streams, self._see)
-            self._following[tenant] = asyncio.create_task(follower.run())
-        if follower is not None:
-            follower.take(key, record)
-            if follower.is_idle:
-                self._followers.pop(tenant)
-                self._following.pop(tenant).cancel()
-                self._calls.pop(tenant, None)
-        self._see(key)
+        watcher = self._watchers.get(tenant)
+        if watcher is None and record is not None:
+            watcher = self._watchers[tenant] = StreamWatcher(tenant, self._streams, self._schedule)
+            self._watching[tenant] = asyncio.create_task(watcher.run())
+        if watcher is not None:
+            watcher.update(key, record)
+            if watcher.is_idle:
+                self._watchers.pop(tenant)
+                self._watching.pop(tenant).cancel()
+                self._call_limits.pop(tenant, None)
+        self._schedule(key)
 
-    def _see(self, key: str) -> None:
-        self._to_see.add(key)
-        self._something.set()
+    def _schedule(self, key: str) -> None:
+        self._due.add(key)
+        self._work_available.set()
 
     async def run(self) -> None:
-        """Until cancelled. What is under way then is taken up by the next leader."""
+        """Run until cancelled. The next leader continues interrupted deliveries."""
         self._is_running = True
         try:
             for key, record in list(self._records.items()):
-                self._hand_over(key, record)
+                self._update_watcher(key, record)
             while True:
-                self._something.clear()
-                self._see_due()
-                self._attend_more()
-                for task in self._following.values():
+                self._work_available.clear()
+                self._collect_timers()
+                self._start_processing()
+                for task in self._watching.values():
                     if task.done():
-                        task.result()  # it only ends by an error, which is ours to fail by
+                        task.result()  # a watcher ends only with an error, which must end this job too
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pause_seconds()):
-                        await self._something.wait()
-                await asyncio.sleep(_GATHER_SECONDS)
+                    async with asyncio.timeout(self._wait_seconds()):
+                        await self._work_available.wait()
+                await asyncio.sleep(_COALESCE_SECONDS)
         finally:
             self._is_running = False
-            tasks = [*self._following.values(), *self._attending.values()]
+            tasks = [*self._watching.values(), *self._processing.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for known in (
-                self._followers,
-                self._following,
-                self._attending,
-                self._calls,
-                self._to_see,
+            for state in (
+                self._watchers,
+                self._watching,
+                self._processing,
+                self._call_limits,
+                self._due,
                 self._timer_of,
                 self._timers,
             ):
-                known.clear()
+                state.clear()
 
-    def _pause_seconds(self) -> float:
+    def _wait_seconds(self) -> float:
         if not self._timers:
-            return _LOOK_EVERY_SECONDS
-        return min(_LOOK_EVERY_SECONDS, max(0.0, (self._timers[0][0] - self._clock()) / 1000))
+            return _CLOCK_POLL_SECONDS
+        return min(_CLOCK_POLL_SECONDS, max(0.0, (self._timers[0][0] - self._clock()) / 1000))
 
-    def _see_due(self) -> None:
+    def _collect_timers(self) -> None:
         while self._timers and self._timers[0][0] <= self._clock():
             at_ms, key = heapq.heappop(self._timers)
             if self._timer_of.get(key) == at_ms:
                 del self._timer_of[key]
-                self._to_see.add(key)
+                self._due.add(key)
 
-    def _see_later(self, key: str, at_ms: int) -> None:
+    def _schedule_at(self, key: str, at_ms: int) -> None:
         if self._timer_of.get(key) != at_ms:
             self._timer_of[key] = at_ms
             heapq.heappush(self._timers, (at_ms, key))
-            self._something.set()
+            self._work_available.set()
 
-    def _attend_more(self) -> None:
-        for key in [key for key in self._to_see if key not in self._attending]:
-            self._to_see.discard(key)
+    def _start_processing(self) -> None:
+        for key in [key for key in self._due if key not in self._processing]:
+            self._due.discard(key)
             if key in self._records:
-                self._attending[key] = asyncio.create_task(self._attend_safely(key))
-                self._attending[key].add_done_callback(lambda _done, key=key: self._ended(key))  # type: ignore[misc]
+                self._processing[key] = asyncio.create_task(self._process_safely(key))
+                self._processing[key].add_done_callback(lambda _done, key=key: self._on_processed(key))  # type: ignore[misc]
 
-    def _ended(self, key: str) -> None:
-        self._attending.pop(key, None)
-        self._something.set()
+    def _on_processed(self, key: str) -> None:
+        self._processing.pop(key, None)
+        self._work_available.set()
 
-    async def _attend_safely(self, key: str) -> None:
+    async def _process_safely(self, key: str) -> None:
         try:
-            await self._attend(key)
-        except PostroadError as problem:  # the engine is away, most likely
+            await self._process(key)
+            return
+        except PostroadError as problem:  # most likely JetStream is unavailable
             log.warning("subscription_interrupted", subscription=key, code=problem.code)
-            await asyncio.sleep(_AGAIN_SECONDS)
-            self._see(key)
-        except Exception as exc:  # one subscription's trouble must not stop the others'
+        except Exception as exc:  # a failing subscription must not stop the others
             log.error("subscription_crashed", subscription=key, error=repr(exc))
-            await asyncio.sleep(_AGAIN_SECONDS)
-            self._see(key)
+        await asyncio.sleep(_RETRY_SECONDS)
+        self._schedule(key)
 
-    async def _attend(self, key: str) -> None:
-        """Take one step after the other until there is nothing to do for now."""
+    async def _process(self, key: str) -> None:
+        """Execute actions of the subscription until it has to wait."""
         while True:
             record = await self._table.fetch(key)
-            follower = self._followers.get(key.partition(".")[0])
-            if record is None or follower is None:
+            watcher = self._watchers.get(key.partition(".")[0])
+            if record is None or watcher is None:
                 return
             if not await self._is_served(record.tenant):
-                self._see_later(key, self._clock() + _DISABLED_MS)
+                self._schedule_at(key, self._clock() + _DISABLED_RETRY_MS)
                 return
-            record = await self._link_new(key, record, follower)
+            record = await self._link_new_streams(key, record, watcher)
             tails: dict[str, str] = {}
             if record.wake is None:
-                record, tails = await self._fresh(key, record, follower)
-            due = wake_state.due(record, tails, self._clock())
-            match due.step:
-                case Step.WAIT:
-                    if due.at_ms is not None:
-                        self._see_later(key, due.at_ms)
+                record, tails = await self._refresh_links(key, record, watcher)
+            following = wake_state.next_action(record, tails, self._clock())
+            match following.action:
+                case Action.WAIT:
+                    if following.at_ms is not None:
+                        self._schedule_at(key, following.at_ms)
                     return
-                case Step.WAKE:
+                case Action.WAKE:
                     wake_id, now = new_wake_id(), self._clock()
-                    await self._table.change(key, lambda one: wake_state.woken(one, tails, now, wake_id))  # noqa: B023  # used at once
-                case Step.EXPIRE:
-                    await self._table.change(key, lambda one: wake_state.expired(one, self._clock()))
-                case Step.TELL:
-                    await self._tell(key, record, follower)
+                    await self._table.change(key, lambda one: wake_state.start_wake(one, tails, now, wake_id))  # noqa: B023  # used at once
+                case Action.EXPIRE:
+                    await self._table.change(key, lambda one: wake_state.expire_lease(one, self._clock()))
+                case Action.DELIVER:
+                    if record.wake is not None:
+                        await self._deliver(key, record, record.wake, watcher)
 
-    async def _link_new(self, key: str, record: SubscriptionRecord, follower: TenantFollower) -> SubscriptionRecord:
-        """Streams that have appeared are linked before what revealed them."""
-        some = await follower.appeared(key, record)
-        if not some:
+    async def _link_new_streams(self, key: str, record: SubscriptionRecord, watcher: StreamWatcher) -> SubscriptionRecord:
+        """Link new streams before their data is compared with the acknowledged offsets."""
+        new = await watcher.new_streams(key, record)
+        if not new:
             return record
-        changed = await self._table.change(key, lambda one: rules.with_globs(one, some))
+        changed = await self._table.change(key, lambda one: rules.link_matching(one, new))
         if changed is not None and changed[1].is_full and not changed[0].is_full:
             log.warning("subscription_full", subscription=key, streams=rules.LINKS_MAX)
         return changed[1] if changed else record
 
-    async def _fresh(
-        self, key: str, record: SubscriptionRecord, follower: TenantFollower
+    async def _refresh_links(
+        self, key: str, record: SubscriptionRecord, watcher: StreamWatcher
     ) -> tuple[SubscriptionRecord, dict[str, str]]:
-        """The record without streams that are gone, and where the others end."""
-        found = await follower.tails(record)
-        gone = [path for path, tail in found.items() if tail is None]
-        if any(not record.links[path].is_explicit for path in gone):
-            changed = await self._table.change(key, lambda one: rules.without_gone(one, gone))
+        """The record without deleted streams, and the ends of the others."""
+        tails = await watcher.tails(record)
+        deleted = [path for path, tail in tails.items() if tail is None]
+        if any(not record.links[path].is_explicit for path in deleted):
+            changed = await self._table.change(key, lambda one: rules.unlink_deleted(one, deleted))
             record = changed[1] if changed else record
-        return record, {path: tail or rules.ZERO for path, tail in found.items()}
+        return record, {path: tail or rules.ZERO for path, tail in tails.items()}
 
-    async def _tell(self, key: str, record: SubscriptionRecord, follower: TenantFollower) -> None:
-        if record.wake is None:
-            return
-        wake = record.wake
+    async def _deliver(self, key: str, record: SubscriptionRecord, wake: Wake, watcher: StreamWatcher) -> None:
+        tails: dict[str, str] = {}
+        is_done = False
         if record.kind is Kind.WEBHOOK:
-            record, tails = await self._fresh(key, record, follower)
-            is_told, is_done = await self._call(record, wake.id, tails)
+            record, tails = await self._refresh_links(key, record, watcher)
+            is_delivered, is_done = await self._call_webhook(record, wake.id, tails)
         else:
-            tails, is_done = {}, False
-            is_told = await self._announce(record, wake.trigger)
-        metrics.wakes.labels(record.kind.value, "done" if is_done else "told" if is_told else "failed").inc()
+            is_delivered = await self._append_wake(record, wake.trigger)
+        outcome = "done" if is_done else "delivered" if is_delivered else "failed"
+        metrics.wakes.labels(record.kind.value, outcome).inc()
 
-        def make(one: SubscriptionRecord) -> SubscriptionRecord:
-            if not is_told:
-                return wake_state.failed(one, wake.id, self._clock(), random.random())  # noqa: S311  # spreads retries, no secret
-            heard = wake_state.told(one, wake.id, self._clock())
-            if is_done and heard.wake is not None and heard.wake.id == wake.id:
-                return wake_state.ended(rules.acknowledged_as_told(heard, tails))
-            return heard
+        def change(one: SubscriptionRecord) -> SubscriptionRecord:
+            if not is_delivered:
+                return wake_state.delivery_failed(one, wake.id, self._clock(), random.random())  # noqa: S311  # spreads retries, no secret
+            delivered = wake_state.delivered(one, wake.id, self._clock())
+            if is_done and delivered.wake is not None and delivered.wake.id == wake.id:
+                return wake_state.end_wake(rules.acknowledge_sent(delivered, tails))
+            return delivered
 
-        await self._table.change(key, make)
+        await self._table.change(key, change)
 
-    async def _call(self, record: SubscriptionRecord, wake_id: str, tails: dict[str, str]) -> tuple[bool, bool]:
-        """Whether the webhook took it, and whether it is done with all it was told of."""
+    async def _call_webhook(self, record: SubscriptionRecord, wake_id: str, tails: dict[str, str]) -> tuple[bool, bool]:
+        """Whether the webhook accepted the call, and whether it is done with all data in it."""
         body = msgspec.json.encode(
-            WebhookBody(
+            WebhookPayload(
                 subscription_id=record.id,
                 wake_id=wake_id,
                 generation=record.generation,
-                streams=rules.stream_states(record, tails),
+                streams=rules.pending_streams(record, tails),
                 callback_url=f"{record.root}/__ds/subscriptions/{record.id}/callback",
                 callback_token=self._subscriptions.token(record),
             )
@@ -260,28 +259,28 @@ class Delivery:
         }
         seconds = min(max(record.lease_ttl_ms / 1000, _CALL_SECONDS_MIN), _CALL_SECONDS_MAX)
         try:
-            async with self._calls.setdefault(record.tenant, asyncio.Semaphore(_CALLS_PER_TENANT)):
-                answer = await self._outbound.post(
+            async with self._call_limits.setdefault(record.tenant, asyncio.Semaphore(_CALLS_PER_TENANT_MAX)):
+                result = await self._outbound.post(
                     record.webhook_url or "", body, headers, seconds=seconds, allow_loopback=self._has_localhost
                 )
         except (OutboundFailed, OutboundRefused) as problem:
             log.info("webhook_failed", tenant=record.tenant, subscription=record.id, reason=problem.reason)
             return False, False
-        return answer.is_success, answer.is_success and _says_done(answer)
+        return result.is_success, result.is_success and _is_done(result)
 
-    async def _announce(self, record: SubscriptionRecord, trigger: str) -> bool:
-        """Whether the wake stands in the wake stream. If that is missing or closed, whoever made the subscription may mend it."""
+    async def _append_wake(self, record: SubscriptionRecord, trigger: str) -> bool:
+        """Append the wake to the wake stream. False if that stream is missing or closed: its owner may create it again."""
         event = WakeEvent(subscription_id=record.id, stream=trigger, generation=record.generation, ts=self._clock())
         try:
             await self._streams.append_json(record.tenant, record.wake_stream or "", msgspec.json.encode(event))
         except PostroadError as problem:
-            log.info("wake_not_announced", tenant=record.tenant, subscription=record.id, code=problem.code)
+            log.info("wake_not_appended", tenant=record.tenant, subscription=record.id, code=problem.code)
             return False
         return True
 
 
-def _says_done(answer: HttpResult) -> bool:
+def _is_done(result: HttpResult) -> bool:
     try:
-        return _decode_done(answer.body).done
+        return _decode_reply(result.body).done
     except msgspec.DecodeError:
         return False

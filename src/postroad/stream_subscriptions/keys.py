@@ -1,32 +1,19 @@
-"""The key that signs webhooks: one per platform key, derived from it, so that every worker has the same and none is stored."""
+"""Signing keys of webhooks, one per platform key. Each is derived from its platform key, so that all workers have it and none
+is stored."""
 
 import base64
 import hashlib
 import hmac
-from typing import Literal
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from postroad.api.stream_subscriptions import Jwk, JwkSet
 from postroad.stream_subscriptions.rules import signed_text
 
 
-class Jwk(msgspec.Struct, frozen=True, kw_only=True):
-    kty: Literal["OKP"] = "OKP"
-    crv: Literal["Ed25519"] = "Ed25519"
-    x: str
-    kid: str
-    use: Literal["sig"] = "sig"
-    alg: Literal["EdDSA"] = "EdDSA"
-
-
-class JwkSet(msgspec.Struct, frozen=True):
-    keys: list[Jwk]
-
-
 class SigningKeys:
-    """The newest one signs. All are published: what was signed just before a rotation is still good."""
+    """The newest key signs. All are published, so that signatures made before a rotation stay valid."""
 
     def __init__(self, platform_keys: tuple[str, ...]) -> None:
         seeds = [hmac.digest(key.encode(), b"postroad webhook signing 1", hashlib.sha256) for key in platform_keys]
@@ -37,8 +24,8 @@ class SigningKeys:
 
     def signature(self, body: bytes, at_seconds: int) -> str:
         """The value of `Webhook-Signature`."""
-        made = _base64url(self._newest.sign(signed_text(at_seconds, body)))
-        return f"t={at_seconds},kid={self.kid},ed25519={made}"
+        signature = _base64url(self._newest.sign(signed_text(at_seconds, body)))
+        return f"t={at_seconds},kid={self.kid},ed25519={signature}"
 
 
 def _jwk(key: Ed25519PrivateKey) -> Jwk:

@@ -1,5 +1,5 @@
-"""What can be counted of subscriptions."""
+"""Metrics of stream subscriptions."""
 
 from postroad.kernel.buffered_metrics import Counter
 
-wakes = Counter("postroad_stream_wakes_total", "Subscribers that were woken, by how and what came of it.", ["kind", "outcome"])
+wakes = Counter("postroad_stream_wakes_total", "Wakes sent to subscribers, by kind and outcome.", ["kind", "outcome"])

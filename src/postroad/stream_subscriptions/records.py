@@ -1,9 +1,12 @@
-"""What is stored of a subscription, under `<tenant>.<id>`. It is the whole truth: any worker can serve any call from it."""
+"""Stored format of subscriptions, under `<tenant>.<id>`. The record is the complete state: any worker can serve any call from
+it."""
 
 from enum import StrEnum
 
 import msgspec
 
+from postroad.api.stream_subscriptions import StreamLink, StreamSubscription, Webhook, WebhookSigning
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.names import escape
 
 
@@ -13,7 +16,7 @@ class Kind(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True):
-    """A stream that is subscribed to: because it was named, because its path matches, or both."""
+    """A subscribed stream: named in the request, matched by the pattern, or both."""
 
     acked: str
     is_explicit: bool = False
@@ -25,20 +28,18 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """The one wake that is under way.
-
-    It is to be told (`attempt_at_ms`: when next), told and not taken up yet (neither), or leased (`lease_until_ms`).
-    """
+    """The current wake. It waits for delivery (`attempt_at_ms` is the next attempt), for a claim (no times), or is leased."""
 
     id: str
-    trigger: str  # the stream that was the reason
+    trigger: str  # path of the stream with new data
     attempt_at_ms: int | None = None
     lease_until_ms: int | None = None
     holder: str | None = None
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`root` is where its own API is, as the one who made it reached us. `is_full`: more streams match than it can have."""
+    """`root` is the base URL of the streams API in the create request. `is_full`: the pattern matches more streams than
+    allowed."""
 
     v: int = 1
     id: str
@@ -65,3 +66,20 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 
 def record_key(tenant: str, subscription: str) -> str:
     return f"{tenant}.{escape(subscription)}"
+
+
+def subscription_of(record: SubscriptionRecord, kid: str) -> StreamSubscription:
+    signing = WebhookSigning("ed25519", kid, f"{record.root}/__ds/jwks.json")
+    return StreamSubscription(
+        id=record.id,
+        subscription_id=record.id,
+        type=record.kind.value,
+        streams=[StreamLink(path, link.kind, link.acked) for path, link in record.links.items()],
+        lease_ttl_ms=record.lease_ttl_ms,
+        created_at=rfc3339(record.created_at_ms),
+        status="failed" if record.failures or record.is_full else "active",
+        pattern=record.pattern or None,
+        webhook=Webhook(record.webhook_url, signing) if record.webhook_url else None,
+        wake_stream=record.wake_stream or None,
+        description=record.description,
+    )

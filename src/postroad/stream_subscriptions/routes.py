@@ -1,7 +1,7 @@
-"""The reserved part (`__ds`) of the Durable Streams protocol over HTTP.
+"""HTTP routes of stream subscriptions: the reserved part (`__ds`) of the Durable Streams protocol.
 
-Errors are problems as everywhere, with the protocol's own `error` beside. Who holds a wake shows its token, not a key: those
-routes are open to anyone, and the token says whose the wake is.
+Errors are problem responses with the protocol's `error` object added. The holder of a wake sends its token instead of a key:
+those routes need no scope, and the token names the tenant.
 """
 
 import functools
@@ -11,6 +11,23 @@ from typing import Any
 import msgspec
 
 from postroad.api.access import TenantDisabled
+from postroad.api.stream_subscriptions import (
+    AddStreamsRequest,
+    Claim,
+    ClaimRequest,
+    JwkSet,
+    LeaseHeld,
+    NewStreamSubscription,
+    NothingPending,
+    OffsetAck,
+    OffsetRefused,
+    StreamSubscription,
+    SubscriptionNotFound,
+    WakeAcked,
+    WakeFenced,
+    WakeRequest,
+    WebhookRefused,
+)
 from postroad.http.problems import problem_response
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -19,57 +36,41 @@ from postroad.kernel.errors import (
     AlreadyExists,
     EngineUnavailable,
     InvalidParameter,
-    LeaseHeld,
-    NothingPending,
-    OffsetRefused,
     PostroadError,
     PreconditionFailed,
-    SubscriptionNotFound,
     Unauthenticated,
-    WakeFenced,
-    WebhookRefused,
 )
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Scope
 from postroad.kernel.json import encode
 from postroad.stream_subscriptions import rules
-from postroad.stream_subscriptions.errors import word
-from postroad.stream_subscriptions.keys import JwkSet, SigningKeys
-from postroad.stream_subscriptions.records import SubscriptionRecord
-from postroad.stream_subscriptions.service import Subscriptions
-from postroad.stream_subscriptions.views import (
-    AckInput,
-    AckView,
-    ClaimInput,
-    ClaimView,
-    StreamsInput,
-    SubscriptionInput,
-    SubscriptionView,
-    WakeInput,
-    subscription_view,
-)
+from postroad.stream_subscriptions.keys import SigningKeys
+from postroad.stream_subscriptions.protocol_codes import protocol_code
+from postroad.stream_subscriptions.records import subscription_of
+from postroad.stream_subscriptions.service import StreamSubscriptions, WakeRef
 
 PublicBase = Callable[[Request], str]
 
 _TAG = "Stream subscriptions"
 _JWKS_MEDIA = "application/jwk-set+json"
 _ROOTS = ("/v1/stream", "/v1/{project}/stream")
+_TOKEN = "Send the token of the wake as the bearer token."  # noqa: S105  # documentation, not a token
 
 
 class SubscriptionRoutes:
-    def __init__(self, subscriptions: Subscriptions, keys: SigningKeys, public_base: PublicBase) -> None:
+    def __init__(self, subscriptions: StreamSubscriptions, keys: SigningKeys, public_base: PublicBase) -> None:
         self._subscriptions, self._keys, self._public_base = subscriptions, keys, public_base
 
     def table(self) -> Sequence[Route]:
-        return [route for root in _ROOTS for route in self._at(f"{root}/__ds")]
+        return [route for root in _ROOTS for route in self._routes(f"{root}/__ds")]
 
-    def _at(self, root: str) -> list[Route]:
+    def _routes(self, root: str) -> list[Route]:
         one = f"{root}/subscriptions/{{subscription}}"
         missing = (SubscriptionNotFound, InvalidParameter, EngineUnavailable)
         by_token = (*missing, Unauthenticated, TenantDisabled, WakeFenced)
 
         def route(method: str, path: str, handler: Handler, scope: Scope | None, summary: str, **more: Any) -> Route:
-            is_for_anyone = scope is not None  # where the installation is open; where not, the gate refuses
-            return Route(method, path, _spoken(handler), scope, summary, _TAG, takes_anyone=is_for_anyone, **more)
+            takes_anyone = scope is not None  # for open installations; others refuse callers without credentials
+            return Route(method, path, _with_protocol_error(handler), scope, summary, _TAG, takes_anyone=takes_anyone, **more)
 
         return [
             route(
@@ -77,17 +78,18 @@ class SubscriptionRoutes:
                 one,
                 self.put_subscription,
                 Scope.WRITE,
-                "Subscribe to streams, or make sure of it",
-                body=SubscriptionInput,
-                response=SubscriptionView,
+                "Create a subscription",
+                body=NewStreamSubscription,
+                response=StreamSubscription,
                 status=201,
                 more_statuses=(200,),
                 errors=(*missing, WebhookRefused, AlreadyExists, PreconditionFailed),
-                description="The same call again answers 200, one that wants something else 409. Streams that exist are followed "
-                "from their ends on; in a pattern `*` is one segment of a path and `**` any number.",
+                description="If the subscription exists with the same properties, the response is 200; with other properties it "
+                "is 409. Data that a stream has at this time counts as acknowledged. In a pattern, `*` is one path segment and "
+                "`**` any number of segments.",
             ),
             route(
-                "GET", one, self.get_subscription, Scope.READ, "Show a subscription", response=SubscriptionView, errors=missing
+                "GET", one, self.get_subscription, Scope.READ, "Show a subscription", response=StreamSubscription, errors=missing
             ),
             route("DELETE", one, self.delete_subscription, Scope.WRITE, "Delete a subscription", status=204, errors=missing),
             route(
@@ -95,8 +97,8 @@ class SubscriptionRoutes:
                 f"{one}/streams",
                 self.add_subscription_streams,
                 Scope.WRITE,
-                "Follow more streams",
-                body=StreamsInput,
+                "Add streams to a subscription",
+                body=AddStreamsRequest,
                 status=204,
                 errors=missing,
             ),
@@ -105,7 +107,7 @@ class SubscriptionRoutes:
                 f"{one}/streams/{{stream}}",
                 self.remove_subscription_stream,
                 Scope.WRITE,
-                "No longer follow a stream that was named",
+                "Remove a named stream from a subscription",
                 takes_rest=True,
                 status=204,
                 errors=missing,
@@ -115,9 +117,9 @@ class SubscriptionRoutes:
                 f"{one}/claim",
                 self.claim_wake,
                 Scope.CONSUME,
-                "Take up what is to be done",
-                body=ClaimInput,
-                response=ClaimView,
+                "Claim the pending data of a subscription",
+                body=ClaimRequest,
+                response=Claim,
                 errors=(*missing, LeaseHeld, NothingPending),
             ),
             route(
@@ -125,47 +127,47 @@ class SubscriptionRoutes:
                 f"{one}/callback",
                 self.call_back,
                 None,
-                "Say how far a webhook's wake has come",
-                body=WakeInput,
-                response=AckView,
+                "Acknowledge the wake of a webhook",
+                body=WakeRequest,
+                response=WakeAcked,
                 errors=(*by_token, OffsetRefused),
-                description="With the wake's own token as the bearer.",
+                description=_TOKEN,
             ),
             route(
                 "POST",
                 f"{one}/ack",
                 self.acknowledge_wake,
                 None,
-                "Say how far a claimed wake has come",
-                body=WakeInput,
-                response=AckView,
+                "Acknowledge a claimed wake",
+                body=WakeRequest,
+                response=WakeAcked,
                 errors=(*by_token, OffsetRefused),
-                description="With the claim's token as the bearer. Without `done` the lease begins anew.",
+                description=f"{_TOKEN} Without `done` the lease is renewed.",
             ),
             route(
                 "POST",
                 f"{one}/release",
                 self.release_wake,
                 None,
-                "Give a claimed wake back",
-                body=WakeInput,
+                "Release a claimed wake",
+                body=WakeRequest,
                 status=204,
                 errors=by_token,
-                description="With the claim's token as the bearer.",
+                description=_TOKEN,
             ),
             route(
                 "GET",
                 f"{root}/jwks.json",
                 self.get_webhook_keys,
                 None,
-                "The keys that webhooks are signed with",
+                "Show the public keys of webhook signatures",
                 response=JwkSet,
                 media=_JWKS_MEDIA,
             ),
         ]
 
     async def put_subscription(self, request: Request) -> Response:
-        wanted: SubscriptionInput = request.body
+        wanted: NewStreamSubscription = request.body
         config = rules.config_of(
             kind=wanted.type,
             pattern=wanted.pattern,
@@ -176,21 +178,22 @@ class SubscriptionRoutes:
             description=wanted.description,
         )
         record, is_new = await self._subscriptions.create(request.context, _id(request), config, self._root(request))
-        return Response(self._view(record), 201 if is_new else 200)
+        return Response(subscription_of(record, self._keys.kid), 201 if is_new else 200)
 
     async def get_subscription(self, request: Request) -> Response:
-        if Scope.READ not in request.caller.scopes:  # nobody in particular: a stream may be public, a subscription is not
+        if Scope.READ not in request.caller.scopes:  # without credentials: streams may be public, subscriptions are not
             raise Unauthenticated(MISSING_CREDENTIALS_HINT)
-        return Response(self._view(await self._subscriptions.find(request.caller, _id(request))))
+        record = await self._subscriptions.find(request.caller, _id(request))
+        return Response(subscription_of(record, self._keys.kid))
 
     async def delete_subscription(self, request: Request) -> Response:
         await self._subscriptions.delete(request.context, _id(request))
         return Response(status=204)
 
     async def add_subscription_streams(self, request: Request) -> Response:
-        wanted: StreamsInput = request.body
+        wanted: AddStreamsRequest = request.body
         if not wanted.streams:
-            raise InvalidParameter("streams is a list of at least one path")
+            raise InvalidParameter("streams must be a list of at least one path")
         await self._subscriptions.add_streams(request.context, _id(request), rules.stream_paths(wanted.streams))
         return Response(status=204)
 
@@ -200,10 +203,10 @@ class SubscriptionRoutes:
         return Response(status=204)
 
     async def claim_wake(self, request: Request) -> Response:
-        wanted: ClaimInput = request.body
-        record, streams = await self._subscriptions.claim(request.caller, _id(request), wanted.worker)
+        wanted: ClaimRequest = request.body
+        record, streams = await self._subscriptions.claim(request.context, _id(request), wanted.worker)
         return Response(
-            ClaimView(
+            Claim(
                 wake_id=record.wake.id if record.wake else "",
                 generation=record.generation,
                 token=self._subscriptions.token(record),
@@ -219,72 +222,59 @@ class SubscriptionRoutes:
         return await self._acknowledge(request, is_pull=True)
 
     async def _acknowledge(self, request: Request, *, is_pull: bool) -> Response:
-        given: WakeInput = request.body
-        has_more = await self._subscriptions.acknowledge(
-            _id(request),
-            _token(request),
-            wake_id=given.wake_id,
-            generation=given.generation,
-            acks=_offsets(given.acks or ()),
-            is_done=given.done,
-            is_pull=is_pull,
-            project=request.parameters.get("project"),
-        )
-        return Response(AckView(has_more))
+        wanted: WakeRequest = request.body
+        wake, acks = _wake(request), _offsets(wanted.acks or ())
+        return Response(WakeAcked(await self._subscriptions.acknowledge(wake, acks, is_done=wanted.done, is_pull=is_pull)))
 
     async def release_wake(self, request: Request) -> Response:
-        given: WakeInput = request.body
-        await self._subscriptions.release(
-            _id(request),
-            _token(request),
-            wake_id=given.wake_id,
-            generation=given.generation,
-            project=request.parameters.get("project"),
-        )
+        await self._subscriptions.release(_wake(request))
         return Response(status=204)
 
     async def get_webhook_keys(self, _request: Request) -> Response:
         headers = [(b"cache-control", b"public, max-age=300")]
         return Response(self._keys.published, media=_JWKS_MEDIA.encode(), headers=headers)
 
-    def _view(self, record: SubscriptionRecord) -> SubscriptionView:
-        return subscription_view(record, self._keys.kid)
-
     def _root(self, request: Request) -> str:
-        """Where this API is, as the caller reached us: what a webhook is to call back by."""
+        """Base URL of the streams API as the caller reached it, for the callback URL of webhooks."""
         project = request.parameters.get("project")
         return self._public_base(request).rstrip("/") + (f"/v1/{project}/stream" if project else "/v1/stream")
 
 
-def _spoken(handler: Handler) -> Handler:
-    """The handler, with its errors said in the protocol's words too."""
+def _with_protocol_error(handler: Handler) -> Handler:
+    """Add the protocol's `error` object to problem responses."""
 
     @functools.wraps(handler)
-    async def speaking(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         try:
             return await handler(request)
         except PostroadError as error:
             response = problem_response(error, request.request_id)
             more = error.extra.get("error")
-            said = {"code": word(error), "message": error.detail or error.title, **(more if isinstance(more, dict) else {})}
-            response.body = encode({**msgspec.to_builtins(response.body), "error": said})
+            code, message = protocol_code(error), error.detail or error.title
+            added = {"code": code, "message": message, **(more if isinstance(more, dict) else {})}
+            response.body = encode({**msgspec.to_builtins(response.body), "error": added})
             return response
 
-    return speaking
+    return handle
 
 
 def _id(request: Request) -> str:
     return rules.subscription_id(request.parameters["subscription"])
 
 
+def _wake(request: Request) -> WakeRef:
+    wanted: WakeRequest = request.body
+    return WakeRef(_id(request), _token(request), wanted.wake_id, wanted.generation, request.parameters.get("project"))
+
+
 def _token(request: Request) -> str:
     scheme, _, text = (request.header(b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not text:
-        raise Unauthenticated("send the wake's token as 'Authorization: Bearer <token>'")
+        raise Unauthenticated("send the token of the wake as 'Authorization: Bearer <token>'")
     return text.strip()
 
 
-def _offsets(acks: Sequence[AckInput]) -> list[tuple[str, str]]:
+def _offsets(acks: Sequence[OffsetAck]) -> list[tuple[str, str]]:
     if len(acks) > rules.LINKS_MAX:
-        raise InvalidParameter(f"at most {rules.LINKS_MAX} acks at once")
+        raise InvalidParameter(f"a request has at most {rules.LINKS_MAX} acks")
     return [((one.stream or one.path or "").strip("/"), one.offset) for one in acks]

@@ -1,4 +1,4 @@
-"""What a subscription wants, which streams it has, and what of them is to be read. Pure: no I/O, no clock, no chance."""
+"""Rules of subscriptions: configuration, subscribed streams, acknowledged offsets. Pure: no I/O, clock or randomness."""
 
 import hashlib
 import re
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.kernel.errors import InvalidParameter, OffsetRefused
+from postroad.api.stream_subscriptions import OffsetRefused, PendingStream
+from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.matching import path_glob_matches
 from postroad.kernel.names import stream_id
 from postroad.stream_subscriptions.records import Kind, Link, SubscriptionRecord
 
 ZERO = "0000000000000000_0000000000000000"
-BEFORE_FIRST = "-1"  # of a stream that appeared later: all of it is news
+BEFORE_FIRST = "-1"  # acknowledged offset of a stream created after the subscription: all of its data is pending
 
-LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MIN, LEASE_MS_MAX = 1_000, 600_000
-LINKS_MAX = 1_000  # all of them are in one record, and in each webhook
+LINKS_MAX = 1_000  # one record and each webhook call contain all of them
 PATTERN_CHARS_MAX = 256
 DESCRIPTION_CHARS_MAX = 1_000
 WORKER_CHARS_MAX = 256
@@ -29,7 +29,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=*-]+(?:/[A-Za-z0-9_.:~@+=*-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What somebody wants of a subscription, in its normal form."""
+    """Requested properties of a subscription, normalised."""
 
     kind: Kind
     pattern: str | None
@@ -41,7 +41,7 @@ class Config:
 
     @property
     def hash(self) -> str:
-        """Equal for those that want the same."""
+        """Equal for equal properties."""
         parts = [
             self.kind.value,
             self.pattern,
@@ -64,46 +64,48 @@ def config_of(
     lease_ttl_ms: int,
     description: str | None,
 ) -> Config:
-    """Raises InvalidParameter. Whether the webhook may be called is not asked here."""
+    """Normalise a request. Raises InvalidParameter. Does not check whether the webhook URL is allowed."""
     if kind not in (Kind.WEBHOOK, Kind.PULL_WAKE):
-        raise InvalidParameter("type is 'webhook' or 'pull-wake'")
+        raise InvalidParameter("type must be 'webhook' or 'pull-wake'")
     if not pattern and not streams:
-        raise InvalidParameter("a pattern, streams, or both are needed")
+        raise InvalidParameter("a subscription needs a pattern, streams, or both")
     if not LEASE_MS_MIN <= lease_ttl_ms <= LEASE_MS_MAX:
-        raise InvalidParameter(f"lease_ttl_ms is from {LEASE_MS_MIN} to {LEASE_MS_MAX}")
+        raise InvalidParameter(f"lease_ttl_ms must be from {LEASE_MS_MIN} to {LEASE_MS_MAX}")
     if description is not None and len(description) > DESCRIPTION_CHARS_MAX:
         raise InvalidParameter(f"description has at most {DESCRIPTION_CHARS_MAX} characters")
     if kind == Kind.WEBHOOK and not webhook_url:
         raise InvalidParameter("a webhook subscription needs webhook.url")
     if kind == Kind.PULL_WAKE and not wake_stream:
         raise InvalidParameter("a pull-wake subscription needs wake_stream")
-    named = stream_paths(streams)
-    wakes = stream_path(wake_stream) if kind == Kind.PULL_WAKE and wake_stream else None
-    if wakes in named:
-        raise InvalidParameter("a subscription cannot follow its own wake stream: each wake would bring the next")
+    paths = stream_paths(streams)
+    wake_path = stream_path(wake_stream) if kind == Kind.PULL_WAKE and wake_stream else None
+    if wake_path in paths:
+        raise InvalidParameter("a subscription cannot include its own wake stream: each wake would cause another")
     return Config(
         kind=Kind(kind),
         pattern=_pattern(pattern) if pattern else None,
-        streams=named,
+        streams=paths,
         webhook_url=webhook_url if kind == Kind.WEBHOOK else None,
-        wake_stream=wakes,
+        wake_stream=wake_path,
         lease_ttl_ms=lease_ttl_ms,
         description=description,
     )
 
 
 def subscription_id(text: str) -> str:
+    """Raises InvalidParameter."""
     if not _ID.fullmatch(text):
-        raise InvalidParameter(f"a subscription's id is 1 to 128 of letters, digits and '_ . : ~ @ + = -': {text[:100]!r}")
+        raise InvalidParameter(f"a subscription id has 1 to 128 letters, digits and '_ . : ~ @ + = -': {text[:100]!r}")
     return text
 
 
 def stream_path(text: str) -> str:
-    """Relative to the root; slashes around it do not count."""
+    """Stream id without slashes around it. Raises InvalidParameter."""
     return stream_id(text.strip("/"))
 
 
 def stream_paths(texts: Iterable[str]) -> tuple[str, ...]:
+    """Raises InvalidParameter."""
     paths = tuple(sorted({stream_path(text) for text in texts}))
     if len(paths) > LINKS_MAX:
         raise InvalidParameter(f"a subscription has at most {LINKS_MAX} streams")
@@ -111,25 +113,25 @@ def stream_paths(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _pattern(text: str) -> str:
-    found = text.strip("/")
-    is_one = len(found) <= PATTERN_CHARS_MAX and _PATTERN.fullmatch(found)
-    if not is_one or any("*" in part and part not in ("*", "**") for part in found.split("/")):
+    pattern = text.strip("/")
+    is_valid = len(pattern) <= PATTERN_CHARS_MAX and _PATTERN.fullmatch(pattern)
+    if not is_valid or any("*" in part and part not in ("*", "**") for part in pattern.split("/")):
         raise InvalidParameter(
             f"a pattern is a path of at most {PATTERN_CHARS_MAX} characters in which '*' is one segment and '**' any number"
         )
-    return found
+    return pattern
 
 
-# Which streams
+# Links
 
 
-def follows(record: SubscriptionRecord, path: str) -> bool:
-    """Whether the path matches. Its own wakes are no news to a subscription: each would bring the next."""
+def matches_pattern(record: SubscriptionRecord, path: str) -> bool:
+    """True if the pattern selects the path. It never selects the wake stream: each wake would cause another."""
     return record.pattern is not None and path != record.wake_stream and path_glob_matches(record.pattern, path)
 
 
-def with_globs(record: SubscriptionRecord, acked: Mapping[str, str]) -> SubscriptionRecord:
-    """Linked to the streams of these paths, at these offsets unless they were linked before. What finds no room is left out."""
+def link_matching(record: SubscriptionRecord, acked: Mapping[str, str]) -> SubscriptionRecord:
+    """Link streams that match the pattern, at these offsets unless they are linked already. Leaves out those beyond the limit."""
     links = dict(record.links)
     is_full = record.is_full
     for path, offset in acked.items():
@@ -141,10 +143,10 @@ def with_globs(record: SubscriptionRecord, acked: Mapping[str, str]) -> Subscrip
     return msgspec.structs.replace(record, links=links, is_full=is_full)
 
 
-def with_named(record: SubscriptionRecord, acked: Mapping[str, str]) -> SubscriptionRecord:
-    """The same for streams that were named. Raises InvalidParameter if there is no room for all of them."""
+def link_named(record: SubscriptionRecord, acked: Mapping[str, str]) -> SubscriptionRecord:
+    """Like `link_matching`, for streams named in a request. Raises InvalidParameter beyond the limit."""
     if record.wake_stream in acked:
-        raise InvalidParameter("a subscription cannot follow its own wake stream: each wake would bring the next")
+        raise InvalidParameter("a subscription cannot include its own wake stream: each wake would cause another")
     links = dict(record.links)
     for path, offset in acked.items():
         known = links.get(path)
@@ -154,8 +156,8 @@ def with_named(record: SubscriptionRecord, acked: Mapping[str, str]) -> Subscrip
     return msgspec.structs.replace(record, links=links)
 
 
-def without_named(record: SubscriptionRecord, path: str) -> SubscriptionRecord:
-    """No longer linked by name; one that matches the pattern stays."""
+def unlink_named(record: SubscriptionRecord, path: str) -> SubscriptionRecord:
+    """Remove a named stream; it stays linked if it matches the pattern."""
     known = record.links.get(path)
     if known is None or not known.is_explicit:
         return record
@@ -165,20 +167,20 @@ def without_named(record: SubscriptionRecord, path: str) -> SubscriptionRecord:
     return msgspec.structs.replace(record, links=links)
 
 
-def without_gone(record: SubscriptionRecord, gone: Iterable[str]) -> SubscriptionRecord:
-    """Without streams that matched and are no more. Those that were named may come back, and are waited for."""
-    dropped = {path for path in gone if (link := record.links.get(path)) is not None and not link.is_explicit}
+def unlink_deleted(record: SubscriptionRecord, deleted: Iterable[str]) -> SubscriptionRecord:
+    """Remove deleted streams that matched the pattern. Named ones stay: they may be created again."""
+    dropped = {path for path in deleted if (link := record.links.get(path)) is not None and not link.is_explicit}
     if not dropped:
         return record
     links = {path: link for path, link in record.links.items() if path not in dropped}
     return msgspec.structs.replace(record, links=links, is_full=False)
 
 
-# What is to be read
+# Pending data
 
 
 def is_pending(link: Link, tail: str) -> bool:
-    """Whether there is something after what was acknowledged. An empty stream has nothing, however new it is."""
+    """True if the stream has data after the acknowledged offset."""
     return tail > (ZERO if link.acked == BEFORE_FIRST else link.acked)
 
 
@@ -186,26 +188,16 @@ def first_pending(record: SubscriptionRecord, tails: Mapping[str, str]) -> str |
     return next((path for path, link in record.links.items() if is_pending(link, tails.get(path, ZERO))), None)
 
 
-class StreamState(msgspec.Struct, frozen=True):
-    """A stream as its subscriber is told of it."""
-
-    path: str
-    link_type: str
-    acked_offset: str
-    tail_offset: str
-    has_pending: bool
-
-
-def stream_states(record: SubscriptionRecord, tails: Mapping[str, str]) -> list[StreamState]:
+def pending_streams(record: SubscriptionRecord, tails: Mapping[str, str]) -> list[PendingStream]:
     return [
-        StreamState(path, link.kind, link.acked, tail, is_pending(link, tail))
+        PendingStream(path, link.kind, link.acked, tail, is_pending(link, tail))
         for path, link in record.links.items()
         for tail in (tails.get(path, ZERO),)
     ]
 
 
-def acknowledged(record: SubscriptionRecord, offsets: Sequence[tuple[str, str]], tails: Mapping[str, str]) -> SubscriptionRecord:
-    """All of these or none. Raises OffsetRefused."""
+def acknowledge(record: SubscriptionRecord, offsets: Sequence[tuple[str, str]], tails: Mapping[str, str]) -> SubscriptionRecord:
+    """Acknowledge all of the offsets or none. Raises OffsetRefused."""
     links = dict(record.links)
     for path, offset in offsets:
         link = links.get(path)
@@ -214,22 +206,22 @@ def acknowledged(record: SubscriptionRecord, offsets: Sequence[tuple[str, str]],
         if not _OFFSET.fullmatch(offset):
             raise OffsetRefused(f"not an offset: {offset[:64]!r}")
         if offset < link.acked:
-            raise OffsetRefused(f"{link.acked} of {path!r} is acknowledged already")
+            raise OffsetRefused(f"{path!r} is acknowledged up to {link.acked} already")
         if offset > tails.get(path, ZERO):
-            raise OffsetRefused(f"{path!r} ends before that")
+            raise OffsetRefused(f"the offset is beyond the end of {path!r}")
         links[path] = Link(offset, link.is_explicit, link.is_glob)
     return msgspec.structs.replace(record, links=links)
 
 
-def acknowledged_as_told(record: SubscriptionRecord, told: Mapping[str, str]) -> SubscriptionRecord:
-    """All that a webhook was told of. What was acknowledged beyond that meanwhile stays."""
+def acknowledge_sent(record: SubscriptionRecord, tails: Mapping[str, str]) -> SubscriptionRecord:
+    """Acknowledge everything up to the tails sent to a webhook. Higher acknowledged offsets stay."""
     links = {
-        path: Link(max(link.acked, told[path]), link.is_explicit, link.is_glob) if path in told else link
+        path: Link(max(link.acked, tails[path]), link.is_explicit, link.is_glob) if path in tails else link
         for path, link in record.links.items()
     }
     return msgspec.structs.replace(record, links=links)
 
 
 def signed_text(at_seconds: int, body: bytes) -> bytes:
-    """What a webhook's signature is made over."""
+    """Input of a webhook signature."""
     return b"%d.%b" % (at_seconds, body)

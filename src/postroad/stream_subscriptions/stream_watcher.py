@@ -1,4 +1,4 @@
-"""What happens in one tenant's streams, as far as its subscriptions care. In memory: whoever leads next looks for itself."""
+"""Changes of one tenant's streams, as far as its subscriptions need them. In memory: a new leader reads everything again."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,116 +8,117 @@ import structlog
 from postroad.kernel.errors import PostroadError
 from postroad.stream_subscriptions import rules
 from postroad.stream_subscriptions.records import SubscriptionRecord
-from postroad.stream_subscriptions.service import StreamsPort, tails_of
+from postroad.stream_subscriptions.service import StreamsPort, read_tails
 
-_PATHS_KNOWN_MAX = 50_000
-_LOOK_AGAIN_SECONDS = 2.0  # what was written while the following began
-_LOOK_EVERY_SECONDS = 300.0
-_PAUSE_SECONDS = 1.0
+_PATHS_MAX = 50_000
+_FIRST_RESCAN_SECONDS = 2.0  # finds data written while the watch began
+_RESCAN_SECONDS = 300.0
+_RETRY_SECONDS = 1.0
 
 log = structlog.get_logger("postroad.streams")
 
 
-class TenantFollower:
-    """Tells `changed` which subscriptions have reason to look at their streams, and knows where those end."""
+class StreamWatcher:
+    """Calls `on_change` with the keys of subscriptions whose streams may have new data, and caches the ends of the streams."""
 
-    def __init__(self, tenant: str, streams: StreamsPort, changed: Callable[[str], None]) -> None:
-        self._tenant, self._streams, self._changed = tenant, streams, changed
+    def __init__(self, tenant: str, streams: StreamsPort, on_change: Callable[[str], None]) -> None:
+        self._tenant, self._streams, self._on_change = tenant, streams, on_change
         self._records: dict[str, SubscriptionRecord] = {}
-        self._concerned: dict[str, tuple[str, ...]] = {}  # by path: the keys of the subscriptions that follow it
-        self._appeared: dict[str, set[str]] = {}  # by key: paths that match and may have to be linked
+        self._keys_by_path: dict[str, tuple[str, ...]] = {}
+        self._new_paths: dict[str, set[str]] = {}  # by key: matching paths that may have to be linked
         self._tails: dict[str, str | None] = {}
         self._stale: set[str] = set()
-        self._must_look = asyncio.Event()
+        self._rescan_due = asyncio.Event()
 
     @property
     def is_idle(self) -> bool:
         return not self._records
 
-    def take(self, key: str, record: SubscriptionRecord | None) -> None:
-        """A subscription as it is now; None if it is gone."""
+    def update(self, key: str, record: SubscriptionRecord | None) -> None:
+        """Set the current record of a subscription; None if it was deleted."""
         before = self._records.get(key)
         if record is None:
             self._records.pop(key, None)
-            self._appeared.pop(key, None)
+            self._new_paths.pop(key, None)
         else:
             self._records[key] = record
         if before is None or record is None or before.pattern != record.pattern or before.links.keys() != record.links.keys():
-            self._concerned.clear()
+            self._keys_by_path.clear()
         if before is None and record is not None:
-            self._must_look.set()  # a stream may have been made while the subscription was
+            self._rescan_due.set()  # a stream may have been created at the same time as the subscription
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._hear())
-            both.create_task(self._look())
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._rescan())
 
-    async def _hear(self) -> None:
+    async def _watch(self) -> None:
         while True:
             try:
-                async for path, _offset in self._streams.appended(self._tenant):
-                    self._note(path)
+                async for path, _offset in self._streams.appends(self._tenant):
+                    self._on_append(path)
             except PostroadError as problem:
-                log.warning("subscriptions_deaf", tenant=self._tenant, code=problem.code)
-            await asyncio.sleep(_PAUSE_SECONDS)
+                log.warning("stream_watch_interrupted", tenant=self._tenant, code=problem.code)
+            await asyncio.sleep(_RETRY_SECONDS)
             self._stale.update(self._tails)
-            self._must_look.set()
+            self._rescan_due.set()
 
-    def _note(self, path: str) -> None:
-        keys = self._concerned.get(path)
+    def _on_append(self, path: str) -> None:
+        keys = self._keys_by_path.get(path)
         if keys is None:
-            if len(self._concerned) >= _PATHS_KNOWN_MAX:
-                self._concerned.clear()
-            keys = tuple(key for key, one in self._records.items() if path in one.links or rules.follows(one, path))
-            self._concerned[path] = keys
+            if len(self._keys_by_path) >= _PATHS_MAX:
+                self._keys_by_path.clear()
+            keys = tuple(key for key, one in self._records.items() if path in one.links or rules.matches_pattern(one, path))
+            self._keys_by_path[path] = keys
         if keys:
             self._stale.add(path)
         for key in keys:
             one = self._records[key]
             if path not in one.links:
-                self._appeared.setdefault(key, set()).add(path)
-                self._changed(key)
-            elif one.wake is None:  # otherwise it is looked at when that wake is over
-                self._changed(key)
+                self._new_paths.setdefault(key, set()).add(path)
+                self._on_change(key)
+            elif one.wake is None:  # otherwise the end of the wake causes a check
+                self._on_change(key)
 
-    async def _look(self) -> None:
-        """At all streams, for what was not heard of: when it begins, when a subscription is new, and now and then."""
-        wait = _LOOK_AGAIN_SECONDS
+    async def _rescan(self) -> None:
+        """List all streams at the start, for each new subscription and every few minutes, to find missed ones."""
+        wait_seconds = _FIRST_RESCAN_SECONDS
         while True:
-            self._must_look.clear()
+            self._rescan_due.clear()
             try:
-                for path in await self._streams.paths(self._tenant) if any(one.pattern for one in self._records.values()) else ():
+                has_pattern = any(one.pattern for one in self._records.values())
+                for path in await self._streams.paths(self._tenant) if has_pattern else ():
                     for key, one in self._records.items():
-                        if path not in one.links and rules.follows(one, path):
-                            self._appeared.setdefault(key, set()).add(path)
+                        if path not in one.links and rules.matches_pattern(one, path):
+                            self._new_paths.setdefault(key, set()).add(path)
                 self._stale.update(self._tails)
                 for key in self._records:
-                    self._changed(key)
+                    self._on_change(key)
             except PostroadError as problem:
-                log.warning("subscriptions_blind", tenant=self._tenant, code=problem.code)
-                await asyncio.sleep(_PAUSE_SECONDS)
+                log.warning("stream_rescan_failed", tenant=self._tenant, code=problem.code)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             try:
-                async with asyncio.timeout(wait):
-                    await self._must_look.wait()
-                wait = _LOOK_AGAIN_SECONDS
+                async with asyncio.timeout(wait_seconds):
+                    await self._rescan_due.wait()
+                wait_seconds = _FIRST_RESCAN_SECONDS
             except TimeoutError:
-                wait = _LOOK_EVERY_SECONDS
+                wait_seconds = _RESCAN_SECONDS
 
-    async def appeared(self, key: str, record: SubscriptionRecord) -> dict[str, str]:
-        """Streams that the subscription should be linked to, each with the offset to begin at: before its first."""
-        some = {path for path in self._appeared.pop(key, ()) if path not in record.links}
-        found = await tails_of(self._streams, self._tenant, some)
-        return {path: rules.BEFORE_FIRST for path, tail in found.items() if tail is not None}
+    async def new_streams(self, key: str, record: SubscriptionRecord) -> dict[str, str]:
+        """New streams to link to the subscription, with their acknowledged offset: before the first message."""
+        some = {path for path in self._new_paths.pop(key, ()) if path not in record.links}
+        tails = await read_tails(self._streams, self._tenant, some)
+        return {path: rules.BEFORE_FIRST for path, tail in tails.items() if tail is not None}
 
     async def tails(self, record: SubscriptionRecord) -> Mapping[str, str | None]:
-        """Where the subscription's streams end; None for one that is no more."""
-        unsure = [path for path in record.links if path in self._stale or path not in self._tails]
-        self._stale.difference_update(unsure)  # first: what is written while we ask makes them stale again
+        """Ends of the subscription's streams; None for a deleted one."""
+        outdated = [path for path in record.links if path in self._stale or path not in self._tails]
+        self._stale.difference_update(outdated)  # first: a write during the read makes them stale again
         try:
-            self._tails.update(await tails_of(self._streams, self._tenant, unsure))
+            self._tails.update(await read_tails(self._streams, self._tenant, outdated))
         except BaseException:
-            self._stale.update(unsure)
+            self._stale.update(outdated)
             raise
         return {path: self._tails.get(path) for path in record.links}

@@ -1,9 +1,9 @@
-"""How a wake goes on from one state to the next. Pure: no I/O, no clock, no chance.
+"""State machine of wakes. Pure: no I/O, clock or randomness.
 
-idle ── something is pending ──▶ to be told ── told ──▶ waiting to be claimed (pull-wake only)
- ▲                                  │ ▲ failed: again later         │ claimed
- │                                  ▼ │                             ▼
- └──── done, released, or the lease has ended ◀──────────────── leased
+idle ── data is pending ──▶ to be delivered ── delivered ──▶ waiting for a claim (pull-wake only)
+ ▲                              │ ▲ failed: retry later         │ claimed
+ │                              ▼ │                             ▼
+ └──── done, released, or the lease has expired ◀─────────── leased
 """
 
 from collections.abc import Mapping
@@ -12,42 +12,44 @@ from enum import Enum
 
 import msgspec
 
+from postroad.api.stream_subscriptions import LeaseHeld, NothingPending, WakeFenced
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import LeaseHeld, NothingPending, WakeFenced
 from postroad.stream_subscriptions.records import Kind, SubscriptionRecord, Wake
 from postroad.stream_subscriptions.rules import first_pending
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0, jitter=(0.8, 1.2))
 
 
-class Step(Enum):
+class Action(Enum):
     WAIT = "wait"
     WAKE = "wake"
-    TELL = "tell"
+    DELIVER = "deliver"
     EXPIRE = "expire"
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """What is to be done now or, for `WAIT`, when to look again; None: when something happens."""
+class NextAction:
+    """Action to take now. `at_ms` is the end of a `WAIT`; None: until the next change."""
 
-    step: Step
+    action: Action
     at_ms: int | None = None
 
 
-def due(record: SubscriptionRecord, tails: Mapping[str, str], now_ms: int) -> Due:
+def next_action(record: SubscriptionRecord, tails: Mapping[str, str], now_ms: int) -> NextAction:
     wake = record.wake
     if wake is None:
-        return Due(Step.WAIT if first_pending(record, tails) is None else Step.WAKE)
+        return NextAction(Action.WAIT if first_pending(record, tails) is None else Action.WAKE)
     if wake.lease_until_ms is not None:
-        return Due(Step.EXPIRE) if wake.lease_until_ms <= now_ms else Due(Step.WAIT, wake.lease_until_ms)
+        is_expired = wake.lease_until_ms <= now_ms
+        return NextAction(Action.EXPIRE) if is_expired else NextAction(Action.WAIT, wake.lease_until_ms)
     if wake.attempt_at_ms is not None:
-        return Due(Step.TELL) if wake.attempt_at_ms <= now_ms else Due(Step.WAIT, wake.attempt_at_ms)
-    return Due(Step.WAIT)
+        is_due = wake.attempt_at_ms <= now_ms
+        return NextAction(Action.DELIVER) if is_due else NextAction(Action.WAIT, wake.attempt_at_ms)
+    return NextAction(Action.WAIT)
 
 
-def woken(record: SubscriptionRecord, tails: Mapping[str, str], now_ms: int, wake_id: str) -> SubscriptionRecord:
-    """With a wake that is to be told; as it was if one is under way or nothing is pending."""
+def start_wake(record: SubscriptionRecord, tails: Mapping[str, str], now_ms: int, wake_id: str) -> SubscriptionRecord:
+    """Start a wake; no change if there is one or nothing is pending."""
     trigger = first_pending(record, tails)
     if record.wake is not None or trigger is None:
         return record
@@ -55,8 +57,8 @@ def woken(record: SubscriptionRecord, tails: Mapping[str, str], now_ms: int, wak
     return msgspec.structs.replace(record, wake=wake, generation=record.generation + 1)
 
 
-def told(record: SubscriptionRecord, wake_id: str, now_ms: int) -> SubscriptionRecord:
-    """The subscriber heard of the wake. A webhook's lease begins; a pull-wake's begins when somebody claims it."""
+def delivered(record: SubscriptionRecord, wake_id: str, now_ms: int) -> SubscriptionRecord:
+    """The subscriber received the wake. The lease of a webhook begins; that of a pull-wake begins with its claim."""
     wake = record.wake
     if wake is None or wake.id != wake_id:
         return record
@@ -65,36 +67,37 @@ def told(record: SubscriptionRecord, wake_id: str, now_ms: int) -> SubscriptionR
     return msgspec.structs.replace(record, wake=msgspec.structs.replace(wake, attempt_at_ms=None), failures=0)
 
 
-def failed(record: SubscriptionRecord, wake_id: str, now_ms: int, chance: float) -> SubscriptionRecord:
-    """The subscriber could not be told: again later, unless it has shown meanwhile that it knows."""
+def delivery_failed(record: SubscriptionRecord, wake_id: str, now_ms: int, chance: float) -> SubscriptionRecord:
+    """Schedule the next attempt, unless the subscriber has acknowledged the wake meanwhile."""
     wake = record.wake
     if wake is None or wake.id != wake_id or wake.attempt_at_ms is None:
         return record
     failures = record.failures + 1
-    again = msgspec.structs.replace(wake, attempt_at_ms=now_ms + retry_ms(failures, chance))
-    return msgspec.structs.replace(record, wake=again, failures=failures)
+    retried = msgspec.structs.replace(wake, attempt_at_ms=now_ms + retry_ms(failures, chance))
+    return msgspec.structs.replace(record, wake=retried, failures=failures)
 
 
-def expired(record: SubscriptionRecord, now_ms: int) -> SubscriptionRecord:
+def expire_lease(record: SubscriptionRecord, now_ms: int) -> SubscriptionRecord:
+    """End the wake if its lease has expired."""
     wake = record.wake
     if wake is None or wake.lease_until_ms is None or wake.lease_until_ms > now_ms:
         return record
-    return ended(record)
+    return end_wake(record)
 
 
-def ended(record: SubscriptionRecord) -> SubscriptionRecord:
+def end_wake(record: SubscriptionRecord) -> SubscriptionRecord:
     return msgspec.structs.replace(record, wake=None)
 
 
-def claimed(record: SubscriptionRecord, worker: str, tails: Mapping[str, str], now_ms: int, wake_id: str) -> SubscriptionRecord:
-    """Leased to the worker, by the wake that is waiting or by a new one. Raises WakeTaken, NothingToDo."""
-    free = expired(record, now_ms)
+def claim(record: SubscriptionRecord, worker: str, tails: Mapping[str, str], now_ms: int, wake_id: str) -> SubscriptionRecord:
+    """Lease the waiting wake, or a new one, to the worker. Raises LeaseHeld, NothingPending."""
+    free = expire_lease(record, now_ms)
     if free.wake is not None and free.wake.holder is not None:
         holder = {"current_holder": free.wake.holder, "generation": free.generation}
-        raise LeaseHeld(f"{free.wake.holder[:100]!r} has it", extra={"error": holder})
+        raise LeaseHeld(f"worker {free.wake.holder[:100]!r} holds the lease", extra={"error": holder})
     if first_pending(free, tails) is None:
         raise NothingPending("everything is acknowledged")
-    ready = woken(free, tails, now_ms, wake_id)
+    ready = start_wake(free, tails, now_ms, wake_id)
     if ready.wake is None:
         raise NothingPending("everything is acknowledged")
     wake = msgspec.structs.replace(ready.wake, attempt_at_ms=None, lease_until_ms=now_ms + record.lease_ttl_ms, holder=worker)
@@ -102,18 +105,18 @@ def claimed(record: SubscriptionRecord, worker: str, tails: Mapping[str, str], n
 
 
 def check_wake(record: SubscriptionRecord, wake_id: str | None, generation: int | None, now_ms: int) -> None:
-    """Raises WakeFenced unless this is the wake that is under way."""
-    wake = expired(record, now_ms).wake
+    """Raises WakeFenced unless this is the current wake."""
+    wake = expire_lease(record, now_ms).wake
     if wake is None or wake.id != wake_id or record.generation != generation:
-        raise over()
+        raise fenced()
 
 
-def over() -> WakeFenced:
-    return WakeFenced("this wake is over")
+def fenced() -> WakeFenced:
+    return WakeFenced("the wake has ended")
 
 
-def extended(record: SubscriptionRecord, now_ms: int) -> SubscriptionRecord:
-    """Who acknowledges is alive: the lease begins anew, and nobody needs to be told any more."""
+def renew_lease(record: SubscriptionRecord, now_ms: int) -> SubscriptionRecord:
+    """Restart the lease after an acknowledgement, which also proves that the wake was delivered."""
     if record.wake is None:
         return record
     wake = msgspec.structs.replace(record.wake, attempt_at_ms=None, lease_until_ms=now_ms + record.lease_ttl_ms)

@@ -1,1 +1,1 @@
-"""Durable streams: append-only, readable from any offset, live or not. A server of the Durable Streams protocol."""
+"""Durable streams: append-only, readable from any offset, once or live. A server of the Durable Streams protocol."""

@@ -1,7 +1,7 @@
-"""Appending: one lane per stream and process. What is wished for while something is on its way goes together with the next.
+"""One appender per stream and process. Requests that arrive during a write are batched into the next one.
 
-A lane keeps what it knows of its stream and decides from that; the fence tells when somebody else has written meanwhile, and
-then it looks again. It says no, or "done before", only from what it has just read.
+An appender decides from a cached snapshot of its stream. A failed precondition shows that another process has written, and the
+appender reads a new snapshot. It refuses a request, or reports a duplicate, only from a snapshot that it has just read.
 """
 
 import asyncio
@@ -21,57 +21,59 @@ from postroad.kernel.errors import Conflict, Overloaded, PostroadError
 from postroad.kernel.ids import new_id
 from postroad.kernel.usage_counters import TenantCounters, UsageCounters
 from postroad.streams import metrics
-from postroad.streams.records import Producer, State, StreamRecord, resolved
-from postroad.streams.rules import AppendRequest, Change, Outcome, StreamSnapshot, after, decide
-from postroad.streams.store import Name, Store, data_draft, precondition, record_draft
+from postroad.streams.records import Producer, State, StreamRecord, resolve
+from postroad.streams.rules import AppendOutcome, AppendRequest, StreamChange, StreamSnapshot, decide, with_change
+from postroad.streams.store import StreamName, StreamStore, data_message, precondition, record_message
 
-_ROUND_WISHES_MAX = 400
-_ROUND_BYTES_MAX = 2 * 1024 * 1024
-_TRIES = 30
-_PATIENCE = 3
+_BATCH_REQUESTS_MAX = 400
+_BATCH_BYTES_MAX = 2 * 1024 * 1024
+_ATTEMPTS_MAX = 30
+_ATTEMPTS_BEFORE_BUMP = 3
 _CHECKPOINT_EVERY = 512
-_LANES_MAX = 20_000
+_APPENDERS_MAX = 20_000
 
 log = structlog.get_logger("postroad.streams")
 
+_Decision = StreamChange | AppendOutcome | PostroadError
 
-class _Waiting:
+
+class _PendingAppend:
     __slots__ = ("future", "request")
 
     def __init__(self, request: AppendRequest) -> None:
         self.request = request
-        self.future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a round comes to: from what was known, an answer for each wish, and the drafts that make the changes true."""
+    """Decisions on the requests of a batch, made from `snapshot`, and the messages that store the accepted ones."""
 
-    known: StreamSnapshot
-    answers: Sequence[tuple[_Waiting, Change | Outcome | PostroadError]]
-    drafts: Sequence[PendingMessage]
+    snapshot: StreamSnapshot
+    decisions: Sequence[tuple[_PendingAppend, _Decision]]
+    messages: Sequence[PendingMessage]
     producers: dict[str, Producer]
     last_seq: str | None
 
 
-_Seen = tuple[int, StreamRecord | None, int]  # the tail, the record, and the record's sequence
+_Head = tuple[int, StreamRecord | None, int]  # tail, record, sequence of the record
 
 
-class _Stale(Exception):
-    """What is known is too old to refuse something by."""
+class _StaleSnapshot(Exception):
+    """The cached snapshot is not fresh enough to refuse a request."""
 
 
 class StreamAppender:
-    """Makes the changes of one stream, one round after the other."""
+    """Writes to one stream, one batch after the other."""
 
-    def __init__(self, store: Store, name: Name, tally: TenantCounters, clock: Clock) -> None:
-        self._store, self._name, self._tally, self._clock = store, name, tally, clock
-        self._known: StreamSnapshot | None = None
+    def __init__(self, store: StreamStore, name: StreamName, counters: TenantCounters, clock: Clock) -> None:
+        self._store, self._name, self._counters, self._clock = store, name, counters, clock
+        self._snapshot: StreamSnapshot | None = None
         self._producers: dict[str, Producer] | None = None
-        self._waiting: list[_Waiting] = []
+        self._pending: list[_PendingAppend] = []
         self._running: asyncio.Task[None] | None = None
         self._data_subject = name.data
-        self._fenced_at, self._record_fence = -1, ""
+        self._condition_at, self._record_condition = -1, ""
         self._since_checkpoint = 0
         self._saving: asyncio.Task[None] | None = None
 
@@ -79,24 +81,24 @@ class StreamAppender:
     def is_idle(self) -> bool:
         return self._running is None
 
-    def submit(self, request: AppendRequest) -> "asyncio.Future[Outcome]":
-        waiting = _Waiting(request)
-        if not self._is_sent(waiting):
-            self._queue(waiting)
-        return waiting.future
+    def submit(self, request: AppendRequest) -> "asyncio.Future[AppendOutcome]":
+        pending = _PendingAppend(request)
+        if not self._send_directly(pending):
+            self._enqueue(pending)
+        return pending.future
 
-    def _queue(self, waiting: _Waiting) -> None:
-        self._waiting.append(waiting)
+    def _enqueue(self, pending: _PendingAppend) -> None:
+        self._pending.append(pending)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
 
-    # The short way, which nearly all go: plain appends depend on the record alone and need no rounds
+    # Fast path: an append without guards depends on the record alone and needs no batch of its own
 
-    def _is_sent(self, waiting: _Waiting) -> bool:
-        """Hand a plain append to the committer at once, if nothing is to be decided by what others append."""
-        known, request = self._known, waiting.request
+    def _send_directly(self, pending: _PendingAppend) -> bool:
+        """Pass the append to the committer at once. False if the decision depends on other appends or may be a refusal."""
+        snapshot, request = self._snapshot, pending.request
         if (
-            known is None
+            snapshot is None
             or request.data is None
             or request.is_guarded
             or self._producers is not None
@@ -104,235 +106,239 @@ class StreamAppender:
         ):
             return False
         try:
-            if not isinstance(decide(known, request, self._clock()), Change):
+            if not isinstance(decide(snapshot, request, self._clock()), StreamChange):
                 return False
         except PostroadError:
-            return False  # a no needs a closer look
-        if self._fenced_at != known.record_at:
-            self._fenced_at, self._record_fence = known.record_at, precondition(self._name.record, known.record_at)
-        draft = PendingMessage(self._data_subject, request.data, new_id(), self._record_fence, is_conditional=True)
-        stored = self._store.committer(self._name).submit((draft,))
-        stored.add_done_callback(partial(self._stored, waiting))
+            return False  # a refusal needs a fresh snapshot
+        if self._condition_at != snapshot.record_at:
+            self._condition_at = snapshot.record_at
+            self._record_condition = precondition(self._name.record, snapshot.record_at)
+        message = PendingMessage(self._data_subject, request.data, new_id(), self._record_condition, is_conditional=True)
+        stored = self._store.committer(self._name).submit((message,))
+        stored.add_done_callback(partial(self._on_stored, pending))
         return True
 
-    def _stored(self, waiting: _Waiting, stored: "asyncio.Future[Sequence[PublishAck]]") -> None:
+    def _on_stored(self, pending: _PendingAppend, stored: "asyncio.Future[Sequence[PublishAck]]") -> None:
         if stored.cancelled():
-            waiting.future.cancel()
+            pending.future.cancel()
             return
         problem = stored.exception()
         if isinstance(problem, Conflict):
-            if self._running is None:  # a round has read for itself
-                self._known = None
-            self._queue(waiting)
+            if self._running is None:  # a running batch has read its own snapshot
+                self._snapshot = None
+            self._enqueue(pending)
         elif problem is not None:
-            _tell([waiting], problem)
+            _fail([pending], problem)
         else:
             metrics.appended.add(self._name.tenant)
-            self._tally.appends += 1
-            self._tally.append_bytes += len(waiting.request.data or b"")
-            if self._known is not None and self._known.record is not None and self._known.record.ttl_seconds is not None:
-                self._known = replace(self._known, touched_at_ms=self._clock())
-            if not waiting.future.done():
-                waiting.future.set_result(Outcome(stored.result()[0].sequence, is_closed=False))
+            self._counters.appends += 1
+            self._counters.append_bytes += len(pending.request.data or b"")
+            snapshot = self._snapshot
+            if snapshot is not None and snapshot.record is not None and snapshot.record.ttl_seconds is not None:
+                self._snapshot = replace(snapshot, used_at_ms=self._clock())
+            if not pending.future.done():
+                pending.future.set_result(AppendOutcome(stored.result()[0].sequence, is_closed=False))
 
-    # Rounds
+    # Batches
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                taken = self._take()
+            while self._pending:
+                batch = self._next_batch()
                 try:
-                    answered = await self._round(taken)
-                    self._waiting[:0] = taken[answered:]  # what comes after a close is decided anew
-                except Exception as problem:  # our own mistakes too: whoever waits must be told
-                    self._known = self._producers = None
-                    _tell(taken, problem)
+                    resolved = await self._process(batch)
+                    self._pending[:0] = batch[resolved:]  # requests after a close are decided again
+                except Exception as problem:  # including bugs: the callers must not wait for ever
+                    self._snapshot = self._producers = None
+                    _fail(batch, problem)
         finally:
-            self._running = asyncio.create_task(self._run()) if self._waiting else None
+            self._running = asyncio.create_task(self._run()) if self._pending else None
 
-    def _take(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_PendingAppend]:
         size = count = 0
-        for waiting in self._waiting:
-            size += len(waiting.request.data or b"")
-            if count and (count >= _ROUND_WISHES_MAX or size > _ROUND_BYTES_MAX):
+        for pending in self._pending:
+            size += len(pending.request.data or b"")
+            if count and (count >= _BATCH_REQUESTS_MAX or size > _BATCH_BYTES_MAX):
                 break
             count += 1
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return taken
+        batch, self._pending = self._pending[:count], self._pending[count:]
+        return batch
 
-    async def _round(self, taken: list[_Waiting]) -> int:
-        """Carry out the wishes together. Returns how many of them were answered."""
-        is_guarded = any(waiting.request.is_guarded for waiting in taken)
+    async def _process(self, batch: list[_PendingAppend]) -> int:
+        """Decide and store the requests together. Returns the number of resolved requests."""
+        is_guarded = any(pending.request.is_guarded for pending in batch)
         is_fresh = False
-        for tries in range(_TRIES):
-            if is_guarded and tries >= _PATIENCE:
-                await self._hold_others_up()
-            if self._known is None or (is_guarded and self._producers is None):
-                self._learn(await self._store.known(self._name, with_producers=is_guarded))
+        for attempt in range(_ATTEMPTS_MAX):
+            if is_guarded and attempt >= _ATTEMPTS_BEFORE_BUMP:
+                await self._bump_record_version()
+            if self._snapshot is None or (is_guarded and self._producers is None):
+                self._set_snapshot(await self._store.snapshot(self._name, with_producers=is_guarded))
                 is_fresh = True
             try:
-                plan = self._plan(taken, is_fresh=is_fresh)
-                stored = await self._store.committer(self._name).append_together(plan.drafts) if plan.drafts else ()
-            except (Conflict, _Stale) as problem:
-                self._known = self._producers = None
+                plan = self._plan(batch, is_fresh=is_fresh)
+                stored = await self._store.committer(self._name).append_together(plan.messages) if plan.messages else ()
+            except (Conflict, _StaleSnapshot) as problem:
+                self._snapshot = self._producers = None
                 is_fresh = False
                 if isinstance(problem, Conflict):
                     metrics.append_conflicts.inc()
-                    await asyncio.sleep(random.uniform(0, 0.002 * min(tries, 10)))  # noqa: S311  # so that two writers part
+                    await asyncio.sleep(random.uniform(0, 0.002 * min(attempt, 10)))  # noqa: S311  # spreads writers, no secret
                 continue
-            self._answer(plan, stored)
-            return len(plan.answers)
-        raise Overloaded("too many write to this stream at once", retry_after=1)
+            self._resolve(plan, stored)
+            return len(plan.decisions)
+        raise Overloaded("too many concurrent writers of this stream", retry_after=1)
 
-    async def _hold_others_up(self) -> None:
-        """Others append without end, and each time the fence tells. A new version of the record stops those that they have on
-        their way, and while they look what it is, this one has its turn."""
-        known = await self._store.known(self._name)
-        if known.record is not None and known.record.state is State.LIVE:
-            draft = record_draft(self._name, known.record, precondition(self._name.record, known.record_at))
+    async def _bump_record_version(self) -> None:
+        """Write the record again. Other processes append continuously, so that the precondition of a guarded append always fails;
+        a new version of the record fails their appends in flight, and this appender writes while they read it."""
+        snapshot = await self._store.snapshot(self._name)
+        if snapshot.record is not None and snapshot.record.state is State.LIVE:
+            condition = precondition(self._name.record, snapshot.record_at)
             with contextlib.suppress(Conflict):
-                await self._store.committer(self._name).append(draft)
+                await self._store.committer(self._name).append(record_message(self._name, snapshot.record, condition))
 
-    def _learn(self, known: StreamSnapshot) -> None:
-        self._known = known
-        self._producers = None if known.producers is None else dict(known.producers)
+    def _set_snapshot(self, snapshot: StreamSnapshot) -> None:
+        self._snapshot = snapshot
+        self._producers = None if snapshot.producers is None else dict(snapshot.producers)
 
-    def _plan(self, taken: list[_Waiting], *, is_fresh: bool) -> _Plan:
-        begin = self._known
-        if begin is None:
-            raise _Stale
-        noted: ChainMap[str, Producer] = ChainMap({}, self._producers or {})
-        known = replace(begin, producers=noted)
+    def _plan(self, batch: list[_PendingAppend], *, is_fresh: bool) -> _Plan:
+        """Raises _StaleSnapshot if a request would be refused by a cached snapshot."""
+        start = self._snapshot
+        if start is None:
+            raise _StaleSnapshot
+        producers: ChainMap[str, Producer] = ChainMap({}, self._producers or {})
+        snapshot = replace(start, producers=producers)
         now = self._clock()
-        answers: list[tuple[_Waiting, Change | Outcome | PostroadError]] = []
-        drafts: list[PendingMessage] = []
-        condition = self._fence(known)
-        for waiting in taken:
-            answer: Change | Outcome | PostroadError
+        decisions: list[tuple[_PendingAppend, _Decision]] = []
+        messages: list[PendingMessage] = []
+        condition = self._condition(snapshot)
+        for pending in batch:
+            decision: _Decision
             try:
-                answer = decide(known, waiting.request, now)
+                decision = decide(snapshot, pending.request, now)
             except PostroadError as refusal:
-                answer = refusal
-            if not isinstance(answer, Change) and not is_fresh:
-                raise _Stale
-            answers.append((waiting, answer))
-            if isinstance(answer, Change):
-                drafts += self._drafts(answer, condition if not drafts else "")
-                noted.update(answer.producers or {})
-                known = after(known, answer, now)
-                if answer.request.closes:  # where the stream ends is known once this is stored; what follows must say it
+                decision = refusal
+            if not isinstance(decision, StreamChange) and not is_fresh:
+                raise _StaleSnapshot
+            decisions.append((pending, decision))
+            if isinstance(decision, StreamChange):
+                messages += self._messages(decision, condition if not messages else "")
+                producers.update(decision.producers or {})
+                snapshot = with_change(snapshot, decision, now)
+                if decision.request.closes:  # the next refusal contains the end of the stream, which is known once this is stored
                     break
-        return _Plan(begin, answers, drafts, dict(noted.maps[0]), known.last_seq)
+        return _Plan(start, decisions, messages, dict(producers.maps[0]), snapshot.last_seq)
 
-    def _fence(self, known: StreamSnapshot) -> str:
-        """Who knows the producers must hear of every append, also of those that others make, or it no longer knows them."""
+    def _condition(self, snapshot: StreamSnapshot) -> str:
+        """With producers in the cache every append of another process matters; otherwise only a change of the record."""
         if self._producers is not None:
-            return precondition(self._name.everything, known.last)
-        return precondition(self._name.record, known.record_at)
+            return precondition(self._name.data_and_record, snapshot.last)
+        return precondition(self._name.record, snapshot.record_at)
 
-    def _drafts(self, change: Change, condition: str) -> list[PendingMessage]:
-        """A record that closes comes after its data, so that nobody sees the end before them; one that says that guarded appends
-        begin comes before."""
+    def _messages(self, change: StreamChange, condition: str) -> list[PendingMessage]:
+        """A record that closes the stream follows its data, so that no reader sees the end before them. A record that starts
+        guarded appends precedes the data."""
         request = change.request
-        drafts: list[PendingMessage] = []
+        messages: list[PendingMessage] = []
         if change.record is not None and not request.closes:
-            drafts.append(record_draft(self._name, change.record, condition))
+            messages.append(record_message(self._name, change.record, condition))
             condition = ""
         if request.data is not None:
-            drafts.append(data_draft(self._name, request.data, request.claim, request.seq, condition))
+            messages.append(data_message(self._name, request.data, request.claim, request.seq, condition))
             condition = ""
         if change.record is not None and request.closes:
-            drafts.append(record_draft(self._name, change.record, condition))
-        return drafts
+            messages.append(record_message(self._name, change.record, condition))
+        return messages
 
-    def _answer(self, plan: _Plan, stored: Sequence[PublishAck]) -> None:
-        known = plan.known
-        places = iter(stored)
-        seen: _Seen = (known.tail, known.record, known.record_at)
-        for waiting, answer in plan.answers:
-            if isinstance(answer, PostroadError):
-                _tell([waiting], answer)
+    def _resolve(self, plan: _Plan, stored: Sequence[PublishAck]) -> None:
+        snapshot = plan.snapshot
+        acks = iter(stored)
+        head: _Head = (snapshot.tail, snapshot.record, snapshot.record_at)
+        for pending, decision in plan.decisions:
+            if isinstance(decision, PostroadError):
+                _fail([pending], decision)
                 continue
-            if isinstance(answer, Change):
-                if answer.request.data is not None:
-                    self._tally.appends += 1
-                    self._tally.append_bytes += len(answer.request.data)
-                seen = self._placed(answer, places, seen)
-                outcome = Outcome(seen[0], is_closed=answer.request.closes, claim=answer.request.claim)
+            if isinstance(decision, StreamChange):
+                if decision.request.data is not None:
+                    self._counters.appends += 1
+                    self._counters.append_bytes += len(decision.request.data)
+                head = self._head_after(decision, acks, head)
+                outcome = AppendOutcome(head[0], is_closed=decision.request.closes, claim=decision.request.claim)
             else:
-                outcome = msgspec.structs.replace(answer, next_offset=seen[0])
-            if not waiting.future.done():
-                waiting.future.set_result(outcome)
-        tail, record, record_at = seen
-        last = stored[-1].sequence if stored else known.last
-        touched = self._clock() if stored else known.touched_at_ms
-        self._known = replace(
-            known, record=record, record_at=record_at, last=last, tail=tail, last_seq=plan.last_seq, touched_at_ms=touched
+                outcome = msgspec.structs.replace(decision, next_offset=head[0])
+            if not pending.future.done():
+                pending.future.set_result(outcome)
+        tail, record, record_at = head
+        last = stored[-1].sequence if stored else snapshot.last
+        used_at_ms = self._clock() if stored else snapshot.used_at_ms
+        self._snapshot = replace(
+            snapshot, record=record, record_at=record_at, last=last, tail=tail, last_seq=plan.last_seq, used_at_ms=used_at_ms
         )
         if self._producers is not None:
             self._producers.update(plan.producers)
-        metrics.appended.add(self._name.tenant, sum(isinstance(answer, Change) for _, answer in plan.answers))
+        metrics.appended.add(self._name.tenant, sum(isinstance(decision, StreamChange) for _, decision in plan.decisions))
         self._since_checkpoint += len(stored)
-        self._save_if_due()
+        self._checkpoint_if_due()
 
-    def _placed(self, change: Change, places: Iterator[PublishAck], seen: "_Seen") -> "_Seen":
-        """What is seen of the stream once the change has its places, which are in the order of its drafts."""
+    def _head_after(self, change: StreamChange, acks: Iterator[PublishAck], head: _Head) -> _Head:
+        """Consume the acknowledgements of the change, which are in the order of its messages."""
         request = change.request
-        tail, record, record_at = seen
+        tail, record, record_at = head
         if change.record is not None and not request.closes:
-            record_at = next(places).sequence
-            record = resolved(change.record, record_at)
+            record_at = next(acks).sequence
+            record = resolve(change.record, record_at)
         if request.data is not None:
-            tail = next(places).sequence
+            tail = next(acks).sequence
         if change.record is not None and request.closes:
-            record_at = next(places).sequence
-            record = resolved(change.record, record_at)
+            record_at = next(acks).sequence
+            record = resolve(change.record, record_at)
         return tail, record, record_at
 
-    def _save_if_due(self) -> None:
-        known = self._known
-        if known is None or self._producers is None or known.record is None or known.record.guarded_from is None:
+    def _checkpoint_if_due(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None or self._producers is None or snapshot.record is None or snapshot.record.guarded_from is None:
             return
         if self._since_checkpoint < max(_CHECKPOINT_EVERY, len(self._producers)) or self._saving is not None:
             return
         self._since_checkpoint = 0
-        self._saving = asyncio.create_task(self._save(replace(known, producers=dict(self._producers))))
+        self._saving = asyncio.create_task(self._save_checkpoint(replace(snapshot, producers=dict(self._producers))))
 
-    async def _save(self, known: StreamSnapshot) -> None:
+    async def _save_checkpoint(self, snapshot: StreamSnapshot) -> None:
         try:
-            await self._store.save_checkpoint(self._name, known)
-        except PostroadError as problem:  # the next one will do
+            await self._store.save_checkpoint(self._name, snapshot)
+        except PostroadError as problem:  # a later checkpoint replaces it
             log.warning("checkpoint_not_saved", stream=self._name.id, code=problem.code)
         finally:
             self._saving = None
 
 
-def _tell(waiting: Sequence[_Waiting], problem: BaseException) -> None:
-    for one in waiting:
-        if not one.future.done():
-            one.future.set_exception(problem)
+def _fail(appends: Sequence[_PendingAppend], problem: BaseException) -> None:
+    for pending in appends:
+        if not pending.future.done():
+            pending.future.set_exception(problem)
 
 
 class StreamAppenders:
-    """The process's lanes, those used last."""
+    """The most recently used appenders of the process."""
 
-    def __init__(self, store: Store, traffic: UsageCounters, clock: Clock) -> None:
-        self._store, self._traffic, self._clock = store, traffic, clock
-        self._lanes: OrderedDict[Name, StreamAppender] = OrderedDict()
+    def __init__(self, store: StreamStore, usage: UsageCounters, clock: Clock) -> None:
+        self._store, self._usage, self._clock = store, usage, clock
+        self._appenders: OrderedDict[StreamName, StreamAppender] = OrderedDict()
 
-    def of(self, name: Name) -> StreamAppender:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = StreamAppender(self._store, name, self._traffic.of(name.tenant), self._clock)
-            if len(self._lanes) > _LANES_MAX:
-                oldest, idle = next(iter(self._lanes.items()))
-                if idle.is_idle:
-                    del self._lanes[oldest]
+    def of(self, name: StreamName) -> StreamAppender:
+        appender = self._appenders.get(name)
+        if appender is None:
+            appender = StreamAppender(self._store, name, self._usage.of(name.tenant), self._clock)
+            self._appenders[name] = appender
+            if len(self._appenders) > _APPENDERS_MAX:
+                oldest, candidate = next(iter(self._appenders.items()))
+                if candidate.is_idle:
+                    del self._appenders[oldest]
         else:
-            self._lanes.move_to_end(name)
-        return lane
+            self._appenders.move_to_end(name)
+        return appender
 
     def forget(self, tenant: str) -> None:
-        """The tenant's streams are gone, and what lanes know of them."""
-        for name in [name for name in self._lanes if name.tenant == tenant]:
-            del self._lanes[name]
+        """Drop the appenders of a deleted tenant."""
+        for name in [name for name in self._appenders if name.tenant == tenant]:
+            del self._appenders[name]

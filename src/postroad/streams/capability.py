@@ -2,17 +2,27 @@
 
 from collections.abc import Sequence
 
+from postroad.api.streams import (
+    ContentTypeMismatch,
+    ProducerFenced,
+    ProducerGap,
+    SequenceConflict,
+    StreamClosed,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+)
 from postroad.http.routing import Route
 from postroad.http.sse import HEARTBEAT_SECONDS
 from postroad.kernel.names import STREAM, STREAM_CHARS_MAX
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.streams.events import EVENTS
-from postroad.streams.live_reads import Live, LiveOptions
+from postroad.streams.live_reads import LiveOptions, LiveReads
 from postroad.streams.routes import StreamRoutes
 from postroad.streams.service import Streams
 from postroad.streams.settings import StreamsSettings
-from postroad.streams.store import Store
+from postroad.streams.store import StreamStore
 
 _EXPIRE_SECONDS = 300.0
 
@@ -21,15 +31,25 @@ class StreamsCapability(Capability):
     name = "streams"
     resources = (ResourceKind("stream", {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX}, ("S",)),)
     events = EVENTS
+    errors = (
+        StreamNotFound,
+        StreamGone,
+        StreamExists,
+        StreamClosed,
+        ContentTypeMismatch,
+        SequenceConflict,
+        ProducerGap,
+        ProducerFenced,
+    )
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
-        store = Store(platform.connection, platform.committers, platform.settings.replica_count)
+        store = StreamStore(platform.connection, platform.committers, platform.settings.replica_count)
         self.service = Streams(store, platform.outbox, platform.usage, platform.clock)
 
     def routes(self) -> Sequence[Route]:
         chosen = self.platform.settings.section(StreamsSettings)
-        live = Live(self.service, LiveOptions(chosen.stream_long_poll_seconds, chosen.stream_sse_seconds, HEARTBEAT_SECONDS))
+        live = LiveReads(self.service, LiveOptions(chosen.stream_long_poll_seconds, chosen.stream_sse_seconds, HEARTBEAT_SECONDS))
         return StreamRoutes(self.service, live, self.platform.clock, self.platform.settings.public_url).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
@@ -37,7 +57,7 @@ class StreamsCapability(Capability):
 
     async def _expire(self) -> None:
         for tenant in self.platform.identities.tenant_ids():
-            await self.service.end_expired(tenant)
+            await self.service.delete_expired(tenant)
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.service.delete_all(tenant)

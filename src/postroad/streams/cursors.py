@@ -1,5 +1,5 @@
-"""Cursors keep caches from serving one reader's answer to its own next question: they change every 20 seconds, and never repeat
-for whoever sends back the one it got."""
+"""Cursors of live reads. They keep a cache from answering a reader's next request with its previous response: a cursor changes
+every 20 seconds, and a reader that returns one always gets a later one."""
 
 import random
 import time
@@ -18,11 +18,11 @@ def cursor_now() -> int:
 
 
 def cursor_after(given: int | None) -> int:
-    """The current one; if the reader is there already, one that is strictly later."""
+    """The current cursor, or a later one if the reader has the current one already."""
     current = cursor_now()
     if given is None or given < current:
         return current
-    return given + max(1, random.randint(1, _JUMP_SECONDS) // _INTERVAL)  # noqa: S311  # only to differ from its neighbours
+    return given + max(1, random.randint(1, _JUMP_SECONDS) // _INTERVAL)  # noqa: S311  # spreads readers, no secret
 
 
 def parse_cursor(text: str | None) -> int | None:
@@ -30,12 +30,12 @@ def parse_cursor(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
-        raise InvalidParameter("a cursor is the number that the last answer gave")
+        raise InvalidParameter("cursor must be the number from the previous response")
     return int(text)
 
 
 def control_event(position: int, cursor: int | None, *, is_up_to_date: bool, is_closed: bool = False) -> bytes:
-    """Where the reader is now. Its id lets a browser's EventSource come back to this place by itself."""
+    """Server-sent event with the reader's position. Its id lets a browser's EventSource reconnect at this position."""
     offset = offset_text(position)
     fields = f'"streamNextOffset":"{offset}"'
     if cursor is not None and not is_closed:

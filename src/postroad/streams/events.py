@@ -4,7 +4,7 @@ from postroad.kernel.event import Event
 
 
 class StreamCreated(Event, frozen=True, kw_only=True, tag="stream.created"):
-    """A durable stream was made, of its own or as a fork."""
+    """A durable stream or a fork was created."""
 
     version: int = 1
     stream_id: str
@@ -14,7 +14,7 @@ class StreamCreated(Event, frozen=True, kw_only=True, tag="stream.created"):
 
 
 class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
-    """Nothing can be appended to the stream any more."""
+    """A stream was closed and accepts no more appends."""
 
     version: int = 1
     stream_id: str
@@ -22,7 +22,7 @@ class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
 
 
 class StreamDeleted(Event, frozen=True, kw_only=True, tag="stream.deleted"):
-    """A stream is gone: somebody deleted it, or its time was over (`is_expired`)."""
+    """A stream was deleted by a request, or because it expired (`is_expired`)."""
 
     version: int = 1
     stream_id: str

@@ -1,4 +1,4 @@
-"""What streams count."""
+"""Metrics of durable streams."""
 
 from postroad.kernel.buffered_metrics import Counter, Gauge
 from postroad.telemetry.metrics import TenantCounter
@@ -7,6 +7,6 @@ appended = TenantCounter("postroad_stream_appends_total", "Appends to durable st
 read_bytes = TenantCounter("postroad_stream_read_bytes_total", "Bytes read from durable streams.")
 created = TenantCounter("postroad_streams_created_total", "Durable streams created, forks included.")
 deleted = TenantCounter("postroad_streams_deleted_total", "Durable streams deleted or expired.")
-append_conflicts = Counter("postroad_stream_append_conflicts_total", "Appends tried again since somebody else had written first.")
-slow_readers = Counter("postroad_stream_slow_readers_total", "Live readers sent away since they were too slow.")
-followed = Gauge("postroad_streams_followed", "Streams that have live readers here.", multiprocess_mode="livesum")
+append_conflicts = Counter("postroad_stream_append_conflicts_total", "Appends retried because of a concurrent write.")
+slow_readers = Counter("postroad_stream_slow_readers_total", "Live readers disconnected because they were too slow.")
+followed = Gauge("postroad_streams_followed", "Streams with live readers in this process.", multiprocess_mode="livesum")

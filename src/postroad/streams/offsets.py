@@ -1,4 +1,4 @@
-"""Offsets as the protocol writes them. The number is the sequence of the last message before the place."""
+"""Offsets in the protocol's text form. The number is the sequence of the last message before the position."""
 
 import re
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from postroad.kernel.errors import InvalidParameter
 
 _OFFSET = re.compile(r"[0-9]{1,20}_([0-9]{1,20})")
-_LAST = 9_999_999_999_999_999
+_OFFSET_MAX = 9_999_999_999_999_999
 
 START = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Where the stream ends at this moment."""
+    """The end of the stream at the time of the request."""
 
 
 NOW = Now()
-Place = int | Now
+Position = int | Now
 
 
 def offset_text(sequence: int) -> str:
@@ -25,15 +25,15 @@ def offset_text(sequence: int) -> str:
 
 
 def parse_offset(text: str) -> int:
-    """The number in an offset that was handed out here. Raises InvalidParameter."""
-    found = _OFFSET.fullmatch(text)
-    if found is None:
+    """Sequence of an offset. Raises InvalidParameter."""
+    match = _OFFSET.fullmatch(text)
+    if match is None:
         raise InvalidParameter(f"not an offset: {text[:64]!r}")
-    return min(int(found[1]), _LAST)
+    return min(int(match[1]), _OFFSET_MAX)
 
 
-def parse_place(text: str | None) -> Place:
-    """Where a reader wants to begin: the start if it does not say, `now`, or after an offset."""
+def parse_position(text: str | None) -> Position:
+    """Start position of a read: `now`, an offset, or the start if None or `-1`. Raises InvalidParameter."""
     if text is None or text == "-1":
         return START
     return NOW if text == "now" else parse_offset(text)

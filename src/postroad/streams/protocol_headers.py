@@ -1,87 +1,170 @@
-"""Headers of the protocol: what a request's say, checked, and what an answer's are."""
+"""Headers of the Durable Streams protocol: parsing of requests, and the headers of responses."""
 
 import re
 from datetime import datetime
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Meta
+
+from postroad.api.streams import OFFSET_PATTERN, StreamNotFound, media_type
 from postroad.http.request import Request
-from postroad.kernel.errors import InvalidParameter, StreamNotFound
+from postroad.kernel.errors import InvalidParameter, MalformedJson, PostroadError
 from postroad.kernel.names import stream_id
+from postroad.streams.content import json_data
 from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text, parse_offset
-from postroad.streams.reading import Chunk
-from postroad.streams.rules import Outcome, ProducerClaim, parse_producer
+from postroad.streams.reading import ReadResult
+from postroad.streams.rules import (
+    PRODUCER_CHARS_MAX,
+    SAFE_INTEGER,
+    SEQ_CHARS_MAX,
+    AppendOutcome,
+    AppendRequest,
+    ProducerClaim,
+    check_seq,
+    parse_producer,
+)
 
 Headers = list[tuple[bytes, bytes]]
 
-_TTL = re.compile(r"0|[1-9][0-9]{0,15}")
+_INTEGER = re.compile(r"0|[1-9][0-9]{0,15}")
+_INTEGER_MAX = 9_999_999_999_999_999  # the largest that `_INTEGER` matches
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+\s*(;[\x20-\x7e]*)?")
 _CONTENT_TYPE_CHARS_MAX = 256
-TTL_SECONDS_MAX = 100 * 366 * 86_400
+_TTL_SECONDS_MAX = 100 * 366 * 86_400
+_HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"  # HTTP strips blanks at both ends
 
 UP_TO_DATE = (b"stream-up-to-date", b"true")
 CLOSED = (b"stream-closed", b"true")
 RESOURCE_POLICY = (b"cross-origin-resource-policy", b"cross-origin")
 NO_STORE = (b"cache-control", b"no-store")
 
+CREATE_HEADERS = (
+    (
+        "Stream-TTL",
+        Annotated[int, Meta(ge=0, le=_TTL_SECONDS_MAX, description="Seconds without reads and writes until the stream expires.")],
+    ),
+    ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="Time of expiry, RFC 3339.")]),
+    ("Stream-Closed", Annotated[str, Meta(description="`true`: close the stream after this body.")]),
+    ("Stream-Public", Annotated[str, Meta(description="`true`: anyone may read the stream.")]),
+    (
+        "Stream-Forked-From",
+        Annotated[str, Meta(description="Path of the source stream of a fork. A fork also needs the scope `read`.")],
+    ),
+    (
+        "Stream-Fork-Offset",
+        Annotated[str, Meta(pattern=OFFSET_PATTERN, description="Offset at which the fork leaves its source; default: its end.")],
+    ),
+    (
+        "Stream-Fork-Sub-Offset",
+        Annotated[int, Meta(ge=0, le=_INTEGER_MAX, description="Messages or bytes of the next append that the fork includes.")],
+    ),
+)
+APPEND_HEADERS = (
+    ("Stream-Closed", Annotated[str, Meta(description="`true`: close the stream after this append.")]),
+    (
+        "Stream-Seq",
+        Annotated[
+            str, Meta(pattern=_HEADER_VALUE, max_length=SEQ_CHARS_MAX, description="Must be greater than the last, byte by byte.")
+        ],
+    ),
+    (
+        "Producer-Id",
+        Annotated[
+            str,
+            Meta(
+                pattern=_HEADER_VALUE,
+                max_length=PRODUCER_CHARS_MAX,
+                description="With `Producer-Epoch` and `Producer-Seq`: a repeated append is stored once.",
+            ),
+        ],
+    ),
+    (
+        "Producer-Epoch",
+        Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Increased when the producer restarts its sequence.")],
+    ),
+    ("Producer-Seq", Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Number of the append, from 0 in each epoch.")]),
+)
 
-def next_offset(sequence: int) -> tuple[bytes, bytes]:
-    return b"stream-next-offset", offset_text(sequence).encode()
+
+# Requests
 
 
 def is_true(request: Request, name: bytes) -> bool:
-    """Only the word `true` counts; anything else is as if it were not there."""
+    """True for the value `true` only; other values are ignored."""
     value = request.headers.get(name)
     return value is not None and value.lower() == b"true"
 
 
-def content_type_of(request: Request) -> str | None:
-    """None if it is missing, or nothing that could be one."""
+def parse_content_type(request: Request) -> str | None:
+    """None if the header is missing or invalid."""
     value = request.header(b"content-type")
     if value is None or len(value) > _CONTENT_TYPE_CHARS_MAX or not _CONTENT_TYPE.fullmatch(value.strip()):
         return None
     return value.strip()
 
 
-def claim_of(request: Request) -> ProducerClaim | None:
+def parse_append(request: Request) -> AppendRequest:
+    """The append that a request asks for. A fault of the body is kept for `rules.decide`, which reports it in the protocol's
+    order.
+
+    Raises InvalidParameter.
+    """
+    body: bytes = request.body
+    claim, seq = parse_claim(request), check_seq(request.header(b"stream-seq"))
+    closes = is_true(request, b"stream-closed")
+    if not body:
+        return AppendRequest(None, None, claim, seq, closes)
+    content_type = parse_content_type(request)
+    fault: PostroadError | None = None
+    if content_type is not None and media_type(content_type) == "application/json":
+        try:
+            body = json_data(body)
+        except (MalformedJson, InvalidParameter) as problem:
+            fault = problem
+    return AppendRequest(body, content_type, claim, seq, closes, fault)
+
+
+def parse_claim(request: Request) -> ProducerClaim | None:
     headers = request.headers
     if b"producer-id" not in headers and b"producer-epoch" not in headers and b"producer-seq" not in headers:
         return None
     return parse_producer(request.header(b"producer-id"), request.header(b"producer-epoch"), request.header(b"producer-seq"))
 
 
-def blueprint_of(request: Request, tenant: str) -> CreateStream:
-    """Raises InvalidParameter, and StreamNotFound for a fork of something that cannot be a stream of this tenant."""
+def parse_create(request: Request, tenant: str) -> CreateStream:
+    """Raises InvalidParameter, and StreamNotFound if the source of a fork is not a path of the tenant's streams."""
     ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
     if ttl is not None and expires is not None:
         raise InvalidParameter("a stream has either Stream-TTL or Stream-Expires-At")
-    if ttl is not None and (not _TTL.fullmatch(ttl) or int(ttl) > TTL_SECONDS_MAX):
-        raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {TTL_SECONDS_MAX}, without sign or leading zeros")
+    if ttl is not None and (not _INTEGER.fullmatch(ttl) or int(ttl) > _TTL_SECONDS_MAX):
+        raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {_TTL_SECONDS_MAX}, without sign or leading zeros")
     return CreateStream(
-        content_type=content_type_of(request),
+        content_type=parse_content_type(request),
         ttl_seconds=None if ttl is None else int(ttl),
-        expires_at_ms=None if expires is None else _time_of(expires),
+        expires_at_ms=None if expires is None else _parse_time(expires),
         expires_at=expires,
         is_closed=is_true(request, b"stream-closed"),
         is_public=True if is_true(request, b"stream-public") else None,
-        fork=_fork_of(request, tenant),
+        fork=_parse_fork(request, tenant),
     )
 
 
-def _time_of(text: str) -> int:
+def _parse_time(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None or "T" not in text.upper():
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None or "T" not in text.upper():
             raise ValueError
-        return int(moment.timestamp() * 1000)
+        return int(time.timestamp() * 1000)
     except (ValueError, OverflowError, OSError) as exc:
-        raise InvalidParameter("Stream-Expires-At is a time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z") from exc
+        raise InvalidParameter("Stream-Expires-At is an RFC 3339 time, such as 2030-01-31T12:00:00Z") from exc
 
 
-def _fork_of(request: Request, tenant: str) -> ForkOf | None:
+def _parse_fork(request: Request, tenant: str) -> ForkOf | None:
     source = request.header(b"stream-forked-from")
     offset, sub_offset = request.header(b"stream-fork-offset"), request.header(b"stream-fork-sub-offset")
-    if sub_offset is not None and not _TTL.fullmatch(sub_offset):
+    if sub_offset is not None and not _INTEGER.fullmatch(sub_offset):
         raise InvalidParameter("Stream-Fork-Sub-Offset is a whole number, without sign or leading zeros")
     if source is None:
         if offset is not None or sub_offset is not None:
@@ -90,11 +173,11 @@ def _fork_of(request: Request, tenant: str) -> ForkOf | None:
     count = int(sub_offset or 0)
     if count and offset is None:
         raise InvalidParameter("Stream-Fork-Sub-Offset needs Stream-Fork-Offset")
-    return ForkOf(_source_id(source, tenant), None if offset is None else parse_offset(offset), count)
+    return ForkOf(_parse_source(source, tenant), None if offset is None else parse_offset(offset), count)
 
 
-def _source_id(text: str, tenant: str) -> str:
-    """The stream that a URL's path names, if it is one of this tenant's."""
+def _parse_source(text: str, tenant: str) -> str:
+    """Stream id in the path of a URL. Raises StreamNotFound unless it is a path of the tenant's streams."""
     try:
         path = unquote(urlsplit(text).path)
     except ValueError:  # such as `http://[`
@@ -105,7 +188,20 @@ def _source_id(text: str, tenant: str) -> str:
     raise StreamNotFound("Stream-Forked-From is not the path of one of your streams")
 
 
-def outcome_headers(outcome: Outcome) -> Headers:
+def matches_etag(if_none_match: str | None, etag: str) -> bool:
+    if if_none_match is None:
+        return False
+    return if_none_match.strip() == "*" or any(one.strip().removeprefix("W/") == etag for one in if_none_match.split(","))
+
+
+# Responses
+
+
+def next_offset(sequence: int) -> tuple[bytes, bytes]:
+    return b"stream-next-offset", offset_text(sequence).encode()
+
+
+def outcome_headers(outcome: AppendOutcome) -> Headers:
     headers = [next_offset(outcome.next_offset)]
     if outcome.is_closed:
         headers.append(CLOSED)
@@ -115,21 +211,14 @@ def outcome_headers(outcome: Outcome) -> Headers:
     return headers
 
 
-def etag_of(chunk: Chunk) -> str:
-    return f'"{chunk.record.born}:{chunk.start}:{chunk.next_offset}{":c" if chunk.is_closed else ""}"'
+def etag_of(result: ReadResult) -> str:
+    return f'"{result.record.incarnation}:{result.start}:{result.next_offset}{":c" if result.is_closed else ""}"'
 
 
-def is_fresh(given: str | None, etag: str) -> bool:
-    """Whether `If-None-Match` names this version."""
-    if given is None:
-        return False
-    return given.strip() == "*" or any(one.strip().removeprefix("W/") == etag for one in given.split(","))
-
-
-def chunk_headers(chunk: Chunk) -> Headers:
-    headers = [next_offset(chunk.next_offset), RESOURCE_POLICY]
-    if chunk.is_end:
+def read_headers(result: ReadResult) -> Headers:
+    headers = [next_offset(result.next_offset), RESOURCE_POLICY]
+    if result.is_end:
         headers.append(UP_TO_DATE)
-    if chunk.is_closed:
+    if result.is_closed:
         headers.append(CLOSED)
     return headers

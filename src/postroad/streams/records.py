@@ -1,106 +1,109 @@
-"""What is stored of a durable stream: the record of what it is, and what is known of its producers up to some point.
+"""Stored formats of durable streams: the record with a stream's properties, and checkpoints of its producers.
 
-A record may be the first of its stream, and then its own sequence is what `born` should say; so it says 0, and who reads it
-fills that in (`resolved`). The same holds for `guarded_from`.
+The first record of a stream contains its own sequence as `incarnation`. The sequence is unknown when the record is written, so
+the stored value is 0, and `resolve` replaces it when the record is read. The same holds for `guarded_from`.
 """
 
 from enum import StrEnum
-from functools import lru_cache
 
 import msgspec
+
+from postroad.api.streams import is_json
 
 VERSION = 1
 
 
 class State(StrEnum):
     LIVE = "live"
-    HIDDEN = "hidden"  # deleted, but forks still read from it
+    SOFT_DELETED = "hidden"  # forks still read from it
     DELETED = "deleted"
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """Data that a fork has from another stream: those of its incarnation `born`, up to and with the sequence `until`."""
+    """Data that a fork reads from another stream: one incarnation of it, up to and including the sequence `until`."""
 
     stream: str
-    born: int
+    incarnation: int
     until: int
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a fork was made of. `segments` are in order, the oldest first."""
+    """Source of a fork. `segments` are in order, the oldest first."""
 
     source: str
-    source_born: int
+    source_incarnation: int = msgspec.field(name="source_born")
     until: int
     sub_offset: int
     segments: tuple[Segment, ...]
 
 
 class ClosedBy(msgspec.Struct, frozen=True, array_like=True):
+    """Producer, epoch and sequence of the append that closed a stream."""
+
     producer: str
     epoch: int
     sequence: int
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a stream is. A change of it stops every append that was made in ignorance of it."""
+    """Properties of a stream. Every append depends on the last record: a new one refuses appends decided from an older one.
+
+    `incarnation` is the sequence of the first record: a stream that is deleted and created again has another.
+    `is_session_stream`: the fan-out writes to it without reading this record, so it cannot be closed. `guarded_from` is the
+    sequence from which on appends have producers or `Stream-Seq`.
+    """
 
     v: int = VERSION
     id: str
     content_type: str
     created_at_ms: int
-    born: int = 0
+    incarnation: int = msgspec.field(default=0, name="born")
     state: State = State.LIVE
     ttl_seconds: int | None = None
     expires_at_ms: int | None = None
-    expires_at: str | None = None  # as it was given
+    expires_at: str | None = None  # the text of the request
     is_public: bool = False
-    is_session_stream: bool = msgspec.field(
-        default=False, name="is_fed"
-    )  # others write to it without knowing this record, so it cannot be closed
+    is_session_stream: bool = msgspec.field(default=False, name="is_fed")
     is_closed: bool = False
     closed_by: ClosedBy | None = None
-    guarded_from: int | None = None  # since when appends with a producer or Stream-Seq have been made
+    guarded_from: int | None = None
     origin: Origin | None = None
     forks: int = 0
 
     @property
     def is_json(self) -> bool:
-        return media_type(self.content_type) == "application/json"
+        return is_json(self.content_type)
 
     @property
     def base(self) -> int:
-        """Where its own data begin: the end of what it has from its source."""
+        """Position at which its own data begins: the end of the data from its source."""
         return self.origin.until if self.origin is not None else 0
 
 
 class Producer(msgspec.Struct, frozen=True, array_like=True):
+    """Epoch and last sequence of a producer."""
+
     epoch: int
     sequence: int
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of producers and Stream-Seq from all data up to `at`."""
+    """Producers and last `Stream-Seq` of all data up to the sequence `at`."""
 
     v: int = VERSION
-    born: int
+    incarnation: int = msgspec.field(name="born")
     at: int
     producers: dict[str, Producer]
     last_seq: str | None
 
 
-@lru_cache(maxsize=1024)
-def media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def resolved(record: StreamRecord, sequence: int) -> StreamRecord:
-    """The record as it was meant, now that its own sequence is known."""
-    if record.born and record.guarded_from != 0:
+def resolve(record: StreamRecord, sequence: int) -> StreamRecord:
+    """The record with its own sequence in place of the zeros."""
+    if record.incarnation and record.guarded_from != 0:
         return record
     return msgspec.structs.replace(
         record,
-        born=record.born or sequence,
+        incarnation=record.incarnation or sequence,
         guarded_from=sequence if record.guarded_from == 0 else record.guarded_from,
     )
 

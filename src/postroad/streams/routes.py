@@ -1,24 +1,7 @@
-"""The Durable Streams protocol over HTTP."""
+"""HTTP routes of durable streams: the Durable Streams protocol."""
 
-from datetime import datetime
-from typing import Annotated, Literal
-
-import msgspec
-from msgspec import Meta
-
-from postroad.http.request import Request
-from postroad.http.response import Response
-from postroad.http.routing import Handler, Route
-from postroad.kernel.clock import Clock
-from postroad.kernel.errors import (
+from postroad.api.streams import (
     ContentTypeMismatch,
-    EngineFull,
-    EngineUnavailable,
-    Forbidden,
-    InvalidParameter,
-    MalformedJson,
-    PostroadError,
-    PreconditionFailed,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -26,76 +9,68 @@ from postroad.kernel.errors import (
     StreamExists,
     StreamGone,
     StreamNotFound,
+    StreamReadQuery,
+    media_type,
+)
+from postroad.http.request import Request
+from postroad.http.response import Response
+from postroad.http.routing import Handler, Route
+from postroad.kernel.clock import Clock
+from postroad.kernel.errors import (
+    EngineFull,
+    EngineUnavailable,
+    Forbidden,
+    InvalidParameter,
+    MalformedJson,
+    PreconditionFailed,
     TooLarge,
     Unauthenticated,
 )
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Scope
 from postroad.kernel.names import stream_id
 from postroad.streams import protocol_headers
-from postroad.streams.content import is_text, joined, json_data
+from postroad.streams.content import is_text, join_payloads
 from postroad.streams.cursors import cursor_after, parse_cursor
-from postroad.streams.live_reads import Live
-from postroad.streams.offsets import NOW, Place, parse_place
-from postroad.streams.reading import Chunk
-from postroad.streams.records import media_type
-from postroad.streams.rules import PRODUCER_CHARS_MAX, SAFE_INTEGER, SEQ_CHARS_MAX, AppendRequest, check_seq
+from postroad.streams.live_reads import LiveReads
+from postroad.streams.offsets import NOW, Position, parse_position
+from postroad.streams.reading import ReadResult
 from postroad.streams.service import Streams
-from postroad.streams.store import Name
+from postroad.streams.store import StreamName
 
-_TAG = "streams"
+_TAG = "Streams"
 _MISSING = (StreamNotFound, StreamGone)
-_PUBLIC = "Anyone may read a public one."
-_OFFSET = r"^[0-9]{1,20}_[0-9]{1,20}$"
-_WORD = r"^[!-~]([ -~]*[!-~])?$"  # what is left of a header's value, blanks at its ends being no part of it
-
-
-class ReadQuery(msgspec.Struct, frozen=True):
-    """The patterns are for readers of the description; `offsets` and `cursors` check."""
-
-    offset: (
-        Annotated[
-            str,
-            Meta(
-                description="Where to begin: an offset, `-1` for the start, `now` for the end.",
-                extra_json_schema={"pattern": f"^-1$|^now$|{_OFFSET}"},
-            ),
-        ]
-        | None
-    ) = None
-    live: Annotated[Literal["long-poll", "sse"], Meta(description="Wait for what comes.")] | None = None
-    cursor: (
-        Annotated[
-            str, Meta(description="The `Stream-Cursor` of the last answer.", extra_json_schema={"pattern": "^[0-9]{1,18}$"})
-        ]
-        | None
-    ) = None
+_PUBLIC = "A public stream can be read without credentials."
+_SSE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), protocol_headers.RESOURCE_POLICY]
+_CACHE_SECONDS_MAX = 60
 
 
 class StreamRoutes:
-    def __init__(self, streams: Streams, live: Live, clock: Clock, public_url: str | None) -> None:
+    def __init__(self, streams: Streams, live: LiveReads, clock: Clock, public_url: str | None) -> None:
         self._streams, self._live, self._clock, self._public_url = streams, live, clock, public_url
 
     def table(self) -> list[Route]:
-        return [route for root in ("/v1/stream/{stream}", "/v1/{project}/stream/{stream}") for route in self._at(root)]
+        return [route for path in ("/v1/stream/{stream}", "/v1/{project}/stream/{stream}") for route in self._routes(path)]
 
-    def _at(self, path: str) -> list[Route]:
+    def _routes(self, path: str) -> list[Route]:
         def route(method: str, handler: Handler, scope: Scope, summary: str, **more: object) -> Route:
             return Route(method, path, handler, scope, summary, _TAG, takes_jwt=True, takes_anyone=True, takes_rest=True, **more)  # type: ignore[arg-type]
 
-        written = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, EngineUnavailable)
+        write_errors = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, EngineUnavailable)
+        append_errors = (StreamClosed, ContentTypeMismatch, SequenceConflict, ProducerGap, ProducerFenced)
         return [
             route(
                 "PUT",
                 self.create_stream,
                 Scope.WRITE,
-                "Create a stream, or make sure that it is there",
+                "Create a stream or a fork",
                 takes_bytes=True,
                 status=201,
                 more_statuses=(200,),
                 media="",
-                headers=_CREATE_HEADERS,
-                errors=(*written, StreamExists, ContentTypeMismatch, PreconditionFailed),
-                description="The body is what it begins with. The same call again answers 200, another configuration 409.",
+                headers=protocol_headers.CREATE_HEADERS,
+                errors=(*write_errors, StreamExists, ContentTypeMismatch, PreconditionFailed),
+                description="The body is the first data of the stream. If the stream exists with the same properties, the "
+                "response is 200; with other properties it is 409.",
             ),
             route(
                 "POST",
@@ -106,23 +81,16 @@ class StreamRoutes:
                 status=204,
                 more_statuses=(200,),
                 media="",
-                headers=APPEND_HEADERS,
-                errors=(
-                    *written,
-                    StreamClosed,
-                    ContentTypeMismatch,
-                    SequenceConflict,
-                    ProducerGap,
-                    ProducerFenced,
-                ),
-                description="With producer headers a new append answers 200 and one that was made before 204.",
+                headers=protocol_headers.APPEND_HEADERS,
+                errors=(*write_errors, *append_errors),
+                description="With producer headers, the response is 200 for a new append and 204 for a repeated one.",
             ),
             route(
                 "GET",
                 self.read_stream,
                 Scope.READ,
-                "Read a stream from an offset on, once or live",
-                query=ReadQuery,
+                "Read a stream from an offset, once or live",
+                query=StreamReadQuery,
                 media="*/*",
                 more_statuses=(204, 304),
                 headers=(("If-None-Match", str), ("Last-Event-ID", str)),
@@ -132,9 +100,9 @@ class StreamRoutes:
             ),
             route(
                 "HEAD",
-                self.look_at_stream,
+                self.get_stream_info,
                 Scope.READ,
-                "What a stream is, and where it ends",
+                "Show the properties and the end of a stream",
                 media="",
                 errors=(*_MISSING, EngineUnavailable),
                 description=_PUBLIC,
@@ -144,41 +112,39 @@ class StreamRoutes:
             ),
         ]
 
-    # Writing
+    # Writes
 
     async def create_stream(self, request: Request) -> Response:
         name = _name(request)
-        wanted = protocol_headers.blueprint_of(request, name.tenant)
+        wanted = protocol_headers.parse_create(request, name.tenant)
         if wanted.fork is not None:
             _check_may_fork(request.caller, wanted.fork.source)
-        made = await self._streams.create(name, wanted, request.body, key_id=request.caller.key_id)
-        headers = [protocol_headers.next_offset(made.tail)]
-        if made.record.is_closed:
+        created = await self._streams.create(request.context, name, wanted, request.body)
+        headers = [protocol_headers.next_offset(created.tail)]
+        if created.record.is_closed:
             headers.append(protocol_headers.CLOSED)
-        if made.is_new:
+        if created.is_new:
             headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
-        return Response(b"", 201 if made.is_new else 200, made.record.content_type.encode("latin-1"), headers)
+        return Response(b"", 201 if created.is_new else 200, created.record.content_type.encode("latin-1"), headers)
 
     async def append_to_stream(self, request: Request) -> Response:
-        wish = append_request_of(request)
-        outcome = await self._streams.append(_name(request), wish, key_id=request.caller.key_id)
-        is_new_data = wish.claim is not None and wish.data is not None and not outcome.is_duplicate
+        append = protocol_headers.parse_append(request)
+        outcome = await self._streams.append(request.context, _name(request), append)
+        is_new_data = append.claim is not None and append.data is not None and not outcome.is_duplicate
         return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome))
 
     async def delete_stream(self, request: Request) -> Response:
-        await self._streams.delete(_name(request), key_id=request.caller.key_id)
+        await self._streams.delete(request.context, _name(request))
         return Response(status=204)
 
-    # Reading
+    # Reads
 
-    async def look_at_stream(self, request: Request) -> Response:
+    async def get_stream_info(self, request: Request) -> Response:
         name = _name(request)
-        await self._check_nobody(request, name)
-        known = await self._streams.look(name)
-        record = known.record
-        if record is None:
-            raise StreamNotFound
-        headers = [protocol_headers.next_offset(known.tail), protocol_headers.NO_STORE, protocol_headers.RESOURCE_POLICY]
+        await self._check_may_read(request, name)
+        snapshot = await self._streams.snapshot(name)
+        record = snapshot.existing
+        headers = [protocol_headers.next_offset(snapshot.tail), protocol_headers.NO_STORE, protocol_headers.RESOURCE_POLICY]
         if record.is_closed:
             headers.append(protocol_headers.CLOSED)
         if record.ttl_seconds is not None:
@@ -188,76 +154,73 @@ class StreamRoutes:
         return Response(b"", 200, record.content_type.encode("latin-1"), headers)
 
     async def read_stream(self, request: Request) -> Response:
-        query: ReadQuery = request.query
+        query: StreamReadQuery = request.query
         name = _name(request)
-        place = parse_place(query.offset)
+        position = parse_position(query.offset)
         cursor = parse_cursor(query.cursor)
         if query.live is None:
-            return await self._catch_up(request, name, place)
+            return await self._read_once(request, name, position)
         if query.offset is None:
             raise InvalidParameter("a live read needs `offset`: where to begin, `-1` for the start or `now` for the end")
         if query.live == "sse":
-            return await self._events(request, name, place, cursor)
-        return await self._long_poll(request, name, place, cursor)
+            return await self._stream_events(request, name, position, cursor)
+        return await self._long_poll(request, name, position, cursor)
 
-    async def _catch_up(self, request: Request, name: Name, place: Place) -> Response:
-        await self._check_nobody(request, name)
-        chunk = await self._streams.read(name, place)
-        headers = protocol_headers.chunk_headers(chunk)
-        body = joined(chunk.payloads, is_json=chunk.record.is_json)
-        media = chunk.record.content_type.encode("latin-1")
-        if place is NOW:
+    async def _read_once(self, request: Request, name: StreamName, position: Position) -> Response:
+        await self._check_may_read(request, name)
+        result = await self._streams.read(name, position)
+        headers = protocol_headers.read_headers(result)
+        body = join_payloads(result.payloads, is_json=result.record.is_json)
+        media = result.record.content_type.encode("latin-1")
+        if position is NOW:
             return Response(body, 200, media, [*headers, protocol_headers.NO_STORE])
-        etag = protocol_headers.etag_of(chunk)
-        headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
-        if protocol_headers.is_fresh(request.header(b"if-none-match"), etag):
+        etag = protocol_headers.etag_of(result)
+        headers += [(b"etag", etag.encode()), (b"cache-control", self._cache_control(result))]
+        if protocol_headers.matches_etag(request.header(b"if-none-match"), etag):
             return Response(b"", 304, media, headers)
         return Response(body, 200, media, headers)
 
-    async def _long_poll(self, request: Request, name: Name, place: Place, cursor: int | None) -> Response:
-        await self._check_nobody(request, name)
-        chunk = await request.cancel_on_disconnect(self._live.poll(name, place, request.draining))
-        headers = protocol_headers.chunk_headers(chunk)
+    async def _long_poll(self, request: Request, name: StreamName, position: Position, cursor: int | None) -> Response:
+        await self._check_may_read(request, name)
+        result = await request.cancel_on_disconnect(self._live.poll(name, position, request.draining))
+        headers = protocol_headers.read_headers(result)
         headers.append((b"stream-cursor", str(cursor_after(cursor)).encode()))
-        if not chunk.payloads:
+        if not result.payloads:
             return Response(b"", 204, headers=[*headers, protocol_headers.NO_STORE])
-        etag = protocol_headers.etag_of(chunk)
-        headers += [(b"etag", etag.encode()), (b"cache-control", self._caching(chunk))]
-        body = joined(chunk.payloads, is_json=chunk.record.is_json)
-        return Response(body, 200, chunk.record.content_type.encode("latin-1"), headers)
+        headers += [(b"etag", protocol_headers.etag_of(result).encode()), (b"cache-control", self._cache_control(result))]
+        body = join_payloads(result.payloads, is_json=result.record.is_json)
+        return Response(body, 200, result.record.content_type.encode("latin-1"), headers)
 
-    async def _events(self, request: Request, name: Name, place: Place, cursor: int | None) -> Response:
-        await self._check_nobody(request, name)
-        seen = request.header(b"last-event-id")  # a browser that comes back to where it was
-        if seen is not None:
-            place = parse_place(seen)
-        known = await self._streams.look(name, touches=True)
-        record = known.record
-        if record is None:
-            raise StreamNotFound
-        headers = list(_LIVE_HEADERS)
-        if not is_text(media_type(record.content_type)):
+    async def _stream_events(self, request: Request, name: StreamName, position: Position, cursor: int | None) -> Response:
+        await self._check_may_read(request, name)
+        last_event_id = request.header(b"last-event-id")  # sent by a browser that reconnects
+        if last_event_id is not None:
+            position = parse_position(last_event_id)
+        snapshot = await self._streams.snapshot(name, is_use=True)
+        headers = list(_SSE_HEADERS)
+        if not is_text(media_type(snapshot.existing.content_type)):
             headers.append((b"stream-sse-data-encoding", b"base64"))
-        events = self._live.events(name, known, place, cursor, request.draining)
+        events = self._live.events(name, snapshot, position, cursor, request.draining)
         return Response(events, media=b"text/event-stream", headers=headers)
 
-    async def _check_nobody(self, request: Request, name: Name) -> None:
-        """Who showed no credential may read what is public, and does not learn what else there is."""
+    async def _check_may_read(self, request: Request, name: StreamName) -> None:
+        """Callers without credentials may read public streams. Others are refused with the same error, whether they exist or
+        not."""
         if Scope.READ in request.caller.scopes:
             return
         try:
-            known = await self._streams.look(name)
+            snapshot = await self._streams.snapshot(name)
         except (StreamNotFound, StreamGone) as missing:
             raise Unauthenticated(MISSING_CREDENTIALS_HINT) from missing
-        if known.record is None or not known.record.is_public:
+        if not snapshot.existing.is_public:
             raise Unauthenticated(MISSING_CREDENTIALS_HINT)
 
-    def _caching(self, chunk: Chunk) -> bytes:
-        """What lies before the end never changes. At the end, a cache must ask: 304 is cheap."""
-        visibility = "public" if chunk.record.is_public else "private"
-        if chunk.is_end and not chunk.is_closed:
+    def _cache_control(self, result: ReadResult) -> bytes:
+        """Data before the end never changes. A response that reaches the end must be revalidated."""
+        visibility = "public" if result.record.is_public else "private"
+        if result.is_end and not result.is_closed:
             return f"{visibility}, no-cache".encode()
-        record, seconds = chunk.record, 60
+        record, seconds = result.record, _CACHE_SECONDS_MAX
         if record.ttl_seconds is not None:
             seconds = min(seconds, record.ttl_seconds)
         if record.expires_at_ms is not None:
@@ -265,71 +228,13 @@ class StreamRoutes:
         return f"{visibility}, max-age={seconds}, stale-while-revalidate={5 * seconds}".encode()
 
 
-def _name(request: Request) -> Name:
-    return Name(request.caller.tenant, stream_id(request.parameters["stream"]))
+def _name(request: Request) -> StreamName:
+    return StreamName(request.caller.tenant, stream_id(request.parameters["stream"]))
 
 
 def _check_may_fork(caller: Caller, source: str) -> None:
-    """Who may write only must not read either, and a fork that is public would let it. Raises Forbidden."""
+    """A fork copies data, so it needs the right to read the source. Raises Forbidden."""
     if Scope.READ not in caller.scopes:
         raise Forbidden(f"the key lacks the scope {str(Scope.READ)!r}, which a fork needs")
     if not caller.may_use("stream", source):
         raise Forbidden(f"the key may not use the stream {source[:100]!r}")
-
-
-def append_request_of(request: Request) -> AppendRequest:
-    body: bytes = request.body
-    claim, seq = protocol_headers.claim_of(request), check_seq(request.header(b"stream-seq"))
-    closes = protocol_headers.is_true(request, b"stream-closed")
-    if not body:
-        return AppendRequest(None, None, claim, seq, closes)
-    content_type = protocol_headers.content_type_of(request)
-    fault: PostroadError | None = None
-    if content_type is not None and media_type(content_type) == "application/json":
-        try:
-            body = json_data(body)
-        except (MalformedJson, InvalidParameter) as problem:
-            fault = problem
-    return AppendRequest(body, content_type, claim, seq, closes, fault)
-
-
-_LIVE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), protocol_headers.RESOURCE_POLICY]
-_TIMES_MAX = 9_999_999_999_999_999  # as many digits as are read
-_CREATE_HEADERS = (
-    (
-        "Stream-TTL",
-        Annotated[int, Meta(ge=0, le=protocol_headers.TTL_SECONDS_MAX, description="Seconds that it lives without being used.")],
-    ),
-    ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="When it ends, RFC 3339.")]),
-    ("Stream-Closed", Annotated[str, Meta(description="`true`: it is complete with this body.")]),
-    ("Stream-Public", Annotated[str, Meta(description="`true`: anyone may read it.")]),
-    (
-        "Stream-Forked-From",
-        Annotated[str, Meta(description="The path of the stream that it continues; needs the scope `read` too.")],
-    ),
-    ("Stream-Fork-Offset", Annotated[str, Meta(pattern=_OFFSET, description="From where on; the source's end if left out.")]),
-    (
-        "Stream-Fork-Sub-Offset",
-        Annotated[int, Meta(ge=0, le=_TIMES_MAX, description="How much of the next append to take along.")],
-    ),
-)
-APPEND_HEADERS = (
-    ("Stream-Closed", Annotated[str, Meta(description="`true`: nothing comes after this.")]),
-    (
-        "Stream-Seq",
-        Annotated[str, Meta(pattern=_WORD, max_length=SEQ_CHARS_MAX, description="Must be greater than the last, byte by byte.")],
-    ),
-    (
-        "Producer-Id",
-        Annotated[
-            str,
-            Meta(
-                pattern=_WORD,
-                max_length=PRODUCER_CHARS_MAX,
-                description="With the next two: this append is made once, however often it is sent.",
-            ),
-        ],
-    ),
-    ("Producer-Epoch", Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Rises when the producer starts anew.")]),
-    ("Producer-Seq", Annotated[int, Meta(ge=0, le=SAFE_INTEGER, description="Counts the producer's appends from 0.")]),
-)

@@ -1,26 +1,25 @@
-"""Durable streams on the engine: one engine stream per tenant, and for each durable stream these subjects of it.
+"""Storage of durable streams: one JetStream stream per tenant, and these subjects for each durable stream.
 
-    s.<tenant>.<id>.d    data, one message per append; its sequence is the offset behind it
-    s.<tenant>.<id>.m    records of what the stream is; the last one holds, and every append is fenced by it
-    a.<tenant>.<id>      when it was last read, if it has a sliding lifetime; the last one holds
-    p.<tenant>.<id>      what is known of its producers up to some offset; the last one holds
+    s.<tenant>.<id>.d    data, one message per append; its sequence is the offset after it
+    s.<tenant>.<id>.m    records with the stream's properties; the last one counts
+    a.<tenant>.<id>      empty message at the last read, if the stream has a TTL; the last one counts
+    p.<tenant>.<id>      checkpoint of the producers; the last one counts
 
-An append that depends on what was appended before (producers, Stream-Seq, closing) is fenced by the last message of
-`s.<tenant>.<id>.*`, any other by the record alone, so that those of several processes do not get in each other's way.
+An append that depends on earlier appends (producer, `Stream-Seq`, close) is stored only if the last message of
+`s.<tenant>.<id>.*` has not changed. Any other append depends on the record alone, so that appends of several processes do not
+conflict.
 """
 
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-import structlog
-
+from postroad.api.streams import StreamNotFound
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import republish
-from postroad.kernel.errors import StreamNotFound
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, stream_subject, streams_store
 from postroad.streams.records import (
@@ -30,21 +29,20 @@ from postroad.streams.records import (
     decode_checkpoint,
     decode_record,
     encode_record,
-    resolved,
+    resolve,
 )
 from postroad.streams.rules import ProducerClaim, StreamSnapshot
 
-PRODUCER = "Ds-Producer"
-SEQ = "Ds-Seq"
+LAST_ONLY = "Nats-Rollup: sub\r\n"  # the message replaces all earlier ones of its subject
+_PRODUCER = "Ds-Producer"
+_SEQ = "Ds-Seq"
 _DEDUPE_NS = 60 * 1_000_000_000
-_SCAN = 512
-
-log = structlog.get_logger("postroad.streams")
+_PRODUCERS_PAGE = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """A durable stream, by its tenant and id."""
+class StreamName:
+    """Tenant and id of a durable stream, and its subjects."""
 
     tenant: str
     id: str
@@ -66,11 +64,11 @@ class Name:
         return f"{self.subject}.m"
 
     @property
-    def everything(self) -> str:
+    def data_and_record(self) -> str:
         return f"{self.subject}.*"
 
     @property
-    def access(self) -> str:
+    def last_read(self) -> str:
         return f"a.{self.tenant}.{escape(self.id)}"
 
     @property
@@ -79,7 +77,7 @@ class Name:
 
 
 def store_spec(tenant: str, replicas: int) -> StreamSpec:
-    kinds = ("s", "a", "p", "f", "g", "x")  # the last three are what sessions add (`sessions/records.py`)
+    kinds = ("s", "a", "p", "f", "g", "x")  # the last three belong to sessions (`sessions/records.py`)
     subjects = tuple(f"{kind}.{tenant}.>" for kind in kinds)
     options = {
         "allow_atomic": True,
@@ -92,28 +90,31 @@ def store_spec(tenant: str, replicas: int) -> StreamSpec:
 
 
 def precondition(subject: str, last: int) -> str:
-    """Header lines: store this only if `last` is the sequence of what was last stored under `subject`."""
+    """Header lines: store the message only if the last one of `subject` has the sequence `last`."""
     return f"Nats-Expected-Last-Subject-Sequence: {last}\r\nNats-Expected-Last-Subject-Sequence-Subject: {subject}\r\n"
 
 
-def data_draft(name: Name, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = "") -> PendingMessage:
-    lines = condition
+def data_message(
+    name: StreamName, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = ""
+) -> PendingMessage:
+    headers = condition
     if claim is not None:
-        lines += f"{PRODUCER}: {quote(claim.id, safe='')} {claim.epoch} {claim.sequence}\r\n"
+        headers += f"{_PRODUCER}: {quote(claim.id, safe='')} {claim.epoch} {claim.sequence}\r\n"
     if seq is not None:
-        lines += f"{SEQ}: {quote(seq, safe='')}\r\n"
-    return PendingMessage(name.data, data, new_id(), lines, bool(condition), _rests_on(name, condition))
+        headers += f"{_SEQ}: {quote(seq, safe='')}\r\n"
+    return PendingMessage(name.data, data, new_id(), headers, bool(condition), _precondition_subject(name, condition))
 
 
-def record_draft(name: Name, record: StreamRecord, condition: str = "") -> PendingMessage:
-    return PendingMessage(name.record, encode_record(record), new_id(), condition, bool(condition), _rests_on(name, condition))
+def record_message(name: StreamName, record: StreamRecord, condition: str = "") -> PendingMessage:
+    precondition_subject = _precondition_subject(name, condition)
+    return PendingMessage(name.record, encode_record(record), new_id(), condition, bool(condition), precondition_subject)
 
 
-def _rests_on(name: Name, condition: str) -> str:
-    return name.subject if condition and name.everything in condition else ""
+def _precondition_subject(name: StreamName, condition: str) -> str:
+    return name.subject if condition and name.data_and_record in condition else ""
 
 
-class Store:
+class StreamStore:
     """Reads and writes the streams of all tenants."""
 
     def __init__(self, connection: Connection, committers: Committers, replicas: int) -> None:
@@ -121,19 +122,16 @@ class Store:
         self._ensured: set[str] = set()
 
     async def ensure(self, tenant: str) -> None:
-        """The tenant's engine stream, made when it is first needed."""
+        """Create the tenant's JetStream stream before its first use."""
         if tenant not in self._ensured:
             await ensure_stream(self.connection, store_spec(tenant, self._replicas))
             self._ensured.add(tenant)
 
-    async def purge_subject(self, tenant: str, subject: str, before: int) -> None:
-        await purge_stream(self.connection, streams_store(tenant), subject, before=before)
-
     async def exists(self, tenant: str) -> bool:
-        """Whether the tenant ever had streams."""
+        """True if the tenant has a JetStream stream."""
         return tenant in self._ensured or await stream_info(self.connection, streams_store(tenant)) is not None
 
-    def committer(self, name: Name) -> Committer:
+    def committer(self, name: StreamName) -> Committer:
         return self._committers.of(name.store)
 
     async def delete_all(self, tenant: str) -> None:
@@ -141,106 +139,114 @@ class Store:
         self._committers.forget(streams_store(tenant), StreamNotFound("the tenant was deleted"))
         await delete_stream(self.connection, streams_store(tenant))
 
-    # What is known of a stream
+    # Snapshots
 
-    async def known(self, name: Name, *, with_producers: bool = False) -> StreamSnapshot:
-        """All that is stored about a stream at this moment."""
+    async def snapshot(self, name: StreamName, *, with_producers: bool = False) -> StreamSnapshot:
+        """Current state of a stream, whether it exists or not."""
         await self.ensure(name.tenant)
-        known = self._known(name, await stream_reader.newest(self.connection, name.store, (name.everything, name.access)))
-        return await self._with_producers(name, known) if with_producers else known
+        entries = await stream_reader.newest(self.connection, name.store, (name.data_and_record, name.last_read))
+        snapshot = _snapshot_of(name, entries)
+        return await self._with_producers(name, snapshot) if with_producers else snapshot
 
-    def _known(self, name: Name, entries: list[Entry]) -> StreamSnapshot:
-        known = StreamSnapshot(None)
-        for entry in entries:
-            if entry.subject == name.record:
-                known = replace(known, record=resolved(decode_record(entry.payload), entry.sequence), record_at=entry.sequence)
-            elif entry.subject == name.data:
-                known = replace(known, tail=entry.sequence)
-            if entry.subject != name.access:
-                known = replace(known, last=max(known.last, entry.sequence))
-            known = replace(known, touched_at_ms=max(known.touched_at_ms, entry.at_ms))
-        record = known.record
-        if record is None:
-            return known
-        tail = known.tail if known.tail > record.born else record.base  # older data are of a stream that had this name before
-        return replace(known, tail=tail)
-
-    async def record(self, name: Name) -> StreamRecord | None:
-        """The stream's record alone, which is quicker."""
+    async def record(self, name: StreamName) -> StreamRecord | None:
+        """The record alone; faster than `snapshot`."""
         await self.ensure(name.tenant)
         entry = await stream_reader.last(self.connection, name.store, name.record)
-        return None if entry is None else resolved(decode_record(entry.payload), entry.sequence)
+        return None if entry is None else resolve(decode_record(entry.payload), entry.sequence)
 
-    async def _with_producers(self, name: Name, known: StreamSnapshot) -> StreamSnapshot:
-        """Read what was appended since the last checkpoint; if no append was ever guarded there is nothing to read."""
-        record = known.record
+    async def _with_producers(self, name: StreamName, snapshot: StreamSnapshot) -> StreamSnapshot:
+        """Add the producers: the last checkpoint, and the data after it. Without guarded appends there is nothing to read."""
+        record = snapshot.record
         if record is None or record.guarded_from is None:
-            return replace(known, producers={}, last_seq=None)
+            return replace(snapshot, producers={}, last_seq=None)
         producers: dict[str, Producer] = {}
         last_seq: str | None = None
         after = record.guarded_from
         saved = await stream_reader.last(self.connection, name.store, name.checkpoint)
-        if saved is not None and (checkpoint := decode_checkpoint(saved.payload)).born == record.born:
+        if saved is not None and (checkpoint := decode_checkpoint(saved.payload)).incarnation == record.incarnation:
             producers, last_seq, after = dict(checkpoint.producers), checkpoint.last_seq, checkpoint.at
         scanned = 0
-        while after < known.tail:
-            # Who has one fewer than there are would take an append for new that was made before.
-            page = await stream_reader.read_to(self.connection, name.store, name.data, after + 1, known.tail, _SCAN)
+        while after < snapshot.tail:
+            # The scan must be complete: a missing entry would let a repeated append pass as new.
+            page = await stream_reader.read_to(self.connection, name.store, name.data, after + 1, snapshot.tail, _PRODUCERS_PAGE)
             for entry in page.entries:
-                if entry.sequence > known.last:  # written since; the fence will tell
+                if entry.sequence > snapshot.last:  # written after the snapshot: the precondition detects it
                     break
-                last_seq = _note(entry, producers) or last_seq
+                last_seq = _apply_headers(entry, producers) or last_seq
                 scanned += 1
             after = page.next_sequence - 1
             if page.is_end:
                 break
-        known = replace(known, producers=producers, last_seq=last_seq)
-        if scanned > 2 * _SCAN:
-            await self.save_checkpoint(name, known)
-        return known
+        snapshot = replace(snapshot, producers=producers, last_seq=last_seq)
+        if scanned > 2 * _PRODUCERS_PAGE:
+            await self.save_checkpoint(name, snapshot)
+        return snapshot
 
-    async def save_checkpoint(self, name: Name, known: StreamSnapshot) -> None:
-        if known.record is None or known.producers is None:
+    async def save_checkpoint(self, name: StreamName, snapshot: StreamSnapshot) -> None:
+        if snapshot.record is None or snapshot.producers is None:
             return
-        checkpoint = Checkpoint(born=known.record.born, at=known.last, producers=dict(known.producers), last_seq=known.last_seq)
-        await self.committer(name).append(
-            PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), "Nats-Rollup: sub\r\n")
+        checkpoint = Checkpoint(
+            incarnation=snapshot.record.incarnation,
+            at=snapshot.last,
+            producers=dict(snapshot.producers),
+            last_seq=snapshot.last_seq,
         )
+        await self.committer(name).append(PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), LAST_ONLY))
 
-    async def touch(self, name: Name) -> None:
-        """Somebody read the stream just now."""
-        await self.committer(name).append(PendingMessage(name.access, b"", new_id(), "Nats-Rollup: sub\r\n"))
+    async def save_read_time(self, name: StreamName) -> None:
+        """Store the current time as the time of the last read."""
+        await self.committer(name).append(PendingMessage(name.last_read, b"", new_id(), LAST_ONLY))
 
-    # Reading and removing
+    # Data and records
 
     @property
     def may_lag(self) -> bool:
-        """Whether what is read may end before the stream does, as a replica has not got all of it yet."""
+        """True if a read may end before the stream does, because a replica is behind."""
         return self.connection.settings.has_replicas
 
-    async def read(self, name: Name, after: int, limit: int, bytes_max: int) -> stream_reader.Page:
+    async def read(self, name: StreamName, after: int, limit: int, bytes_max: int) -> stream_reader.Page:
         return await stream_reader.read(self.connection, name.store, name.data, after + 1, limit, bytes_max)
 
-    async def purge(self, name: Name, before: int) -> None:
-        """Everything of the stream that was written before this sequence."""
-        for subject in (name.everything, name.access, name.checkpoint):
-            await purge_stream(self.connection, name.store, subject, before=before)
+    async def read_records(self, tenant: str, from_sequence: int, limit: int) -> stream_reader.Page:
+        """Records of all streams of the tenant in the order of their writing, superseded ones included."""
+        return await stream_reader.read(self.connection, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
 
     async def last_sequence(self, tenant: str) -> int:
-        """Of all that is stored of the tenant's streams."""
         info = await stream_info(self.connection, streams_store(tenant))
         return 0 if info is None else info.state.last_seq
 
-    async def page_of_records(self, tenant: str, from_sequence: int, limit: int) -> stream_reader.Page:
-        """Records of the tenant's streams, old ones too, in the order in which they were written."""
-        return await stream_reader.read(self.connection, streams_store(tenant), f"s.{tenant}.*.m", from_sequence, limit)
+    async def purge(self, name: StreamName, before: int) -> None:
+        """Remove everything of the stream that has a lower sequence."""
+        for subject in (name.data_and_record, name.last_read, name.checkpoint):
+            await self.purge_subject(name.tenant, subject, before)
+
+    async def purge_subject(self, tenant: str, subject: str, before: int) -> None:
+        await purge_stream(self.connection, streams_store(tenant), subject, before=before)
 
 
-def _note(entry: Entry, producers: dict[str, Producer]) -> str | None:
-    """Enter what an append says of its producer; returns its Stream-Seq."""
-    said = entry.headers.get(PRODUCER)
-    if said is not None:
-        producer, epoch, sequence = said.split(" ")
+def _snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
+    snapshot = StreamSnapshot(None)
+    for entry in entries:
+        if entry.subject == name.record:
+            record = resolve(decode_record(entry.payload), entry.sequence)
+            snapshot = replace(snapshot, record=record, record_at=entry.sequence)
+        elif entry.subject == name.data:
+            snapshot = replace(snapshot, tail=entry.sequence)
+        if entry.subject != name.last_read:
+            snapshot = replace(snapshot, last=max(snapshot.last, entry.sequence))
+        snapshot = replace(snapshot, used_at_ms=max(snapshot.used_at_ms, entry.at_ms))
+    if snapshot.record is None:
+        return snapshot
+    # Older data belongs to an earlier incarnation.
+    is_own = snapshot.tail > snapshot.record.incarnation
+    return replace(snapshot, tail=snapshot.tail if is_own else snapshot.record.base)
+
+
+def _apply_headers(entry: Entry, producers: dict[str, Producer]) -> str | None:
+    """Update the producers from the headers of an append; returns its `Stream-Seq`."""
+    claim = entry.headers.get(_PRODUCER)
+    if claim is not None:
+        producer, epoch, sequence = claim.split(" ")
         producers[unquote(producer)] = Producer(int(epoch), int(sequence))
-    seq = entry.headers.get(SEQ)
+    seq = entry.headers.get(_SEQ)
     return None if seq is None else unquote(seq)

@@ -1,21 +1,23 @@
-"""What the protocol calls that which can go wrong with subscriptions."""
+"""Error codes of the Durable Streams protocol for subscriptions."""
 
+from postroad.api.stream_subscriptions import (
+    LeaseHeld,
+    NothingPending,
+    OffsetRefused,
+    SubscriptionNotFound,
+    WakeFenced,
+    WebhookRefused,
+)
 from postroad.kernel.errors import (
     AlreadyExists,
     InvalidParameter,
     InvalidRequest,
-    LeaseHeld,
-    NothingPending,
-    OffsetRefused,
     PostroadError,
     PreconditionFailed,
-    SubscriptionNotFound,
     Unauthenticated,
-    WakeFenced,
-    WebhookRefused,
 )
 
-_WORDS: tuple[tuple[type[PostroadError], str], ...] = (
+_CODES: tuple[tuple[type[PostroadError], str], ...] = (
     (SubscriptionNotFound, "SUBSCRIPTION_NOT_FOUND"),
     (AlreadyExists, "SUBSCRIPTION_ALREADY_EXISTS"),
     (WebhookRefused, "WEBHOOK_URL_REJECTED"),
@@ -30,6 +32,6 @@ _WORDS: tuple[tuple[type[PostroadError], str], ...] = (
 )
 
 
-def word(error: PostroadError) -> str:
-    """The protocol's word for it; our own, written as the protocol writes, where it has none."""
-    return next((word for kind, word in _WORDS if isinstance(error, kind)), error.code.upper().replace("-", "_"))
+def protocol_code(error: PostroadError) -> str:
+    """The protocol's code of an error; Postroad's own code in the same style if the protocol has none."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), error.code.upper().replace("-", "_"))
