@@ -1,24 +1,34 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test conformance chaos check format schemathesis soak generate docs lock bench bench-pipeline clean
+# Without a bytecode cache, a short test run spends most of its time compiling.
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTEST := $(if $(THOROUGH),HYPOTHESIS_PROFILE=thorough) $(BIN)/python -m pytest -n auto
+COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
+
+.PHONY: help setup run test test-unit conformance chaos check format schemathesis soak generate docs lock bench bench-pipeline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 12
 
-setup: ## Make .venv with everything that is needed (run and test do this by themselves)
-	@sh scripts/setup
+setup: ## Make .venv with everything that development needs (other targets do this by themselves)
+	@sh scripts/setup dev
 
-run: setup ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-C stops it
+run: ## Start Postroad on 127.0.0.1:8080 (POSTROAD_PORT), engine included; Ctrl-C stops it
+	@sh scripts/setup run
 	@sh scripts/setup-java --optional
 	@exec $(BIN)/postroad up
 
-test: setup ## Run every test
+test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER=unit|engine|spark|slow); THOROUGH=1 tries more examples
 	@sh scripts/setup-java
 	@sh scripts/setup-node
 	@sh scripts/setup-strace
-	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone"
-	@$(BIN)/python -m pytest -m alone
+	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
+
+test-unit: setup ## Run the tests that start no server: seconds (PKG=queues)
+	@$(PYTEST) -m unit $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)
 	@sh scripts/setup-node
@@ -49,9 +59,9 @@ generate: setup ## Write the SDK's and the CLI's modules that follow from the ro
 docs: setup ## Write the reference pages that come from the code
 	@$(BIN)/python scripts/write_docs.py
 
-lock: setup ## Resolve the dependencies anew into requirements.lock
-	@$(BIN)/uv pip compile -q pyproject.toml --extra dev --extra pipeline --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream --no-header --upgrade -o requirements.lock
+lock: setup ## Resolve the dependencies again: requirements.lock to run Postroad, requirements-dev.lock for the rest
+	@$(COMPILE) pyproject.toml --extra pipeline --group build -o requirements.lock
+	@$(COMPILE) --group dev --constraints requirements.lock -o requirements-dev.lock
 
 bench-pipeline: setup ## Measure the data source, the ingest and the reports beside DuckDB and Polars
 	@sh scripts/setup-java

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from postroad.jetstream.commit import CommitPolicy, Committers
@@ -12,9 +11,6 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.servers import OpenConnection, Server, TcpProxy
-
-hypothesis.settings.register_profile("postroad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("postroad")
 
 
 @pytest.fixture(scope="session")

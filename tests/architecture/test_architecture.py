@@ -5,7 +5,9 @@ import html
 import importlib
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +18,7 @@ from postroad.http.system_routes import errors_page
 from postroad.kernel.errors import ERRORS
 from postroad.kernel.event import Event, event_name
 from postroad.registry import event_types
-
-ROOT = Path(__file__).parent.parent.parent
-SOURCE = ROOT / "src" / "postroad"
-MODULES = sorted(SOURCE.rglob("*.py"))
-each_module = pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+from tests.architecture.source import ROOT, Module, modules
 
 LINES_MAX = 450
 READS_THE_ENVIRONMENT = {
@@ -33,44 +31,34 @@ READS_THE_ENVIRONMENT = {
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "core", "base", "misc", "shared"}
 
 
-def parsed(module: Path) -> ast.Module:
-    return ast.parse(module.read_text(), str(module))
-
-
-def dotted(module: Path) -> str:
-    return ".".join(module.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-
-
 # Errors
 
 
-def defined_codes() -> Iterator[tuple[str, Path]]:
-    """Every `class …(…, code="…")` of the source, and where it is."""
-    for module in MODULES:
-        for node in ast.walk(parsed(module)):
-            for keyword in node.keywords if isinstance(node, ast.ClassDef) else ():
-                if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):
-                    yield str(keyword.value.value), module
-
-
-CODES = dict(defined_codes())
+@cache
+def defined_codes() -> tuple[tuple[str, Module], ...]:
+    """Every `class …(…, code="…")` of the source, and its module."""
+    return tuple(
+        (str(keyword.value.value), module)
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        for keyword in node.keywords
+        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def all_errors_are_defined() -> None:
     """An error is in the table once its module is imported."""
-    for module in set(CODES.values()):
-        importlib.import_module(dotted(module))
+    for dotted in {module.dotted for _, module in defined_codes()}:
+        importlib.import_module(dotted)
 
 
-def test_the_table_has_every_error_of_the_source() -> None:
-    assert len(CODES) > 20
-    assert set(ERRORS) == {"internal", *CODES}
-
-
-def test_no_two_errors_of_the_source_share_a_code() -> None:
-    codes = [code for code, _ in defined_codes()]
-    assert len(set(codes)) == len(codes)
+def test_the_table_has_every_error_of_the_source_once() -> None:
+    codes = Counter(code for code, _ in defined_codes())
+    assert len(codes) > 20
+    assert set(ERRORS) == {"internal", *codes}
+    assert not [code for code, count in codes.items() if count > 1]
 
 
 def test_every_error_is_on_the_errors_page() -> None:
@@ -98,12 +86,15 @@ def test_what_may_succeed_later_is_a_5xx_a_conflict_or_a_time_out() -> None:
 # Events
 
 
-@pytest.mark.parametrize("kind", event_types(), ids=event_name)
-def test_every_event_is_in_the_docs_with_its_fields(kind: type[Event]) -> None:
+def test_every_event_is_in_the_docs_with_its_fields() -> None:
     text = (ROOT / "docs" / "events.md").read_text()
-    found = re.search(rf"^## `{re.escape(event_name(kind))}`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, "the type has no heading of its own"
-    section = found[1]
+    for kind in event_types():
+        found = re.search(rf"^## `{re.escape(event_name(kind))}`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert found, f"{event_name(kind)} has no heading of its own"
+        assert_described(kind, found[1])
+
+
+def assert_described(kind: type[Event], section: str) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     assert f"Version {fields['version'].default}, on `{kind.stream}`." in section
     assert kind.__doc__ and kind.__doc__ in section
@@ -135,22 +126,21 @@ def test_a_page_that_comes_from_the_code_is_not_old(page: str) -> None:
 # Modules
 
 
-@each_module
-def test_a_module_is_short_enough_to_be_read(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= LINES_MAX
+def test_a_module_is_short_enough_to_be_read() -> None:
+    assert not [module.path for module in modules() if len(module.text.splitlines()) > LINES_MAX]
 
 
-@each_module
-def test_a_module_says_its_job_first(module: Path) -> None:
-    docstring = ast.get_docstring(parsed(module))
-    if module.name == "__init__.py" and not module.read_text().strip():
-        return
-    assert docstring and len(docstring.splitlines()[0]) > 10
+def test_a_module_says_its_job_first() -> None:
+    assert not [module.path for module in modules() if module.text.strip() and not says_its_job(module.tree)]
 
 
-@each_module
-def test_a_module_has_a_name_that_says_something(module: Path) -> None:
-    assert not SAYS_NOTHING & set(module.relative_to(SOURCE).with_suffix("").parts)
+def says_its_job(tree: ast.Module) -> bool:
+    docstring = ast.get_docstring(tree)
+    return docstring is not None and len(docstring.splitlines()[0]) > 10
+
+
+def test_a_module_has_a_name_that_says_something() -> None:
+    assert not [module.path for module in modules() if SAYS_NOTHING & set(Path(module.path).with_suffix("").parts)]
 
 
 _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -166,11 +156,9 @@ def reads_environment(tree: ast.AST) -> bool:
     return False
 
 
-@each_module
-def test_nothing_but_the_settings_reads_the_environment(module: Path) -> None:
+def test_nothing_but_the_settings_reads_the_environment() -> None:
     """Process supervisor and Spark session pass it on to child processes; the SDK and the CLI's profiles have their own."""
-    expected = str(module.relative_to(SOURCE)) in READS_THE_ENVIRONMENT
-    assert reads_environment(parsed(module)) == expected
+    assert {module.path for module in modules() if reads_environment(module.tree)} == READS_THE_ENVIRONMENT
 
 
 @pytest.mark.parametrize(
@@ -207,12 +195,21 @@ def test_rules_are_pure() -> None:
             "sessions.records",
         )
     }  # pure themselves
-    rules = [module for module in MODULES if module.name == "rules.py"]
+    rules = [module for module in modules() if Path(module.path).name == "rules.py"]
     assert rules
-    for module in rules:
-        for node in ast.walk(parsed(module)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [name.name for name in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                assert any(name == one or name.startswith(f"{one}.") for one in allowed), f"{module}: {name}"
-                assert name != "postroad.kernel.ids" and not name.endswith("now_ms")
+    impure = [(module.path, name) for module in rules for name in imported(module.tree) if not is_pure(name, allowed)]
+    assert not impure
+
+
+def is_pure(name: str, allowed: set[str]) -> bool:
+    if name == "postroad.kernel.ids" or name.endswith("now_ms"):
+        return False
+    return any(name == one or name.startswith(f"{one}.") for one in allowed)
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)

@@ -18,13 +18,19 @@ from postroad.codegen import cli, sdk
 from postroad.container import Role, described_assembly, openapi
 from postroad.http.system_routes import errors_page
 from postroad.jetstream.management import stream_info
+from postroad.kernel.errors import ERRORS
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.settings import settings_table
 from postroad.telemetry.capability import TelemetryCapability
+from tests.architecture.widgets.api import WidgetNotFound
 from tests.architecture.widgets.capability import WidgetsCapability
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.engine
+
+del ERRORS[WidgetNotFound.code]  # the import has added it; other tests compare the table with the source
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,9 +38,11 @@ def registered() -> Iterator[None]:
     """The one entry in the registry."""
     before = registry.PACKAGES
     registry.PACKAGES = (*before, "tests.architecture.widgets")
+    ERRORS[WidgetNotFound.code] = WidgetNotFound
     _forget()
     yield
     registry.PACKAGES = before
+    del ERRORS[WidgetNotFound.code]
     _forget()
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.shell import Shell
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def bare(anonymous: Shell, tmp_path: Path) -> Shell:

@@ -505,6 +505,7 @@ async def test_a_handler_that_ends_while_it_is_cancelled_is_done(client: AsyncPo
     assert await left(client) == 0
 
 
+@pytest.mark.slow
 async def test_a_worker_survives_a_restart_of_the_server(tmp_path: Path) -> None:
     installation = Installation(tmp_path)
     try:

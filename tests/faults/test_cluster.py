@@ -19,7 +19,7 @@ from tests.chaos.world import Clustered
 from tests.jetstream.streams import committer_of, make_stream, new_message
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(240)]
 
 WRITES_AGAIN_SECONDS = 15
 PAUSE_SECONDS = 6

@@ -17,7 +17,7 @@ from postroad.kernel.event import Event
 from postroad.settings import Settings
 from tests.pipeline.traffic import Frame, Traffic, engine_of, framed, own_engine, send
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]
 
 EVENTS = int(os.environ.get("EVENTS", "30000"))  # 1,000,000 by hand
 KILLS = int(os.environ.get("KILLS", "2"))  # 10 by hand

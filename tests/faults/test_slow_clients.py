@@ -17,6 +17,8 @@ from tests.http.small import RawConnection, raw_connection
 from tests.installation import Installation
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 QUEUE = "/v1/queues/slow"
 LARGE = 7 * 1024 * 1024
 IDLE = int(os.environ.get("IDLE_CONNECTIONS", "1000"))

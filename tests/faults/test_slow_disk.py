@@ -13,6 +13,8 @@ from tests.gateway import Answer, Gateway, Tenant, gateway_settings, running_gat
 from tests.servers import Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 3.0
 
 

@@ -7,6 +7,8 @@ from tests.gateway import Gateway, gateway_settings, running_gateway
 from tests.http.schemathesis_run import SETTINGS, schemathesis
 from tests.servers import Server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:

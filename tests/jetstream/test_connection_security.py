@@ -27,6 +27,8 @@ from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.kernel.errors import EngineUnavailable
 from postroad.runtime.embedded_server import find_server, free_port
 
+pytestmark = pytest.mark.engine
+
 
 @contextmanager
 def server(home: Path, configuration: str) -> Iterator[None]:

@@ -14,7 +14,7 @@ _HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One small Spark for all tests of a worker: they are in the group `spark`."""
+    """The Spark of all tests that use this fixture: they share a worker (`tests/tiers.py`)."""
     os.environ["PYSPARK_PYTHON"] = worker_python()
     settings = {
         "spark.ui.enabled": "false",
@@ -41,11 +41,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark takes its time to start and to plan, and more of it beside other tests: a hang is what is not over after minutes. All
-    that use it are in one group, so that there is one Spark."""
+    """Allow for the slow start of Spark: a test hangs when it takes ten minutes."""
     for item in items:
-        if item.path.is_relative_to(_HERE):
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))
-            if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group("spark"))
+        if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))

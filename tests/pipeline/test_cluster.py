@@ -16,7 +16,7 @@ from postroad.runtime.embedded_server import free_port
 from tests.faults.test_pipeline import ask, start, table
 from tests.pipeline.traffic import Traffic, framed, own_engine, send
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(600)]
 
 
 @contextmanager

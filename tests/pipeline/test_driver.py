@@ -27,7 +27,7 @@ from spark_jetstream.publisher import Message
 from tests.pipeline.frames import events_frame
 from tests.pipeline.traffic import NOON, Frame, Traffic, engine_of, framed, own_engine, send, send_raw
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LATER = datetime.fromtimestamp(NOON / 1000, UTC) + timedelta(minutes=8)
 

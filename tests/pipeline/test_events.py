@@ -12,8 +12,6 @@ from postroad.pipeline.events import PARSED, audit_entries, parsed_lines, withou
 from postroad.pipeline.schemas import AUDIT, MESSAGES, QUARANTINE, event_columns, events_schema, spark_type
 from postroad.registry import event_types
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 STORED = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 
 

@@ -8,8 +8,6 @@ from pyspark.sql import functions as F
 
 from postroad.pipeline.histogram import bucket_column, bucket_of, percentile, rank_column, rank_of, value_column, value_of
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 LONG_MAX = 2**63 - 1
 numbers = st.integers(0, 127) | st.integers(0, 10**6) | st.integers(0, LONG_MAX)
 

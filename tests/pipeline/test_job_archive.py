@@ -19,8 +19,6 @@ from postroad.queues.events import JobEvent, QueuePurged
 from tests.jobs.lifecycles import Life, folded, purged
 from tests.pipeline.frames import events_frame
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 DAY = date(2026, 11, 16)
 T0 = int(datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp() * 1000)
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000

@@ -11,8 +11,6 @@ from pyspark.sql import functions as F
 from postroad.pipeline.files import FileExists, Files, HadoopFiles, LocalFiles
 from postroad.pipeline.lake import Counts, Entry, Lake, LakeBroken, Manifest, OtherWriter, day_span, of_days, with_staged
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 DAY = "2026-11-16"
 START = day_span(DAY)[0]
 

@@ -11,8 +11,6 @@ from postroad.pipeline.rollups import measures
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import dead, leased, moment, queued, redriven, sampled, some_of_everything, stored
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 Rows = list[dict[str, Any]]
 
 

@@ -12,8 +12,6 @@ from postroad.pipeline.rollups import measures
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import moment, sampled
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 NOW = 10 * 60 + 30  # half a minute into the tenth minute after noon
 
 

@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from postroad.insights.rows import Report, read_results
@@ -12,8 +11,6 @@ from postroad.pipeline.reports import REPORTS, health, messages
 from postroad.pipeline.rollups import measures
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON, moment, some_of_everything
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 COMPUTED_AT = datetime(2026, 11, 16, 13, 0, 1, 234_567, tzinfo=UTC)
 SCHEMA = "tenant string, time timestamp, queue string, phase string, count long, p50 long, mean double"

@@ -26,8 +26,6 @@ from tests.pipeline.happenings import (
     touched,
 )
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def read(rollups: DataFrame) -> list[tuple[Any, ...]]:
     assert [(field.name, field.dataType) for field in rollups.schema] == [(field.name, field.dataType) for field in ROLLUPS]

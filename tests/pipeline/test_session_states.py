@@ -5,15 +5,12 @@ import random
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
 from postroad.pipeline.session_states import STATES, merge, overdue, states
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 HOUR = 3600
 

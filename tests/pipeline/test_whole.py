@@ -18,7 +18,7 @@ from postroad.telemetry.frames import unpack
 from tests.installation import Installation
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(900)]
 
 SECONDS = int(os.environ.get("DEMO_SECONDS", "20"))
 TENANTS = ("demo-shop", "demo-bank", "demo-chat")

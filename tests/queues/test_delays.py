@@ -8,10 +8,14 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from postroad.kernel.clock import now_ms
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.gateway import gateway_settings, running_gateway
 from tests.servers import Server
+
+pytestmark = pytest.mark.slow
 
 COUNT = int(os.environ.get("DELAYED", "400"))
 SPREAD_MS = int(os.environ.get("SPREAD_MS", "4000"))

@@ -19,6 +19,8 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.runtime.embedded_server import DataDirectoryInUse, EmbeddedServer, EmbeddedServerSettings, find_server, free_port
 
+pytestmark = pytest.mark.engine
+
 SECRET = b"the quick brown fox signs 4711 cheques"
 
 

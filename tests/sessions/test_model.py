@@ -22,6 +22,8 @@ from tests.gateway import ShiftedClock
 from tests.sessions.interrupted import interrupted
 from tests.sessions.processes import JSON, TTL_SECONDS, Process, decoded, open_process, reborn
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "20"))
 SESSIONS = ["s1", "s2", "s3", "s4", "s5"]
 SOURCES = ["a1", "a2", "b"]

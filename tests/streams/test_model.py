@@ -20,6 +20,8 @@ from tests.servers import Server
 from tests.streams.naive import Naive
 from tests.streams.workers import Worker, open_worker
 
+pytestmark = pytest.mark.slow
+
 PATHS = ("a", "b", "a/b", "c")
 MOSTLY = ("a", "a", "a", *PATHS)
 NAMES = (

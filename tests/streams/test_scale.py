@@ -15,6 +15,8 @@ from postroad.streams.store import StreamName
 from tests.streams.workers import OpenWorker, Worker
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 MANY = 3000
 
 

@@ -1,0 +1,3 @@
+"""For `tests/` and `packages/`."""
+
+pytest_plugins = ["tests.tiers"]

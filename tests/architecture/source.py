@@ -1,0 +1,31 @@
+"""The source of Postroad, parsed once per process."""
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "postroad"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    path: str
+    """Relative to `src/postroad`."""
+    text: str
+    tree: ast.Module
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(("postroad", *Path(self.path).with_suffix("").parts)).removesuffix(".__init__")
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    return tuple(_parsed(path) for path in sorted(SOURCE.rglob("*.py")))
+
+
+def _parsed(path: Path) -> Module:
+    text = path.read_text()
+    return Module(str(path.relative_to(SOURCE)), text, ast.parse(text, str(path)))
