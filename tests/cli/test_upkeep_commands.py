@@ -53,7 +53,7 @@ def test_a_queue_is_put_with_all_its_settings(shell: Shell, name: str, tmp_path:
     refused = shell.invoke("queues", "publish", name, "1")
     assert (refused.code, "does not match" in refused.stderr) == (2, True)
     schema.write_text("{")
-    assert "the schema is not JSON" in shell.invoke("queues", "put", name, "--schema", str(schema)).stderr
+    assert "schema is not JSON" in shell.invoke("queues", "put", name, "--schema", str(schema)).stderr
 
 
 def test_the_list_shows_the_stats_of_each_queue(shell: Shell, queue: str) -> None:
@@ -144,7 +144,7 @@ def test_dead_letters_are_redriven(shell: Shell, queue: str) -> None:
     assert (done["state"], done["progress"]["moved"]) == ("done", 2)
     assert done["id"] in shell.run("tasks", "list", "--state", "done").stdout
     shown = shell.run("tasks", "show", done["id"]).stdout
-    assert re.search(r"^progress moved +2$", shown, re.MULTILINE) and queue in shown
+    assert re.search(r"^moved +2$", shown, re.MULTILINE) and queue in shown
 
 
 async def test_a_task_is_cancelled(shell: Shell, queue: str) -> None:
