@@ -23,7 +23,6 @@ from postroad.runtime.embedded_server import EmbeddedServerSettings
 from postroad.settings import settings_table
 from postroad.telemetry.capability import TelemetryCapability
 from tests.architecture.widgets.api import WidgetNotFound
-from tests.architecture.widgets.capability import WidgetsCapability
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
 from tests.waiting import eventually
@@ -90,7 +89,8 @@ async def test_its_routes_events_task_and_background_job_work(extended: Gateway,
     await eventually(lambda: _is_done(owner, task["id"]))
     assert (await owner.client.get("/v1/widgets")).ok()["widgets"][0]["polishCount"] == 3
     (await owner.client.post("/v1/widgets/window/polish")).problem(404, "widget-not-found")
-    assert extended.node.platform.use(WidgetsCapability).has_led.is_set()
+    [widgets] = [one for one in extended.node.assembly.capabilities if one.name == "widgets"]
+    assert widgets.has_led.is_set()  # type: ignore[attr-defined]
 
 
 async def _events(owner: Tenant) -> list[dict[str, Any]]:

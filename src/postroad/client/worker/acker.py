@@ -12,7 +12,7 @@ from postroad.client.worker.leases import Lease
 
 _RECEIPTS_MAX = 1000
 
-log = logging.getLogger("postroad.runtime.worker")
+log = logging.getLogger("postroad.worker")
 
 Pauses = Callable[[], Iterator[float]]
 

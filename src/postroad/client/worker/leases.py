@@ -12,7 +12,7 @@ from postroad.client.worker.outcomes import LeaseLost, Outcome
 
 _RECEIPTS_MAX = 1000
 
-log = logging.getLogger("postroad.runtime.worker")
+log = logging.getLogger("postroad.worker")
 
 
 class Lease:

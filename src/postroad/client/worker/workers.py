@@ -20,7 +20,7 @@ from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcom
 T = TypeVar("T")
 Handler = Callable[[Message], Awaitable[object]]
 
-log = logging.getLogger("postroad.runtime.worker")
+log = logging.getLogger("postroad.worker")
 
 
 class WorkerOptions(TypedDict, total=False):
