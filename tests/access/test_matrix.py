@@ -66,7 +66,7 @@ def expected(route: Route, visitor: Visitor) -> str:
         return visitor.fault
     if route.scope is RouteRequirement.PLATFORM:
         return "in" if visitor.is_platform else "forbidden"
-    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.or_scope}):
+    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.alternative_scope}):
         return "forbidden"
     if visitor.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
@@ -85,7 +85,7 @@ def _is_taken(route: Route, visitor: Visitor) -> bool:
     if visitor.kind == "token":
         return route.resource is not None and visitor.resource == filled(route.resource)
     if visitor.kind == "jwt":
-        return route.takes_jwt and not visitor.is_in_url
+        return route.accepts_jwt and not visitor.is_in_url
     return not visitor.is_in_url
 
 
@@ -270,7 +270,7 @@ async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = N
     """Send a request with an invalid body or header, so that an accepted request changes nothing. Endless responses are not
     read to their end."""
     headers = {**visitor.headers} if visitor.is_in_url else bearer(visitor.text, **visitor.headers)
-    headers |= {"Content-Type": "application/json", **(MISFITS if route.takes_bytes else {})}
+    headers |= {"Content-Type": "application/json", **(MISFITS if route.raw_body else {})}
     query = f"?bearer={visitor.text}" if visitor.is_in_url else ""
     data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
     url = gateway.url + filled(route.path, visitor.project) + query
@@ -331,7 +331,7 @@ async def test_openapi_describes_the_credentials_of_each_route(gateway: Gateway)
         operation = paths[route.path][route.method.lower()]
         assert operation.get("x-postroad-scope") == (None if route.scope is None else str(route.scope))
         kinds = {kind for choice in operation["security"] for kind in choice}
-        ours = {"bearer", "apiKey"} | ({"jwt"} if route.takes_jwt else set()) | ({"streamToken"} if route.resource else set())
+        ours = {"bearer", "apiKey"} | ({"jwt"} if route.accepts_jwt else set()) | ({"streamToken"} if route.resource else set())
         assert kinds == (set() if route.scope is None else ours)
 
 
@@ -354,7 +354,7 @@ class Owner:
 
     def body(self, route: Route) -> object:
         """A body that is as valid as possible; the fields of new routes are unknown here."""
-        if route.takes_bytes:
+        if route.raw_body:
             return ["mine"]
         some: dict[str, dict[str, Any]] = {
             "publish": {"payload": "mine"},

@@ -185,7 +185,7 @@ async def echo(request: Request) -> Response:
     return Response(request.body, media=b"application/octet-stream")
 
 
-RAW = route("/raw", echo, "POST", takes_bytes=True, media="*/*")
+RAW = route("/raw", echo, "POST", raw_body=True, media="*/*")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,9 @@ async def test_an_expired_key_is_refused(tenant: Tenant, clock: ShiftedClock) ->
     "route", [one for one in described_routes() if isinstance(one.scope, Scope)], ids=lambda one: f"{one.method} {one.path}"
 )
 async def test_a_key_without_the_scope_of_a_route_is_refused(tenant: Tenant, route: Route) -> None:
-    lacking = await tenant.another_key(tuple(scope for scope in ALL_SCOPES if scope not in (route.scope, route.or_scope)))
+    lacking = await tenant.another_key(
+        tuple(scope for scope in ALL_SCOPES if scope not in (route.scope, route.alternative_scope))
+    )
     path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
     answer = await lacking.client.call(route.method, path, {} if route.body else None)
     if route.method == "HEAD":

@@ -81,10 +81,10 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     needs = {RouteRequirement.IDENTITY: "any valid credential", RouteRequirement.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value
     expected = needs[route.scope] if isinstance(route.scope, RouteRequirement) else f"the scope `{route.scope.value}`"
-    if route.or_scope is not None:
-        expected += f" or `{route.or_scope.value}`"
+    if route.alternative_scope is not None:
+        expected += f" or `{route.alternative_scope.value}`"
     assert f"Needs {expected}." in operation["description"]
-    more = (["jwt"] if route.takes_jwt else []) + (["streamToken"] if route.resource else [])
+    more = (["jwt"] if route.accepts_jwt else []) + (["streamToken"] if route.resource else [])
     assert operation["security"] == [{kind: []} for kind in ("bearer", "apiKey", *more)]
 
 
@@ -118,13 +118,13 @@ def test_a_path_parameter_has_its_pattern() -> None:
 @each_route
 def test_every_response_is_described(route: Route) -> None:
     responses = operation_of(route)["responses"]
-    for status in (route.status, *route.more_statuses):
+    for status in (route.status, *route.other_statuses):
         described = responses[str(status)]
         assert described["description"]
         has_body = bool(route.media) and status not in (204, 304) and route.method != "HEAD"
         assert (route.media in described.get("content", {})) == has_body
         assert "" not in described.get("content", {})
-    assert ("requestBody" in operation_of(route)) == (route.body is not None or route.takes_bytes)
+    assert ("requestBody" in operation_of(route)) == (route.body is not None or route.raw_body)
 
 
 @each_route
@@ -135,9 +135,7 @@ def test_responses_without_a_body_are_described_so(route: Route) -> None:
         assert not [status for status, described in responses.items() if "content" in described]
 
 
-@pytest.mark.parametrize(
-    "route", [route for route in ROUTES if route.takes_bytes], ids=lambda route: f"{route.method} {route.path}"
-)
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.raw_body], ids=lambda route: f"{route.method} {route.path}")
 def test_a_raw_body_is_optional_and_of_any_content_type(route: Route) -> None:
     body = operation_of(route)["requestBody"]
     assert not body.get("required") and "*/*" in body["content"]

@@ -27,13 +27,13 @@ ANY, REST = "{}", "{...}"
 
 def table(*routes: tuple[str, str]) -> list[Route]:
     """A path that ends in `{...}` matches the rest."""
-    return [route(path, handler, method, takes_rest=path.endswith(REST)) for method, path in routes]
+    return [route(path, handler, method, matches_rest=path.endswith(REST)) for method, path in routes]
 
 
 def shape(one: Route) -> tuple[str, ...]:
     """The path without the names of its parameters. Routes of the same shape match the same requests."""
     *segments, last = (ANY if segment.startswith("{") else segment for segment in one.path.split("/")[1:])
-    return (*segments, REST if one.takes_rest else last)
+    return (*segments, REST if one.matches_rest else last)
 
 
 def takes(wanted: Sequence[str], segments: Sequence[str]) -> bool:
@@ -245,7 +245,7 @@ def test_the_method_does_not_change_the_matched_path() -> None:
 
 def test_two_routes_with_the_same_rest_conflict() -> None:
     with pytest.raises(RouteConflict, match=r"GET /s/\{b\} and /s/\{a\}"):
-        Router([route("/s/{a}", handler, takes_rest=True), route("/s/{b}", handler, takes_rest=True)])
+        Router([route("/s/{a}", handler, matches_rest=True), route("/s/{b}", handler, matches_rest=True)])
 
 
 def test_a_long_path_is_found_and_not_cached() -> None:

@@ -150,7 +150,7 @@ class App:
             body = await self._read_body(_json_only(request))
             self._counters_of(request, route).bytes_in += len(body)
             request.body = json.decode(route.body_decoder, body)
-        elif route.takes_bytes:
+        elif route.raw_body:
             request.body = await self._read_body(request)
             self._counters_of(request, route).bytes_in += len(request.body)
         return await route.handler(request)

@@ -107,7 +107,7 @@ def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, M
     operation["security"] = _security(route)
     if route.scope:
         operation["x-postroad-scope"] = str(route.scope)
-    if route.takes_bytes:
+    if route.raw_body:
         operation["requestBody"] = {"content": _ANY_CONTENT}
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
@@ -154,13 +154,13 @@ def _needs(route: Route) -> str:
         return "Needs a platform key."
     if route.scope is RouteRequirement.IDENTITY:
         return "Needs any valid credential."
-    return f"Needs the scope `{route.scope}`" + (f" or `{route.or_scope}`." if route.or_scope else ".")
+    return f"Needs the scope `{route.scope}`" + (f" or `{route.alternative_scope}`." if route.alternative_scope else ".")
 
 
 def _security(route: Route) -> list[dict[str, list[str]]]:
     if route.scope is None:
         return []
-    kinds = ["bearer", "apiKey", *(["jwt"] if route.takes_jwt else []), *(["streamToken"] if route.resource else [])]
+    kinds = ["bearer", "apiKey", *(["jwt"] if route.accepts_jwt else []), *(["streamToken"] if route.resource else [])]
     return [{kind: []} for kind in kinds]
 
 
@@ -201,7 +201,7 @@ def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
-    for status in (route.status, *route.more_statuses):
+    for status in (route.status, *route.other_statuses):
         has_content = route.media and status not in _EMPTY_STATUSES
         responses[str(status)] = {"description": route.summary, "content": _content(route, by_kind) if has_content else {}}
     by_status: dict[int, list[type[PostroadError]]] = {}
@@ -240,6 +240,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, RegistryStale]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
-    if route.takes_bytes:
+    if route.raw_body:
         errors += [TooLarge, BodyTooSlow]
     return list(dict.fromkeys([*errors, Overloaded, PostroadError]))

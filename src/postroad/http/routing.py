@@ -36,11 +36,11 @@ class Command:
 class Route:
     """One operation. `scope` None needs no credential; `query`, `body` and `response` are msgspec types.
 
-    `{name}` in the path matches one segment; with `takes_rest` the last one matches the rest of the path, slashes included.
-    `takes_bytes`: the body is passed as bytes. `media` empty: a successful response has no body.
-    `resource` is the resource that a stream token must be for, made of path parameters. `takes_jwt`: JWTs of the tenant are
-    accepted. `takes_anyone`: requests without a credential are accepted without scopes, and the handler decides.
-    `or_scope` is a scope that is accepted instead of `scope`.
+    `{name}` in the path matches one segment; with `matches_rest` the last one matches the rest of the path, slashes included.
+    `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
+    `resource` is the resource that a stream token must be for, made of path parameters. `accepts_jwt`: JWTs of the tenant are
+    accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
+    `alternative_scope` is a scope that is accepted instead of `scope`.
     """
 
     method: str
@@ -53,17 +53,17 @@ class Route:
     query: type[msgspec.Struct] | None = None
     response: Any = None
     status: int = 200
-    more_statuses: tuple[int, ...] = ()
+    other_statuses: tuple[int, ...] = ()
     media: str = "application/json"
     errors: tuple[type[PostroadError], ...] = ()
     description: str = ""
     headers: tuple[tuple[str, Any], ...] = ()  # request headers with their types
     resource: str | None = None
-    takes_jwt: bool = False
-    takes_anyone: bool = False
-    takes_bytes: bool = False
-    takes_rest: bool = False
-    or_scope: Scope | None = None
+    accepts_jwt: bool = False
+    allows_anonymous: bool = False
+    raw_body: bool = False
+    matches_rest: bool = False
+    alternative_scope: Scope | None = None
     sdk: str = ""  # generated SDK method, such as `tasks.list`
     cli: Command | None = None  # generated CLI command
     repeatable: bool | None = None  # safe to send again when no response came; None: all methods but POST
@@ -110,13 +110,13 @@ class Router:
     def _add(self, route: Route) -> None:
         node = self._root
         *segments, last = route.path.split("/")[1:]
-        for segment in segments if route.takes_rest else (*segments, last):
+        for segment in segments if route.matches_rest else (*segments, last):
             if segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
                 node = node.literals.setdefault(segment, _Node())
-        if route.takes_rest:
+        if route.matches_rest:
             node.rest = node.rest or _Node()
             node = node.rest
         if route.method in node.routes:

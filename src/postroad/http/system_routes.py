@@ -50,7 +50,7 @@ class SystemRoutes:
                 "Check that the process is ready",
                 tag,
                 response=Readiness,
-                more_statuses=(503,),
+                other_statuses=(503,),
             ),
             Route(
                 "GET",

@@ -187,4 +187,4 @@ def _resolve(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
         if problem is None:
             waiter.future.set_result(None)
         else:
-            waiter.future.set_exception(EngineUnavailable("the job's record could not be stored", retry_after=1))
+            waiter.future.set_exception(EngineUnavailable("the events could not be stored", retry_after=1))
