@@ -7,7 +7,6 @@ from pathlib import Path
 
 from postroad.codegen import cli, sdk
 from postroad.container import described_assembly
-from postroad.kernel.errors import ERRORS
 
 SOURCE = Path(__file__).parent.parent / "src" / "postroad"
 
@@ -21,7 +20,7 @@ def generated() -> dict[str, str]:
         files[f"client/generated/{sdk.module_name(namespace)}.py"] = sdk.namespace_module(namespace, routes)
     new = [one for one in namespaces if "." not in one and _handwritten("client", sdk.module_name(one)) is None]
     files["client/generated/__init__.py"] = sdk.index_module(new)
-    files["client/errors.py"] = sdk.errors_module(ERRORS.values())
+    files["client/errors.py"] = sdk.errors_module(assembly.errors)
     groups = cli.groups(assembly.routes)
     texts = {name: text for capability in assembly.capabilities for name, text in capability.cli_groups.items()}
     modules = {group: cli.variable(group) for group in groups}

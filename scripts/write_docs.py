@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-import postroad.runtime.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
-from postroad.kernel.errors import ERRORS
+from postroad.container import described_assembly
 from postroad.kernel.event import event_name
 from postroad.pipeline.job_archive import ENDED
 from postroad.pipeline.rollups import ROLLUPS
@@ -32,8 +31,8 @@ def settings_page() -> str:
 def errors_page() -> str:
     capabilities()  # importing them declares their errors
     rows = "\n".join(
-        f"| `{code}` | {error.status} | {'yes' if error.retryable else 'no'} | {error.title} | {error.__doc__} |"
-        for code, error in sorted(ERRORS.items())
+        f"| `{error.code}` | {error.status} | {'yes' if error.retryable else 'no'} | {error.title} | {error.__doc__} |"
+        for error in described_assembly().errors
     )
     return (
         "# Errors\n\n"

@@ -1,4 +1,4 @@
-"""A gateway inside the test process: a node as `postroad.runtime.worker` puts it together, behind its real HTTP server."""
+"""A gateway in the test process: a node as in `postroad.runtime.worker`, behind the real HTTP server."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ PLATFORM_KEY = "the platform key of the tests, long enough"
 
 
 class ShiftedClock:
-    """The real time, and what a test adds to it."""
+    """The real time plus an offset that tests set."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -57,7 +57,7 @@ class Answer:
         return msgspec.json.decode(self.body)
 
     def problem(self, status: int, code: str) -> dict[str, Any]:
-        """The problem that it is, after a look at what every problem must have."""
+        """The problem of the response, after a check of the fields that every problem has."""
         found: dict[str, Any] = self.json
         assert (self.status, found.get("code")) == (status, code), found
         assert self.headers["content-type"] == "application/problem+json"
@@ -70,14 +70,14 @@ class Answer:
         return found
 
     def ok(self, status: int = 200) -> Any:
-        """The answer's JSON."""
+        """The JSON of the response."""
         assert self.status == status, (self.status, self.body)
         return self.json if self.body else None
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Somebody who calls a server, with a key or without."""
+    """A client of a server, with a key or without."""
 
     url: str
     session: aiohttp.ClientSession
@@ -86,7 +86,7 @@ class Client:
     async def call(
         self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None, data: Any = None
     ) -> Answer:
-        """`body` is sent as JSON; `data` as it is."""
+        """Send a request; `body` is sent as JSON, `data` unchanged."""
         sent = {**self.headers, **(headers or {})}
         if body is not None:
             data = msgspec.json.encode(body)
@@ -119,7 +119,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant and, by default, a key of it that may do everything."""
+    """A tenant and a key of it, by default with all scopes."""
 
     id: str
     key: str
@@ -131,7 +131,7 @@ class Tenant:
         return await self.gateway.key_of(self.id, scopes, **more)
 
     async def queue(self, name: str = "q", **settings: object) -> str:
-        """A new queue, as the path that its calls start with."""
+        """Create a queue; return the path that its routes start with."""
         (await self.client.put(f"/v1/queues/{name}", settings)).ok(201)
         return f"/v1/queues/{name}"
 
@@ -146,12 +146,12 @@ class Tenant:
         return await self.client.post(f"{queue}/ack", {"receiptId": receipt})
 
     async def stats(self, queue: str) -> dict[str, int]:
-        """How many messages are in which state."""
+        """The number of messages by state."""
         stats: dict[str, int] = (await self.client.get(queue)).ok()["stats"]
         return {name: stats[name] for name in ("ready", "leased", "delayed")}
 
     async def events(self, stream: str = "JOBS") -> list[dict[str, Any]]:
-        """All events of the tenant that are stored, in order."""
+        """The stored events of the tenant, in order."""
         return await events_of(self.gateway.node.platform.connection, stream, self.id)
 
 
@@ -167,7 +167,7 @@ async def events_of(connection: Connection, stream: str, tenant: str) -> list[di
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A running node. Everyone who calls it shares its session's connections."""
+    """A running node. All its clients share the connections of one session."""
 
     url: str
     node: Node
@@ -182,7 +182,7 @@ class Gateway:
 
     @property
     def admin(self) -> Client:
-        """The platform's key."""
+        """A client with a platform key."""
         return self.with_key(self.admin_key)
 
     def with_key(self, key: str) -> Client:
@@ -201,20 +201,20 @@ class Gateway:
         return Tenant(tenant, key, record, self.with_key(key), self)
 
     def seen_by(self, tenant: Tenant) -> Tenant:
-        """The same tenant and key, calling this gateway."""
+        """The same tenant and key, as a client of this gateway."""
         return Tenant(tenant.id, tenant.key, tenant.record, self.with_key(tenant.key), self)
 
 
 def gateway_settings(engine_url: str, **changes: Any) -> Settings:
-    """No brake on unknown credentials: the tests send many, all from one address. And no samples among the events that they
-    look at: who wants some says how often."""
+    """Settings without throttling, since tests send many invalid credentials from one address, and without samples among the
+    events."""
     given = {"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), "auth_failures_burst": 1_000_000}
     given["sample_seconds"] = 3600
     return Settings.of(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
 
 
 class _Server(Server):
-    """Leaves the signals to pytest, and stops when it is told to, not a tenth of a second later."""
+    """Does not handle signals, and stops without delay."""
 
     def __init__(self, app: App, limits: RequestLimits) -> None:
         super().__init__(app, limits, stop_seconds=1)
@@ -238,7 +238,7 @@ async def served(
     write_timeout_seconds: float = 30,
     keepalive_seconds: int = 75,
 ) -> AsyncIterator[str]:
-    """The app behind its server, at the URL that is given; when the block ends the server stops as a worker's does."""
+    """Serve the app at the yielded URL; at the end the server stops as in a worker."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -263,7 +263,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> AsyncIterator[Gateway]:
-    """A node on the engine that the settings name, which is made ready first; the tenant `default` is there."""
+    """A node on the engine of the settings, which is prepared first, with the tenant `default`."""
     clock = ShiftedClock()
     admin_key = new_key(PLATFORM_PREFIX)
     async with running_platform(settings, "tests-setup") as platform:
@@ -277,7 +277,7 @@ async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> Asyn
 
 @asynccontextmanager
 async def _on_its_own(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """In a task of its own, which enters and leaves it: pytest runs a fixture's two halves in different tasks."""
+    """Enter and leave the context in one task: pytest runs the halves of a fixture in different tasks."""
     entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()
 
@@ -300,7 +300,7 @@ async def _on_its_own(context: AbstractAsyncContextManager[T]) -> AsyncIterator[
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """As a browser would see it; `id` is None where the event names none."""
+    """An event; `id` is None if it has none."""
 
     event: str
     id: str | None
@@ -312,7 +312,7 @@ class ServerSentEvent:
 
 
 class EventReader:
-    """Reads server-sent events off an answer, by the rules of the HTML standard."""
+    """Reads server-sent events of a response by the rules of the HTML standard."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
@@ -320,7 +320,7 @@ class EventReader:
         self.last_event_id: str | None = None
 
     async def next(self, seconds: float = 5) -> ServerSentEvent | None:
-        """The next event; None when the answer has ended. What is not data (`retry`, comments) is skipped."""
+        """The next event; None at the end of the response. `retry` and comments are skipped."""
         event, event_id, data = "message", None, list[str]()
         async with asyncio.timeout(seconds):
             while line := await self.answer.content.readline():

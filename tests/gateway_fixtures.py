@@ -1,4 +1,4 @@
-"""The gateway as pytest fixtures; a folder's conftest imports those that its tests use."""
+"""Gateways as pytest fixtures; the conftest of a folder imports those that its tests use."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ _running: dict[str, Gateway] = {}
 
 @asynccontextmanager
 async def _shared(name: str, engine_url: str) -> AsyncIterator[Gateway]:
-    """Each folder that imports a fixture has it anew, but the gateway behind them is one. Who started it leaves last."""
+    """Folders that import a fixture have their own instance, but share one gateway. The instance that started it stops it."""
     if name in _running:
         yield _running[name]
         return
@@ -24,7 +24,7 @@ async def _shared(name: str, engine_url: str) -> AsyncIterator[Gateway]:
 
 @pytest.fixture(scope="session")
 async def gateway(engine_url: str) -> AsyncIterator[Gateway]:
-    """A gateway that many tests share."""
+    """A gateway that tests share."""
     async with _shared("first", engine_url) as running:
         yield running
 
@@ -38,12 +38,12 @@ async def second_gateway(engine_url: str) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def tenant(gateway: Gateway) -> Tenant:
-    """A fresh tenant whose key may do everything."""
+    """A new tenant with a key of all scopes."""
     return await gateway.tenant()
 
 
 @pytest.fixture
 def clock(gateway: Gateway) -> Iterator[ShiftedClock]:
-    """The gateway's clock, which a test may move."""
+    """The clock of the gateway, which tests can move."""
     yield gateway.clock
     gateway.clock.ahead_ms = 0

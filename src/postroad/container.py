@@ -122,7 +122,7 @@ def build_platform(settings: Settings, role: Role, connection: Connection, clock
         clock=clock,
         connection=connection,
         committers=committers,
-        usage=UsageCounters(),
+        usage=UsageCounters(tuple(name for kind in registry.capabilities() for name in kind.usage)),
         audit=audit,
         tenant_settings=tenant_settings,
         identities=identities,
@@ -148,7 +148,7 @@ def build(platform: Platform) -> tuple[Assembly, tuple[Route, ...]]:
     assembly = Assembly(capabilities, ())
     guarded = frozenset(kind.name for kind in assembly.resources)
     assembly = Assembly(capabilities, tuple(_guarded(route, guarded) for route in routes))
-    system.describe(assembly.routes, parameter_schemas(assembly))
+    system.describe(assembly.routes, parameter_schemas(assembly), assembly.errors)
     for capability in capabilities:
         capability.assembled(assembly)
     return assembly, assembly.routes

@@ -20,7 +20,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import Record, ReplicatedTable
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import PostroadError
+from postroad.kernel.errors import KERNEL_ERRORS, PostroadError
 from postroad.kernel.event import Event
 from postroad.kernel.resources import ResourceKind
 from postroad.kernel.usage_counters import UsageCounters
@@ -107,6 +107,16 @@ class Assembly:
     def resources(self) -> tuple[ResourceKind, ...]:
         return tuple(kind for capability in self.capabilities for kind in capability.resources)
 
+    @property
+    def events(self) -> tuple[type[Event], ...]:
+        return tuple(kind for capability in self.capabilities for kind in capability.events)
+
+    @property
+    def errors(self) -> tuple[type[PostroadError], ...]:
+        """All errors that a response can have, ordered by code."""
+        declared = (*KERNEL_ERRORS, *(error for capability in self.capabilities for error in capability.errors))
+        return tuple(sorted(declared, key=lambda error: error.code))
+
 
 class Capability:
     """A package that adds something users can name. Class attributes declare it; an instance belongs to one process."""
@@ -117,6 +127,7 @@ class Capability:
     errors: ClassVar[tuple[type[PostroadError], ...]] = ()
     events: ClassVar[tuple[type[Event], ...]] = ()
     buckets: ClassVar[tuple[str, ...]] = ()
+    usage: ClassVar[tuple[str, ...]] = ()  # counters per tenant, which are fields of `traffic.sampled`
     cli_groups: ClassVar[Mapping[str, str]] = {}  # help texts of generated command groups
 
     def __init__(self, platform: Platform) -> None:

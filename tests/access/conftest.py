@@ -13,6 +13,6 @@ __all__ = ["clock", "control", "gateway", "second_gateway", "tenant"]
 
 @pytest.fixture(scope="session")
 async def control(engine_url: str) -> AsyncIterator[Gateway]:
-    """A process of the role `all` beside the two gateways: it finishes what they begin, such as the deletion of tenants."""
+    """A process of the role `all` beside the two gateways. It runs background jobs, such as the deletion of tenants."""
     async with running_gateway(gateway_settings(engine_url), Role.ALL) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What the tests of this folder ask of the control plane, again and again."""
+"""Calls of the control plane that several tests use."""
 
 import uuid
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ AT_ONCE = 1.0  # seconds within which a change counts on every gateway
 
 
 def fresh(prefix: str = "t") -> str:
-    """A name that no other tenant has."""
+    """An unused tenant id."""
     return f"{prefix}-{uuid.uuid4().hex[:16]}"
 
 
@@ -41,7 +41,7 @@ async def patch(client: Client, path: str, **body: object) -> Answer:
 
 
 async def new_key_by(client: Client, **body: object) -> tuple[str, dict[str, Any]]:
-    """A key as the API makes it: its text and its view."""
+    """Create a key; return its text and its record."""
     made = (await client.post(KEYS, {"name": "made", **body})).ok(201)
     return made["key"], made["record"]
 
@@ -51,7 +51,7 @@ async def status_of(client: Client, path: str = WHOAMI) -> int:
 
 
 async def becomes(status: int, *clients: Client, path: str = WHOAMI, seconds: float = AT_ONCE) -> None:
-    """Wait until all of them are answered so."""
+    """Wait until all of them have this status."""
 
     async def are_all() -> bool:
         return all([await status_of(client, path) == status for client in clients])
@@ -60,13 +60,13 @@ async def becomes(status: int, *clients: Client, path: str = WHOAMI, seconds: fl
 
 
 async def ends(reader: EventReader, seconds: float = AT_ONCE) -> None:
-    """Wait until the answer ends, whatever else it still says."""
+    """Wait until the response ends."""
     while await reader.next(seconds) is not None:
         pass
 
 
 async def entries_of(gateway: Gateway, tenant: str = ">") -> list[dict[str, Any]]:
-    """A tenant's part of the audit log, or all of it, as it is stored, oldest first."""
+    """Stored audit entries of a tenant, or of all, oldest first."""
     found: list[dict[str, Any]] = []
     following, is_end = 1, False
     while not is_end:
@@ -77,7 +77,7 @@ async def entries_of(gateway: Gateway, tenant: str = ">") -> list[dict[str, Any]
 
 
 async def raw_bucket(gateway: Gateway, bucket: str) -> bytes:
-    """All that a bucket holds, as it is stored."""
+    """The stored values of a bucket."""
     found, following, is_end = b"", 1, False
     while not is_end:
         page = await stream_reader.read(gateway.node.platform.connection, f"KV_{bucket}", f"$KV.{bucket}.>", following, 1000)

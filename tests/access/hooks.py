@@ -1,4 +1,4 @@
-"""An operator's authorization, as POSTROAD_AUTHORIZE names one; a test says what it answers."""
+"""An authorization hook for POSTROAD_AUTHORIZE, whose result tests set."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ not_to_be_called = 5
 
 
 class Operator:
-    """Lets everything be as Postroad decided, unless a test has it answer otherwise."""
+    """Keep Postroad's decision, unless a test has set another one."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []

@@ -1,4 +1,4 @@
-"""A gateway that is out of touch with the engine, and what a first start makes."""
+"""A gateway with a stale registry, and the first start of an installation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,14 +23,14 @@ from tests.waiting import eventually
 # Out of touch
 
 
-async def test_a_directory_that_never_followed_anything_lets_nobody_in(engine_url: str) -> None:
+async def test_a_cache_that_is_not_loaded_refuses_all_callers(engine_url: str) -> None:
     settings = gateway_settings(engine_url)
     async with running_platform(settings, "tests") as platform:
         with pytest.raises(RegistryStale):
             platform.identities.check_fresh()
 
 
-async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers_by_itself(own_server: Server) -> None:
+async def test_without_the_engine_all_callers_are_refused_after_the_maximum_age_until_it_recovers(own_server: Server) -> None:
     settings = gateway_settings(own_server.url, registry_max_age_unready_seconds=0.8, registry_max_age_refuse_seconds=2.0)
     async with running_gateway(settings) as gateway:
         tenant = await gateway.tenant()
@@ -60,10 +60,10 @@ async def test_without_the_engine_nobody_is_let_in_after_a_while_and_it_recovers
         await becomes(200, gateway.nobody, path="/readyz", seconds=5)
 
 
-async def test_what_was_revoked_while_it_was_out_of_touch_is_refused_when_it_is_back(
+async def test_a_key_revoked_during_a_disconnection_is_refused_after_it(
     gateway: Gateway, engine_url: str, proxy: TcpProxy
 ) -> None:
-    """The line went deaf: the connection stands, but nothing comes through it."""
+    """The connection is open, but receives nothing."""
     tenant = await gateway.tenant()
     text, record = await new_key_by(tenant.client)
     async with running_gateway(gateway_settings(proxy.url, registry_max_age_refuse_seconds=1.0)) as far:
@@ -95,7 +95,7 @@ async def check_first(platform: Platform, tenant_key: str, admin_key: str) -> No
     assert admin is not None and admin.is_platform and admin.tenant == DEFAULT_TENANT
 
 
-async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_platform_key(own_server: Server) -> None:
+async def test_the_first_start_creates_the_default_tenant_and_a_platform_key(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
     async with fresh_engine(own_server) as platform:
         access = platform.use(AccessCapability)
@@ -108,10 +108,10 @@ async def test_the_first_start_makes_a_tenant_that_can_publish_at_once_and_a_pla
 
 
 @pytest.mark.parametrize("after", range(4))
-async def test_a_first_start_that_was_interrupted_is_done_again(
+async def test_an_interrupted_first_start_can_be_repeated(
     own_server: Server, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """After each of its writes: two keys, the settings, and the tenant's record last."""
+    """Interrupted after each of its writes: two keys, the settings, and the tenant."""
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
     writes = 0
 
@@ -140,7 +140,7 @@ async def test_a_first_start_that_was_interrupted_is_done_again(
         assert again.tenant_settings.of(DEFAULT_TENANT).auto_create_queues
 
 
-async def test_many_first_starts_at_once_agree_on_one_tenant(own_server: Server) -> None:
+async def test_concurrent_first_starts_create_one_tenant(own_server: Server) -> None:
     keys = {"tenant_key": new_key(), "admin_key": new_key(PLATFORM_PREFIX)}
     async with AsyncExitStack() as stack:
         platforms = [await stack.enter_async_context(fresh_engine(own_server)) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The operator's own say in who may do what."""
+"""The operator's authorization hook."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -25,7 +25,7 @@ async def hooked(engine_url: str) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def guest(hooked: Gateway) -> AsyncIterator[Tenant]:
-    """A tenant of the gateway with the hook, which is as it was after the test."""
+    """A tenant of the gateway with the hook, which is reset after the test."""
     yield await hooked.tenant()
     hooks.authorize.answer = None
     hooks.authorize.attempts.clear()
@@ -36,7 +36,7 @@ def answering(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, None])
-async def test_yes_and_nothing_mean_as_postroad_decided(hooked: Gateway, guest: Tenant, answer: Decision) -> None:
+async def test_true_and_none_keep_the_decision(hooked: Gateway, guest: Tenant, answer: Decision) -> None:
     answering(answer)
     assert await status_of(guest.client) == 200
     (await guest.client.get(TENANTS)).problem(403, "forbidden")
@@ -44,12 +44,12 @@ async def test_yes_and_nothing_mean_as_postroad_decided(hooked: Gateway, guest: 
 
 
 @pytest.mark.parametrize("answer", [False, 0, 1, "yes", "", {}, 1.0], ids=repr)
-async def test_no_and_whatever_makes_no_sense_refuse(guest: Tenant, answer: object) -> None:
+async def test_false_and_invalid_results_refuse_the_request(guest: Tenant, answer: object) -> None:
     answering(answer)
     (await guest.client.get(WHOAMI)).problem(403, "forbidden")
 
 
-async def test_a_caller_is_let_in_as_that_one(hooked: Gateway, guest: Tenant) -> None:
+async def test_a_returned_caller_replaces_the_caller(hooked: Gateway, guest: Tenant) -> None:
     other = await hooked.tenant()
     answering(Caller(other.id, "sso:ada", frozenset({Scope.READ}), name="Ada", credential=Credential.HOOK, subject="ada"))
     me = (await guest.client.get(WHOAMI)).ok()
@@ -57,7 +57,7 @@ async def test_a_caller_is_let_in_as_that_one(hooked: Gateway, guest: Tenant) ->
     (await guest.client.get(KEYS)).problem(403, "forbidden")
 
 
-async def test_a_credential_that_postroad_does_not_know_can_be_the_operators(hooked: Gateway, guest: Tenant) -> None:
+async def test_the_hook_can_accept_an_unknown_credential(hooked: Gateway, guest: Tenant) -> None:
     def decide(attempt: Attempt) -> Decision:
         if attempt.caller is not None or attempt.credential != "ticket-7":
             return None
@@ -71,7 +71,7 @@ async def test_a_credential_that_postroad_does_not_know_can_be_the_operators(hoo
         assert await reader.next() is not None
 
 
-async def test_it_is_told_what_is_asked_for(hooked: Gateway, guest: Tenant) -> None:
+async def test_the_hook_receives_the_attempt(hooked: Gateway, guest: Tenant) -> None:
     await guest.client.get("/v1/queues/orders")
     [attempt] = hooks.authorize.attempts
     assert (attempt.method, attempt.route, attempt.parameters) == ("GET", "/v1/queues/{queue}", {"queue": "orders"})
@@ -80,7 +80,7 @@ async def test_it_is_told_what_is_asked_for(hooked: Gateway, guest: Tenant) -> N
     assert guest.key not in repr(attempt)
 
 
-async def test_it_may_answer_later(guest: Tenant) -> None:
+async def test_the_hook_may_be_asynchronous(guest: Tenant) -> None:
     async def refuse() -> bool:
         await asyncio.sleep(0)
         return False
@@ -95,7 +95,7 @@ async def test_it_may_answer_later(guest: Tenant) -> None:
     assert await status_of(guest.client) == 200
 
 
-async def test_if_it_raises_the_request_is_refused_and_the_log_says_why(guest: Tenant) -> None:
+async def test_a_hook_that_raises_refuses_the_request_and_is_logged(guest: Tenant) -> None:
     async def later() -> Decision:
         raise RuntimeError("later")
 
@@ -110,7 +110,7 @@ async def test_if_it_raises_the_request_is_refused_and_the_log_says_why(guest: T
         assert any(word in line.get("error", "") for line in logs)
 
 
-async def test_if_it_takes_too_long_the_request_is_refused(guest: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hook_that_times_out_refuses_the_request(guest: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SECONDS_MAX", 0.05)
     waiting: list[asyncio.Future[Decision]] = []
 
@@ -124,14 +124,14 @@ async def test_if_it_takes_too_long_the_request_is_refused(guest: Tenant, monkey
     assert waiting[0].cancelled()
 
 
-async def test_what_it_lets_in_still_needs_the_scope_and_the_globs(hooked: Gateway, guest: Tenant) -> None:
+async def test_a_caller_of_the_hook_still_needs_scopes_and_permissions(hooked: Gateway, guest: Tenant) -> None:
     answering(Caller(guest.id, "sso:ada", frozenset({Scope.READ}), allowed={"queue": ("orders.*",)}))
     (await guest.client.put("/v1/queues/orders.eu")).problem(403, "forbidden")
     (await guest.client.get("/v1/queues/invoices")).problem(403, "forbidden")
     (await guest.client.get("/v1/queues/orders.eu")).problem(404, "queue-not-found")
 
 
-async def test_routes_that_are_open_to_all_do_not_ask_it(hooked: Gateway, guest: Tenant) -> None:
+async def test_the_hook_is_not_called_for_routes_without_authentication(hooked: Gateway, guest: Tenant) -> None:
     answering(False)
     assert await status_of(hooked.nobody, "/healthz") == 200
     assert hooks.authorize.attempts == []
@@ -154,7 +154,7 @@ def test_a_callable_is_loaded_by_its_path() -> None:
         ":x",
     ],
 )
-def test_what_cannot_be_loaded_is_said_by_its_path(path: str) -> None:
+def test_a_hook_that_cannot_be_loaded_is_named_in_the_error(path: str) -> None:
     with pytest.raises(PostroadError, match="POSTROAD_AUTHORIZE") as refused:
         load_hook(path)
     assert path in refused.value.detail

@@ -1,4 +1,4 @@
-"""Invites: a code that makes one tenant and its first key, once."""
+"""Invites: a code that creates one tenant and its first key, once."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ async def invite(gateway: Gateway, **body: object) -> tuple[str, dict[str, Any]]
 
 
 async def claim(gateway: Gateway, code: str, tenant: str | None = None, **more: object) -> Answer:
-    """By somebody without any key."""
+    """Claim without a key."""
     named = {} if tenant is None else {"tenant": tenant}
     return await gateway.nobody.post(CLAIM, {"code": code, **named, **more})
 
@@ -32,7 +32,7 @@ async def view_of(gateway: Gateway, invite_id: str) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_a_claim_makes_a_tenant_and_its_first_key(gateway: Gateway) -> None:
+async def test_a_claim_creates_a_tenant_and_its_first_key(gateway: Gateway) -> None:
     code, made = await invite(gateway, note="for Ada", autoCreateQueues=True)
     assert code.startswith(INVITE_PREFIX)
     assert (made["state"], made["note"], made["tenant"], made["claimedTenant"]) == ("open", "for Ada", None, None)
@@ -50,7 +50,7 @@ async def test_a_claim_makes_a_tenant_and_its_first_key(gateway: Gateway) -> Non
     assert (view["state"], view["claimedTenant"]) == ("claimed", name) and view["claimedAt"]
 
 
-async def test_an_invite_is_good_once(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_an_invite_can_be_claimed_once(gateway: Gateway, second_gateway: Gateway) -> None:
     code, _ = await invite(gateway)
     name = fresh()
     (await claim(gateway, code, name)).ok(201)
@@ -66,7 +66,7 @@ async def test_an_invite_expires(gateway: Gateway, clock: ShiftedClock) -> None:
     assert (await view_of(gateway, made["id"]))["state"] == "expired"
 
 
-async def test_a_revoked_invite_is_not_known(gateway: Gateway) -> None:
+async def test_a_revoked_invite_is_not_found(gateway: Gateway) -> None:
     code, made = await invite(gateway)
     assert (await gateway.admin.delete(f"{INVITES}/{made['id']}")).status == 204
     (await claim(gateway, code, fresh())).problem(404, "invite-not-found")
@@ -74,22 +74,22 @@ async def test_a_revoked_invite_is_not_known(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("code", ["x", "pr_invite_", "\xe9" * 64, " " * 64])
-async def test_a_code_that_nobody_made_is_not_known(gateway: Gateway, code: str) -> None:
+async def test_an_unknown_code_is_not_found(gateway: Gateway, code: str) -> None:
     (await claim(gateway, code, fresh())).problem(404, "invite-not-found")
 
 
-async def test_the_right_id_with_another_secret_is_not_known(gateway: Gateway) -> None:
+async def test_the_id_of_an_invite_with_another_secret_is_not_found(gateway: Gateway) -> None:
     code, made = await invite(gateway)
     (await claim(gateway, new_key(INVITE_PREFIX, key_id=made["id"]), fresh())).problem(404, "invite-not-found")
     (await claim(gateway, code, fresh())).ok(201)
 
 
-async def test_a_code_is_no_key(gateway: Gateway) -> None:
+async def test_a_code_is_not_a_key(gateway: Gateway) -> None:
     code, _ = await invite(gateway)
     (await gateway.with_key(code).get(WHOAMI)).problem(401, "unauthenticated")
 
 
-async def test_an_invite_for_one_name_is_good_for_that_name_alone(gateway: Gateway) -> None:
+async def test_an_invite_for_a_tenant_creates_that_tenant_only(gateway: Gateway) -> None:
     name = fresh()
     code, _ = await invite(gateway, tenant=name)
     problem = (await claim(gateway, code, fresh())).problem(422, "invalid-body")
@@ -98,13 +98,13 @@ async def test_an_invite_for_one_name_is_good_for_that_name_alone(gateway: Gatew
     assert claimed["record"]["tenant"] == name
 
 
-async def test_an_invite_without_a_name_needs_one(gateway: Gateway) -> None:
+async def test_an_invite_without_a_tenant_requires_one_in_the_claim(gateway: Gateway) -> None:
     code, _ = await invite(gateway)
     problem = (await claim(gateway, code)).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.tenant"
 
 
-async def test_a_taken_name_is_refused_and_the_invite_stays_open(gateway: Gateway, tenant: Tenant) -> None:
+async def test_an_existing_tenant_is_refused_and_the_invite_stays_open(gateway: Gateway, tenant: Tenant) -> None:
     code, made = await invite(gateway, autoCreateQueues=True)
     for name in (tenant.id, "default"):
         (await claim(gateway, code, name)).problem(409, "already-exists")
@@ -115,7 +115,7 @@ async def test_a_taken_name_is_refused_and_the_invite_stays_open(gateway: Gatewa
 
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED)[:3], "queues", "Upper", "-x", "a_b", "a.b", "x" * 33, "", "_platform"])
-async def test_a_name_that_cannot_be_is_refused_and_the_invite_stays_open(gateway: Gateway, name: str) -> None:
+async def test_an_invalid_tenant_id_is_refused_and_the_invite_stays_open(gateway: Gateway, name: str) -> None:
     code, _ = await invite(gateway)
     problem = (await claim(gateway, code, name)).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.tenant"
@@ -123,7 +123,7 @@ async def test_a_name_that_cannot_be_is_refused_and_the_invite_stays_open(gatewa
     (await claim(gateway, code, fresh())).ok(201)
 
 
-async def test_of_many_claims_for_one_name_one_wins(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_one_of_many_claims_for_the_same_tenant_succeeds(gateway: Gateway, second_gateway: Gateway) -> None:
     code, made = await invite(gateway)
     name = fresh()
     answers = await asyncio.gather(*[claim(one, code, name) for one in (gateway, second_gateway) * 4])
@@ -138,7 +138,7 @@ async def test_of_many_claims_for_one_name_one_wins(gateway: Gateway, second_gat
     assert (await view_of(gateway, made["id"]))["claimedTenant"] == name
 
 
-async def test_of_many_claims_for_different_names_one_wins_and_nothing_is_left_of_the_others(
+async def test_one_of_many_claims_for_different_tenants_succeeds_and_the_others_leave_nothing(
     gateway: Gateway, second_gateway: Gateway, control: Gateway
 ) -> None:
     code, _ = await invite(gateway)
@@ -157,7 +157,7 @@ async def test_of_many_claims_for_different_names_one_wins_and_nothing_is_left_o
 
 
 @pytest.mark.parametrize("where", [(KeyService, "add"), (Invites, "_mark_claimed")], ids=["before the key", "before the mark"])
-async def test_a_claim_that_was_interrupted_can_be_repeated(
+async def test_an_interrupted_claim_can_be_repeated(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
 ) -> None:
     async def fail(*_: object) -> None:
@@ -178,7 +178,7 @@ async def test_a_claim_that_was_interrupted_can_be_repeated(
     assert [entry["action"] for entry in await entries_of(gateway, name)] == ["tenant.create"]
 
 
-async def test_invites_are_listed_newest_first_by_pages(gateway: Gateway) -> None:
+async def test_invites_are_listed_newest_first_in_pages(gateway: Gateway) -> None:
     made = [(await invite(gateway, note=f"n{number}"))[1]["id"] for number in range(3)]
     first = (await gateway.admin.get(f"{INVITES}?limit=2")).ok()
     second = (await gateway.admin.get(f"{INVITES}?limit=2&cursor={first['nextCursor']}")).ok()
@@ -189,12 +189,12 @@ async def test_invites_are_listed_newest_first_by_pages(gateway: Gateway) -> Non
 
 
 @pytest.mark.parametrize("cursor", ["x", "%C2%B2.x", "-1"])
-async def test_a_cursor_that_was_not_given_out_is_refused(gateway: Gateway, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(gateway: Gateway, cursor: str) -> None:
     await invite(gateway)
     (await gateway.admin.get(f"{INVITES}?cursor={cursor}")).problem(400, "invalid-parameter")
 
 
-async def test_invites_are_the_platforms_alone(gateway: Gateway, tenant: Tenant) -> None:
+async def test_invites_need_a_platform_key(gateway: Gateway, tenant: Tenant) -> None:
     _, made = await invite(gateway)
     for call in (
         tenant.client.get(INVITES),

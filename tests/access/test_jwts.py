@@ -19,7 +19,7 @@ OTHER = "a secret that nobody has shared with us"
 
 
 async def add_secret(tenant: Tenant, secret: str = SECRET, **more: object) -> str:
-    """The secret's id."""
+    """Create a secret; return its id."""
     made = (await tenant.client.post(SECRETS, {"name": "s", "secret": secret, **more})).ok(201)
     assert made["secret"] == secret
     secret_id: str = made["record"]["id"]
@@ -37,7 +37,7 @@ def part(value: object) -> bytes:
 
 
 def signed(payload: object, secret: str = SECRET, *, head: object = None, digest: Any = hashlib.sha256) -> str:
-    """By hand, so that it can be wrong in every way."""
+    """Sign a JWT without a library, so that any part of it can be invalid."""
     text = part({"alg": "HS256", "typ": "JWT"} if head is None else head) + b"." + part(payload)
     return (text + b"." + part(hmac.digest(secret.encode(), text, digest))).decode()
 
@@ -49,7 +49,7 @@ async def as_user(gateway: Gateway, tenant: Tenant, text: str, path: str = WHOAM
 # Good ones
 
 
-async def test_a_jwt_stands_for_a_user_of_the_tenant(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_authenticates_a_user_of_the_tenant(gateway: Gateway, tenant: Tenant) -> None:
     secret_id = await add_secret(tenant)
     given = claims(gateway, scope="read write", stream_id="chat-1")
     me = (await as_user(gateway, tenant, jwt.encode(given, SECRET, "HS256"))).ok()
@@ -68,13 +68,13 @@ async def test_a_jwt_stands_for_a_user_of_the_tenant(gateway: Gateway, tenant: T
     }
 
 
-async def test_a_jwt_without_a_stream_is_for_all_of_them(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_without_a_stream_allows_all_streams(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant)
     me = (await as_user(gateway, tenant, signed(claims(gateway, scope="write")))).ok()
     assert (me["allowedStreams"], me["scopes"]) == (["*"], ["write"])
 
 
-async def test_a_jwt_that_names_its_secret_is_checked_with_that_one(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_with_a_kid_is_verified_with_that_secret(gateway: Gateway, tenant: Tenant) -> None:
     first, second = await add_secret(tenant, SECRET), await add_secret(tenant, OTHER)
     given = claims(gateway)
     for kid, secret, status in (
@@ -88,7 +88,7 @@ async def test_a_jwt_that_names_its_secret_is_checked_with_that_one(gateway: Gat
         assert (await as_user(gateway, tenant, text)).status == status, (kid, secret)
 
 
-async def test_a_jwt_that_names_none_is_checked_with_all_of_them(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_without_a_kid_is_verified_with_all_secrets(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant, SECRET)
     second = await add_secret(tenant, OTHER)
     for secret in (SECRET, OTHER):
@@ -96,7 +96,7 @@ async def test_a_jwt_that_names_none_is_checked_with_all_of_them(gateway: Gatewa
     assert (await as_user(gateway, tenant, signed(claims(gateway), OTHER))).ok()["keyId"] == f"jwt:{second}"
 
 
-async def test_a_secret_counts_on_every_gateway_and_so_does_its_end(
+async def test_creation_and_deletion_of_a_secret_take_effect_on_every_gateway(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
     secret_id = await add_secret(tenant)
@@ -107,7 +107,7 @@ async def test_a_secret_counts_on_every_gateway_and_so_does_its_end(
     await becomes(401, *everywhere)
 
 
-async def test_a_jwt_of_the_first_tenant_needs_not_name_it(gateway: Gateway) -> None:
+async def test_a_jwt_of_the_default_tenant_needs_no_tenant_name(gateway: Gateway) -> None:
     made = (await gateway.admin.post(SECRETS, {"name": "s"})).ok(201)
     assert len(made["secret"]) >= 43
     try:
@@ -147,7 +147,7 @@ async def test_a_jwt_of_the_first_tenant_needs_not_name_it(gateway: Gateway) -> 
     ],
     ids=str,
 )
-async def test_a_jwt_with_claims_that_do_not_fit_is_refused(gateway: Gateway, tenant: Tenant, more: dict[str, object]) -> None:
+async def test_a_jwt_with_invalid_claims_is_refused(gateway: Gateway, tenant: Tenant, more: dict[str, object]) -> None:
     await add_secret(tenant)
     assert (await as_user(gateway, tenant, signed(claims(gateway)))).status == 200
     (await as_user(gateway, tenant, signed(claims(gateway, **more)))).problem(401, "unauthenticated")
@@ -155,7 +155,9 @@ async def test_a_jwt_with_claims_that_do_not_fit_is_refused(gateway: Gateway, te
 
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 2000, b"null", b"{}"])
 @pytest.mark.parametrize("claim", [b"exp", b"nbf"])
-async def test_numbers_that_are_none_are_refused(gateway: Gateway, tenant: Tenant, claim: bytes, value: bytes) -> None:
+async def test_expiries_that_are_not_finite_numbers_are_refused(
+    gateway: Gateway, tenant: Tenant, claim: bytes, value: bytes
+) -> None:
     await add_secret(tenant)
     until = str(gateway.clock() // 1000 + 600).encode()
     payload = (
@@ -164,7 +166,7 @@ async def test_numbers_that_are_none_are_refused(gateway: Gateway, tenant: Tenan
     (await as_user(gateway, tenant, signed(payload))).problem(401, "unauthenticated")
 
 
-async def test_a_jwt_that_is_good_for_ages_can_be_shown(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_with_a_very_late_expiry_is_accepted(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant)
     me = (await as_user(gateway, tenant, signed(claims(gateway, exp=10**12)))).ok()
     assert me["expiresAt"] == "9999-12-31T23:59:59.999Z"
@@ -179,7 +181,7 @@ async def test_a_jwt_expires(gateway: Gateway, tenant: Tenant, clock: ShiftedClo
     (await as_user(gateway, tenant, text)).problem(401, "unauthenticated")
 
 
-async def test_another_secrets_signature_is_refused(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_signature_with_another_secret_is_refused(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant)
     (await as_user(gateway, tenant, signed(claims(gateway), OTHER))).problem(401, "unauthenticated")
     head, payload, signature = signed(claims(gateway)).split(".")
@@ -202,7 +204,7 @@ async def test_another_tenants_secret_is_refused(gateway: Gateway, tenant: Tenan
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", "HS384", "HS512", "RS256", "ES256", "hs256", None, 5, ["HS256"]])
-async def test_no_other_algorithm_is_taken_whatever_the_head_says(gateway: Gateway, tenant: Tenant, alg: object) -> None:
+async def test_other_algorithms_are_refused(gateway: Gateway, tenant: Tenant, alg: object) -> None:
     await add_secret(tenant)
     head = {"alg": alg, "typ": "JWT"}
     text = signed(claims(gateway), head=head)
@@ -210,7 +212,7 @@ async def test_no_other_algorithm_is_taken_whatever_the_head_says(gateway: Gatew
     (await as_user(gateway, tenant, text.rpartition(".")[0] + ".")).problem(401, "unauthenticated")
 
 
-async def test_a_stronger_signature_is_not_taken_for_the_one_that_was_agreed(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_stronger_algorithm_is_refused_too(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -240,7 +242,7 @@ async def test_a_stronger_signature_is_not_taken_for_the_one_that_was_agreed(gat
     ],
     ids=range(16),
 )
-async def test_what_is_no_jwt_is_refused(gateway: Gateway, tenant: Tenant, text: str) -> None:
+async def test_a_text_that_is_not_a_jwt_is_refused(gateway: Gateway, tenant: Tenant, text: str) -> None:
     await add_secret(tenant)
     (await as_user(gateway, tenant, text)).problem(401, "unauthenticated")
 
@@ -255,7 +257,7 @@ async def test_a_jwt_has_at_most_4096_characters(gateway: Gateway, tenant: Tenan
     assert all((status == 200) == (size <= 4096) for size, status in sizes.items())
 
 
-async def test_a_jwt_opens_nothing_that_is_not_for_it(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_jwt_is_refused_by_other_routes(gateway: Gateway, tenant: Tenant) -> None:
     await add_secret(tenant)
     queue = await tenant.queue()
     text = signed(claims(gateway, scope="read write admin publish consume"))
@@ -285,7 +287,7 @@ async def test_a_disabled_tenants_jwts_are_refused(gateway: Gateway, tenant: Ten
 # Secrets as things
 
 
-async def test_secrets_are_listed_without_the_secret(tenant: Tenant) -> None:
+async def test_secrets_are_listed_without_their_text(tenant: Tenant) -> None:
     first = await add_secret(tenant, SECRET)
     second = await add_secret(tenant, OTHER)
     answer = await tenant.client.get(SECRETS)
@@ -293,19 +295,19 @@ async def test_secrets_are_listed_without_the_secret(tenant: Tenant) -> None:
     assert all(one.keys() == {"id", "name", "createdAt", "expiresAt"} for one in answer.ok()["secrets"])
 
 
-async def test_a_secret_is_as_long_as_it_must_be(tenant: Tenant) -> None:
+async def test_a_secret_has_32_to_512_characters(tenant: Tenant) -> None:
     for secret in ("x" * 31, "x" * 513, ""):
         problem = (await tenant.client.post(SECRETS, {"name": "s", "secret": secret})).problem(422, "invalid-body")
         assert problem["errors"][0]["path"] == "$.secret"
 
 
 @pytest.mark.parametrize("when", ["2020-01-01T00:00:00Z", "9999-12-31T23:59:59-12:00"])
-async def test_a_secrets_end_is_in_a_future_that_can_be_shown(tenant: Tenant, when: str) -> None:
+async def test_the_expiry_of_a_secret_is_in_the_future_and_before_the_year_10000(tenant: Tenant, when: str) -> None:
     problem = (await tenant.client.post(SECRETS, {"name": "s", "expiresAt": when})).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.expiresAt"
 
 
-async def test_an_expired_secret_signs_no_more(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_an_expired_secret_does_not_verify_jwts(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     await add_secret(tenant, expiresAt=stamp(clock() + 60_000))
     text = signed(claims(gateway))
     assert (await as_user(gateway, tenant, text)).status == 200
@@ -313,13 +315,13 @@ async def test_an_expired_secret_signs_no_more(gateway: Gateway, tenant: Tenant,
     assert (await as_user(gateway, tenant, text)).status == 401
 
 
-async def test_a_jwt_lives_no_longer_than_its_secret(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_a_jwt_expires_with_its_secret(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     made = (await tenant.client.post(SECRETS, {"name": "s", "expiresAt": stamp(clock() + 60_000)})).ok(201)
     me = (await as_user(gateway, tenant, signed(claims(gateway), made["secret"]))).ok()
     assert me["expiresAt"] == made["record"]["expiresAt"]
 
 
-async def test_a_tenant_has_five_secrets_at_most(tenant: Tenant) -> None:
+async def test_a_tenant_has_at_most_five_secrets(tenant: Tenant) -> None:
     ids = [await add_secret(tenant, f"{number} {SECRET}") for number in range(5)]
     (await tenant.client.post(SECRETS, {"name": "sixth"})).problem(409, "precondition-failed")
     await tenant.client.delete(f"{SECRETS}/{ids[0]}")

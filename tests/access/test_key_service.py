@@ -1,4 +1,4 @@
-"""Keys as things, over HTTP: made, listed, changed, rotated, deleted."""
+"""Key lifecycle over HTTP: create, list, update, rotate, delete."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ async def listed(client: Client, query: str = "") -> list[dict[str, Any]]:
 # Making
 
 
-async def test_a_new_key_is_shown_once_with_all_that_it_is(gateway: Gateway, tenant: Tenant) -> None:
+async def test_the_text_of_a_new_key_is_shown_once(gateway: Gateway, tenant: Tenant) -> None:
     answer = await tenant.client.post(KEYS, {"name": "ci"})
     made = answer.ok(201)
     assert answer.headers["cache-control"] == "no-store"
@@ -38,16 +38,16 @@ async def test_a_new_key_is_shown_once_with_all_that_it_is(gateway: Gateway, ten
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "ApiKey", "APIKEY"])
-async def test_a_key_may_be_sent_under_either_name(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
+async def test_a_key_is_accepted_with_both_schemes(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
     assert (await gateway.nobody.get(WHOAMI, headers={"Authorization": f"{scheme} {tenant.key}"})).status == 200
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "Bearer  ", "pr_live_x", "Bearer x y"])
-async def test_what_is_no_key_is_refused_without_a_reason(gateway: Gateway, header: str) -> None:
+async def test_an_invalid_credential_is_refused_without_details(gateway: Gateway, header: str) -> None:
     (await gateway.nobody.get(WHOAMI, headers={"Authorization": header})).problem(401, "unauthenticated")
 
 
-async def test_a_key_that_nobody_made_is_refused(gateway: Gateway) -> None:
+async def test_an_unknown_key_is_refused(gateway: Gateway) -> None:
     for key in (new_key(), new_key(PLATFORM_PREFIX), "x", "pr_live_"):
         (await gateway.with_key(key).get(WHOAMI)).problem(401, "unauthenticated")
 
@@ -74,7 +74,7 @@ async def test_the_right_id_with_another_secret_is_refused(gateway: Gateway, ten
         ({"name": "x", "id": "y"}, "$"),
     ],
 )
-async def test_a_key_that_cannot_be_is_refused_by_the_field(tenant: Tenant, body: dict[str, Any], path: str) -> None:
+async def test_an_invalid_new_key_is_refused_with_the_field(tenant: Tenant, body: dict[str, Any], path: str) -> None:
     problem = (await tenant.client.post(KEYS, body)).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == path
 
@@ -84,7 +84,7 @@ async def test_a_scope_given_twice_counts_once(tenant: Tenant) -> None:
     assert record["scopes"] == ["read", "publish"]
 
 
-async def test_a_tenant_has_as_many_keys_as_its_limit_and_no_more(gateway: Gateway, tenant: Tenant) -> None:
+async def test_the_number_of_keys_is_limited(gateway: Gateway, tenant: Tenant) -> None:
     admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
     (await admin.post(SETTINGS, {"maxKeys": 3})).ok()
     await new_key_by(tenant.client)
@@ -97,7 +97,7 @@ async def test_a_tenant_has_as_many_keys_as_its_limit_and_no_more(gateway: Gatew
 # Listing
 
 
-async def test_keys_are_listed_oldest_first_by_pages(gateway: Gateway, tenant: Tenant) -> None:
+async def test_keys_are_listed_oldest_first_in_pages(gateway: Gateway, tenant: Tenant) -> None:
     made = [(await new_key_by(tenant.client, name=f"k{number}"))[1]["id"] for number in range(5)]
     everything = [tenant.record.id, *made]
     assert [key["id"] for key in await listed(tenant.client)] == everything
@@ -111,11 +111,11 @@ async def test_keys_are_listed_oldest_first_by_pages(gateway: Gateway, tenant: T
 
 
 @pytest.mark.parametrize("cursor", ["x", "%C2%B2.x", "-1.x", "9" * 40, "1e3"])
-async def test_a_cursor_that_was_not_given_out_is_refused(tenant: Tenant, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(tenant: Tenant, cursor: str) -> None:
     (await tenant.client.get(f"{KEYS}?cursor={cursor}")).problem(400, "invalid-parameter")
 
 
-async def test_a_tenant_sees_its_own_keys_alone(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_tenant_sees_its_own_keys_only(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     assert [key["tenant"] for key in await listed(tenant.client)] == [tenant.id]
     for call in (
@@ -129,13 +129,11 @@ async def test_a_tenant_sees_its_own_keys_alone(gateway: Gateway, tenant: Tenant
 
 
 @pytest.mark.parametrize("key_id", ["x", "A" * 16, "*" * 16, "a b", "\uff41" * 16, "A" * 500])
-async def test_a_key_that_is_not_there_is_not_found(tenant: Tenant, key_id: str) -> None:
+async def test_an_unknown_key_id_is_not_found(tenant: Tenant, key_id: str) -> None:
     (await tenant.client.get(f"{KEYS}/{key_id}")).problem(404, "key-not-found")
 
 
-async def test_when_a_key_was_last_used_is_shown_and_reaches_the_other_gateways(
-    gateway: Gateway, second_gateway: Gateway, tenant: Tenant
-) -> None:
+async def test_the_last_use_of_a_key_is_shown_by_all_gateways(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
     text, record = await new_key_by(tenant.client)
     assert (await tenant.client.get(f"{KEYS}/{record['id']}")).ok()["lastUsedAt"] is None
     assert await status_of(gateway.with_key(text)) == 200
@@ -150,7 +148,7 @@ async def test_when_a_key_was_last_used_is_shown_and_reaches_the_other_gateways(
 # Changing
 
 
-async def test_a_change_leaves_what_it_does_not_name(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_omitted_fields_keep_their_value(tenant: Tenant, clock: ShiftedClock) -> None:
     _, record = await new_key_by(tenant.client, allowedQueues=["orders.*"], expiresAt=stamp(clock() + DAY_MS))
     changed = (await patch(tenant.client, f"{KEYS}/{record['id']}", name="new name")).ok()
     assert changed == {**record, "name": "new name", "updatedAt": changed["updatedAt"], "lastUsedAt": None}
@@ -167,7 +165,7 @@ async def test_a_disabled_key_is_refused_until_it_is_enabled(gateway: Gateway, t
     assert await status_of(gateway.with_key(text)) == 200
 
 
-async def test_a_deleted_key_is_gone(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_deleted_key_is_refused_and_not_found(gateway: Gateway, tenant: Tenant) -> None:
     text, record = await new_key_by(tenant.client)
     assert await status_of(gateway.with_key(text)) == 200
     assert (await tenant.client.delete(f"{KEYS}/{record['id']}")).status == 204
@@ -176,7 +174,7 @@ async def test_a_deleted_key_is_gone(gateway: Gateway, tenant: Tenant) -> None:
     assert [key["id"] for key in await listed(tenant.client)] == [tenant.record.id]
 
 
-async def test_a_key_is_good_until_it_expires(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_a_key_is_valid_until_it_expires(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     text, record = await new_key_by(tenant.client, expiresAt=stamp(clock() + DAY_MS))
     assert await status_of(gateway.with_key(text)) == 200
     assert (await gateway.with_key(text).get(WHOAMI)).ok()["expiresAt"] == record["expiresAt"]
@@ -196,7 +194,7 @@ async def test_a_key_cannot_disable_or_delete_itself(tenant: Tenant) -> None:
 # Rotating
 
 
-async def test_a_rotated_key_keeps_its_id_and_the_old_text_is_good_for_the_grace(
+async def test_a_rotated_key_keeps_its_id_and_the_previous_text_is_valid_for_the_grace_period(
     gateway: Gateway, tenant: Tenant, clock: ShiftedClock
 ) -> None:
     old, record = await new_key_by(tenant.client, name="ci", scopes=["read"])
@@ -212,7 +210,7 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_text_is_good_for_the_grace
     assert [await status_of(gateway.with_key(text)) for text in (old, new)] == [401, 200]
 
 
-async def test_a_rotation_without_grace_ends_the_old_text_on_every_gateway(
+async def test_a_rotation_without_grace_period_ends_the_previous_text_on_every_gateway(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
     old, record = await new_key_by(tenant.client)
@@ -224,7 +222,7 @@ async def test_a_rotation_without_grace_ends_the_old_text_on_every_gateway(
     assert await status_of(second_gateway.with_key(new)) == 200
 
 
-async def test_no_more_than_four_texts_of_a_key_are_good_at_a_time(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_at_most_four_texts_of_a_key_are_valid_at_a_time(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     first, record = await new_key_by(tenant.client)
     rotate = f"{KEYS}/{record['id']}/rotate"
     texts = [first] + [(await tenant.client.post(rotate, {})).ok()["key"] for _ in range(3)]
@@ -235,7 +233,7 @@ async def test_no_more_than_four_texts_of_a_key_are_good_at_a_time(gateway: Gate
     assert [await status_of(gateway.with_key(text)) for text in texts] == [401, 401, 401, 200]
 
 
-async def test_a_later_rotation_can_shorten_the_grace_and_never_prolongs_it(
+async def test_a_later_rotation_can_shorten_the_grace_period_but_not_extend_it(
     gateway: Gateway, tenant: Tenant, clock: ShiftedClock
 ) -> None:
     first, record = await new_key_by(tenant.client)
@@ -254,14 +252,14 @@ async def test_a_key_may_rotate_itself(gateway: Gateway, tenant: Tenant) -> None
 
 
 @pytest.mark.parametrize("seconds", [-1, 30 * 86_400 + 1, 1.5, "1"])
-async def test_a_grace_is_whole_seconds_up_to_thirty_days(tenant: Tenant, seconds: object) -> None:
+async def test_a_grace_period_is_whole_seconds_up_to_thirty_days(tenant: Tenant, seconds: object) -> None:
     (await tenant.client.post(f"{KEYS}/{tenant.record.id}/rotate", {"graceSeconds": seconds})).problem(422, "invalid-body")
 
 
 # A key gives no more than it has
 
 
-async def test_a_key_gives_no_scope_that_it_lacks(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_key_cannot_grant_a_scope_that_it_lacks(gateway: Gateway, tenant: Tenant) -> None:
     limited = await tenant.another_key((Scope.ADMIN, Scope.READ))
     problem = (await limited.client.post(KEYS, {"name": "x", "scopes": ["read", "publish"]})).problem(403, "forbidden")
     assert "publish" in problem["detail"]
@@ -284,20 +282,20 @@ async def test_a_key_gives_no_scope_that_it_lacks(gateway: Gateway, tenant: Tena
         (["orders*"], 403),
     ],
 )
-async def test_a_key_allows_no_queues_that_it_may_not_use(tenant: Tenant, wanted: list[str], status: int) -> None:
+async def test_a_key_cannot_grant_queues_that_it_may_not_use(tenant: Tenant, wanted: list[str], status: int) -> None:
     limited = await tenant.another_key(allowed_queues=("orders.*", "x"))
     assert (await limited.client.post(KEYS, {"name": "n", "allowedQueues": wanted})).status == status
 
 
 @pytest.mark.parametrize("kind", ["allowedTopics", "allowedStreams"])
-async def test_the_same_goes_for_topics_and_streams(tenant: Tenant, kind: str) -> None:
+async def test_a_key_cannot_grant_topics_and_streams_that_it_may_not_use(tenant: Tenant, kind: str) -> None:
     limited = await tenant.another_key(ALL_SCOPES, **{{"allowedTopics": "allowed_topics"}.get(kind, "allowed_streams"): ("a.*",)})
     assert (await limited.client.post(KEYS, {"name": "n"})).status == 403
     assert (await limited.client.post(KEYS, {"name": "n", kind: ["a.b"]})).status == 201
 
 
-async def test_a_wider_key_cannot_be_taken_over(gateway: Gateway, tenant: Tenant) -> None:
-    """Whoever could rotate it would hold its text."""
+async def test_a_key_with_more_permissions_cannot_be_changed(gateway: Gateway, tenant: Tenant) -> None:
+    """A rotation would reveal its text."""
     without_publish = await tenant.another_key((Scope.ADMIN, Scope.READ))
     narrow = await tenant.another_key(allowed_queues=("x",))
     for limited in (without_publish, narrow):
@@ -313,7 +311,7 @@ async def test_a_wider_key_cannot_be_taken_over(gateway: Gateway, tenant: Tenant
 # Platform keys
 
 
-async def test_a_platform_key_is_made_and_seen_by_platform_keys_alone(gateway: Gateway, tenant: Tenant) -> None:
+async def test_platform_keys_are_created_and_seen_by_platform_keys_only(gateway: Gateway, tenant: Tenant) -> None:
     name = fresh("operator")
     (await tenant.client.post(KEYS, {"name": name, "platform": True})).problem(403, "forbidden")
     (await tenant.client.get(f"{KEYS}?platform=true")).problem(403, "forbidden")
@@ -327,7 +325,7 @@ async def test_a_platform_key_is_made_and_seen_by_platform_keys_alone(gateway: G
     assert me["platform"] is True and me["tenant"] == "default"
 
 
-async def test_a_platform_key_governs_a_tenants_keys(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_platform_key_manages_the_keys_of_a_tenant(gateway: Gateway, tenant: Tenant) -> None:
     admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
     text, record = await new_key_by(admin, scopes=["read"])
     assert (await gateway.with_key(text).get(WHOAMI)).ok()["tenant"] == tenant.id
@@ -336,7 +334,7 @@ async def test_a_platform_key_governs_a_tenants_keys(gateway: Gateway, tenant: T
 
 
 @pytest.mark.parametrize("name", ["no-such", "NOT A NAME", "queues", "x" * 33, "../default", "_platform"])
-async def test_a_platform_key_for_a_tenant_that_is_not_there_is_told_so(gateway: Gateway, name: str) -> None:
+async def test_a_platform_key_that_names_an_unknown_tenant_gets_404(gateway: Gateway, name: str) -> None:
     (await gateway.admin.get("/v1/queues", headers={"X-Postroad-Tenant": name})).problem(404, "tenant-not-found")
 
 

@@ -1,5 +1,8 @@
-"""Every route with every kind of credential, and one tenant at another's things. The routes come from the route table, so a
-new one is covered as it is; what is expected of it follows from what it declares, by the rule in `expected`."""
+"""Every route with every kind of credential, and access to resources of another tenant.
+
+The routes come from the route table, so new ones are covered. The expected result follows from the declaration of the route by
+the rule in `expected`.
+"""
 
 import asyncio
 import time
@@ -37,7 +40,7 @@ REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "t
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A credential, how it is sent, and what is true of it. `is_known`: it is somebody's, and good at this moment."""
+    """A credential and its properties. `is_known`: it is valid at this moment."""
 
     text: str | None = None
     is_in_url: bool = False
@@ -54,7 +57,7 @@ class Visitor:
 
 
 def expected(route: Route, visitor: Visitor) -> str:
-    """`in`, or the code of the refusal."""
+    """`in`, or the code of the error."""
     if route.scope is None:
         return "unauthenticated" if route.handler.__name__ in BY_WAKE_TOKEN else "in"
     if not _is_taken(route, visitor):
@@ -63,7 +66,7 @@ def expected(route: Route, visitor: Visitor) -> str:
         return visitor.fault
     if route.scope is RouteRequirement.PLATFORM:
         return "in" if visitor.is_platform else "forbidden"
-    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.or_scope}):
+    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.alternative_scope}):
         return "forbidden"
     if visitor.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
@@ -76,18 +79,18 @@ def expected(route: Route, visitor: Visitor) -> str:
 
 
 def _is_taken(route: Route, visitor: Visitor) -> bool:
-    """Whether a credential of this kind, sent in this way, means anything at this route."""
+    """True if the route accepts credentials of this kind, sent in this way."""
     if visitor.text is None or not visitor.is_known:
         return False
     if visitor.kind == "token":
         return route.resource is not None and visitor.resource == filled(route.resource)
     if visitor.kind == "jwt":
-        return route.takes_jwt and not visitor.is_in_url
+        return route.accepts_jwt and not visitor.is_in_url
     return not visitor.is_in_url
 
 
 def name_for(parameter: str) -> str:
-    """Of nothing that is there."""
+    """The path with parameters of resources that do not exist."""
     return f"no-such-{parameter}"
 
 
@@ -246,7 +249,7 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
 
 
 def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
-    """As the gateway would make it if it had a resource of this name."""
+    """A token for a resource that no route has."""
     access = gateway.node.access
     tokens = Tokens(
         gateway.node.platform.identities, Signer(platform_keys(gateway.settings), "stream token"), access.tokens._used, now_ms
@@ -257,17 +260,17 @@ def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
     return tokens.issue(caller, NewToken(resource="elsewhere"))[0]
 
 
-# What they are told
+# Responses
 
 
 MISFITS = {"Stream-TTL": "soon", "Producer-Id": ""}
 
 
 async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = None) -> Answer:
-    """The body does not fit, or a header where any body does, so that who is let in changes nothing. An answer that does not end
-    is not waited for."""
+    """Send a request with an invalid body or header, so that an accepted request changes nothing. Endless responses are not
+    read to their end."""
     headers = {**visitor.headers} if visitor.is_in_url else bearer(visitor.text, **visitor.headers)
-    headers |= {"Content-Type": "application/json", **(MISFITS if route.takes_bytes else {})}
+    headers |= {"Content-Type": "application/json", **(MISFITS if route.raw_body else {})}
     query = f"?bearer={visitor.text}" if visitor.is_in_url else ""
     data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
     url = gateway.url + filled(route.path, visitor.project) + query
@@ -286,7 +289,7 @@ def is_let_in(route: Route, answer: Answer) -> bool:
 
 
 def code_of(route: Route, answer: Answer) -> str | None:
-    """None where there is no body to read it from."""
+    """The code of the problem; None without a body."""
     if route.method == "HEAD":
         assert answer.body == b""
         return None
@@ -295,7 +298,7 @@ def code_of(route: Route, answer: Answer) -> str | None:
 
 
 def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
-    """What is wrong with the answer."""
+    """The difference between the response and the expectation."""
     wanted = expected(route, visitor)
     if wanted == "in":
         is_right = is_let_in(route, answer) and answer.status < 500
@@ -307,26 +310,28 @@ def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
 
 
 @pytest.mark.parametrize("name", VISITORS)
-async def test_a_route_takes_whom_it_says_it_takes(gateway: Gateway, visitors: dict[str, Visitor], name: str) -> None:
+async def test_a_route_accepts_the_credentials_that_it_declares(
+    gateway: Gateway, visitors: dict[str, Visitor], name: str
+) -> None:
     answers = await asyncio.gather(*(ask(gateway, route, visitors[name]) for route in ROUTES))
     found = [fault(route, visitors[name], answer) for route, answer in zip(ROUTES, answers, strict=True)]
     assert [one for one in found if one is not None] == []
 
 
-def test_the_rule_lets_somebody_in_everywhere_and_keeps_somebody_out_wherever_a_scope_is_declared() -> None:
+def test_every_route_accepts_a_credential_and_every_scope_refuses_one() -> None:
     good = Visitor("x", is_platform=True)
     assert all(expected(route, good) == "in" for route in ROUTES if route.scope is not None)
     assert all(expected(route, Visitor()) == "unauthenticated" for route in ROUTES if route.scope is not None)
 
 
-async def test_the_description_states_what_each_route_needs(gateway: Gateway) -> None:
+async def test_openapi_describes_the_credentials_of_each_route(gateway: Gateway) -> None:
     paths = (await gateway.nobody.get("/openapi.json")).ok()["paths"]
     assert sum(len(operations) for operations in paths.values()) == len(ROUTES)
     for route in ROUTES:
         operation = paths[route.path][route.method.lower()]
         assert operation.get("x-postroad-scope") == (None if route.scope is None else str(route.scope))
         kinds = {kind for choice in operation["security"] for kind in choice}
-        ours = {"bearer", "apiKey"} | ({"jwt"} if route.takes_jwt else set()) | ({"streamToken"} if route.resource else set())
+        ours = {"bearer", "apiKey"} | ({"jwt"} if route.accepts_jwt else set()) | ({"streamToken"} if route.resource else set())
         assert kinds == (set() if route.scope is None else ours)
 
 
@@ -335,7 +340,7 @@ async def test_the_description_states_what_each_route_needs(gateway: Gateway) ->
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A tenant with one of everything. `marker` is in all that it has, and in nothing that others have to know to ask for it."""
+    """A tenant with one resource of each kind. `marker` is in all its content, and in no name that other tenants use."""
 
     tenant: Tenant
     marker: str
@@ -348,8 +353,8 @@ class Owner:
         return filled(template)
 
     def body(self, route: Route) -> object:
-        """One that gets as far as can be; the fields that a new route needs are not known here."""
-        if route.takes_bytes:
+        """A body that is as valid as possible; the fields of new routes are unknown here."""
+        if route.raw_body:
             return ["mine"]
         some: dict[str, dict[str, Any]] = {
             "publish": {"payload": "mine"},
@@ -366,7 +371,7 @@ class Owner:
         return None if route.body is None else some.get(route.handler.__name__, {})
 
     async def everything(self) -> list[Any]:
-        """All that it has, as it sees it itself."""
+        """All resources of the tenant, as the tenant sees them."""
         client, found = self.tenant.client, list[Any]()
         for route in ROUTES:
             is_own = isinstance(route.scope, Scope) and route.method in ("GET", "HEAD") and route.media != "text/event-stream"
@@ -381,7 +386,7 @@ _MOVING = ("lastUsedAt", "oldestAgeMs", "inPerSecond", "outPerSecond", "from", "
 
 
 def _at_rest(value: Any) -> Any:
-    """Without what changes by itself."""
+    """Without fields that change over time."""
     if isinstance(value, dict):
         return {name: _at_rest(one) for name, one in value.items() if name not in _MOVING}
     return [_at_rest(one) for one in value] if isinstance(value, list) else value
@@ -412,13 +417,13 @@ async def stranger(gateway: Gateway) -> AsyncIterator[Tenant]:
 
 
 def traces(owner: Owner, answer: Answer) -> list[str]:
-    """What of the owner is in the answer that a stranger has no business to see."""
+    """Data of the owner in a response to another tenant."""
     seen = answer.body.decode() + repr(answer.headers)
     ours = (owner.marker, owner.tenant.id, owner.tenant.record.id, "987654321", "41234567")
     return [one for one in ours if one in seen]
 
 
-async def test_a_tenant_comes_to_nothing_of_anothers(owner: Owner, stranger: Tenant) -> None:
+async def test_a_tenant_cannot_access_resources_of_another(owner: Owner, stranger: Tenant) -> None:
     before = await owner.everything()
     assert owner.marker in repr(before) and len(before) >= 7
     assert [one[:2] for one in before if owner.marker in repr(one) and "{stream}" in one[1]] == [
@@ -434,7 +439,7 @@ async def test_a_tenant_comes_to_nothing_of_anothers(owner: Owner, stranger: Ten
     assert await owner.everything() == before
 
 
-async def test_a_tenant_cannot_name_another(owner: Owner, stranger: Tenant) -> None:
+async def test_a_tenants_key_cannot_name_another_tenant(owner: Owner, stranger: Tenant) -> None:
     before = await owner.everything()
     posing = stranger.client.with_headers(**{TENANT_HEADER: owner.tenant.id})
     for route in ROUTES:
@@ -453,7 +458,7 @@ LIVE = ("", "?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-
 
 
 async def strangers(owner: Owner, stranger: Tenant) -> dict[str, Client]:
-    """All that somebody can come with who is not the owner, each as good as it can be."""
+    """Credentials of others, each with as many permissions as possible."""
     gateway, client, name = stranger.gateway, stranger.client, owner.names["stream"]
     secret = (await client.post("/api/control/jwt-secrets", {"name": "mine"})).ok(201)["secret"]
     claims = {"sub": "user", "scope": "read write", "exp": int(time.time()) + 600}
@@ -472,12 +477,12 @@ async def strangers(owner: Owner, stranger: Tenant) -> dict[str, Client]:
 
 
 def is_the_platforms(who: str, path: str) -> bool:
-    """A platform key may name anyone."""
+    """A platform key may name any tenant."""
     return who.startswith("platform") and (who.endswith("posing") or "{project}" in path)
 
 
 @pytest.mark.parametrize("has_its_own", [False, True], ids=["without one of its own", "with one of the same name"])
-async def test_nobody_else_comes_to_a_stream(owner: Owner, stranger: Tenant, has_its_own: bool) -> None:
+async def test_other_credentials_cannot_access_a_stream(owner: Owner, stranger: Tenant, has_its_own: bool) -> None:
     before, path = await owner.everything(), f"/v1/stream/{owner.names['stream']}"
     for who, client in (await strangers(owner, stranger)).items():
         for route in STREAM_ROUTES:
@@ -511,7 +516,7 @@ async def test_a_stream_cannot_be_forked_by_another_tenant(owner: Owner, strange
     assert await owner.everything() == before
 
 
-async def test_both_shapes_of_a_path_come_to_the_same_stream(owner: Owner) -> None:
+async def test_both_forms_of_a_path_reach_the_same_stream(owner: Owner) -> None:
     client, name = owner.tenant.client, owner.names["stream"]
     for path in (f"/v1/stream/{name}", f"/v1/{owner.tenant.id}/stream/{name}"):
         assert (await client.get(path)).ok()[0] == owner.marker
@@ -519,14 +524,14 @@ async def test_both_shapes_of_a_path_come_to_the_same_stream(owner: Owner) -> No
     assert len((await client.get(f"/v1/stream/{name}")).ok()) == 4
 
 
-async def test_a_platform_key_is_asked_for_the_tenant_that_the_path_names(owner: Owner, stranger: Tenant) -> None:
+async def test_a_platform_key_acts_for_the_tenant_in_the_path(owner: Owner, stranger: Tenant) -> None:
     admin, name = stranger.gateway.admin, owner.names["stream"]
     for client in (admin, admin.with_headers(**{TENANT_HEADER: stranger.id})):
         assert (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).ok()[0] == owner.marker
     (await admin.get(f"/v1/{NOBODY_IS}/stream/{name}")).problem(404, "tenant-not-found")
 
 
-async def test_a_token_that_is_good_once_is_not_spent_where_it_is_refused(owner: Owner, stranger: Tenant) -> None:
+async def test_a_refused_request_does_not_use_up_a_token(owner: Owner, stranger: Tenant) -> None:
     name = owner.names["stream"]
     token = (await owner.tenant.client.post("/v1/tokens", {"resource": f"stream/{name}", "once": True})).ok(201)["token"]
     client = stranger.gateway.with_key(token)
@@ -536,7 +541,7 @@ async def test_a_token_that_is_good_once_is_not_spent_where_it_is_refused(owner:
     (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).problem(401, "unauthenticated")
 
 
-async def test_who_may_only_write_does_not_read_through_a_fork(owner: Owner) -> None:
+async def test_a_fork_needs_the_scope_to_read(owner: Owner) -> None:
     writer, name = await owner.tenant.another_key((Scope.WRITE,)), owner.names["stream"]
     fork = {"Stream-Forked-From": f"/v1/stream/{name}", "Stream-Public": "true", "Content-Type": "application/json"}
     answer = await writer.client.call("PUT", "/v1/stream/copy", headers=fork)
@@ -547,7 +552,7 @@ async def test_who_may_only_write_does_not_read_through_a_fork(owner: Owner) -> 
     (await both.client.call("PUT", "/v1/stream/copy", headers=fork)).ok(201)
 
 
-async def test_questions_about_another_tenant_find_nothing(owner: Owner, stranger: Tenant) -> None:
+async def test_queries_for_another_tenant_find_nothing(owner: Owner, stranger: Tenant) -> None:
     client = stranger.client
     for query in (f"tenant={owner.tenant.id}", "tenant=_platform"):
         (await client.get(f"/api/control/audit?{query}")).problem(403, "forbidden")
@@ -560,7 +565,7 @@ async def test_questions_about_another_tenant_find_nothing(owner: Owner, strange
         assert [key["tenant"] for key in answer.ok()["keys"]] == [stranger.id] and traces(owner, answer) == []
 
 
-async def test_a_tenants_events_are_its_own_from_the_very_first(owner: Owner, stranger: Tenant) -> None:
+async def test_the_first_events_of_a_tenant_are_its_own(owner: Owner, stranger: Tenant) -> None:
     await stranger.queue("mine")
     await owner.tenant.publish("/v1/queues/orders", owner.marker)
     await stranger.publish("/v1/queues/mine", 1)
@@ -575,8 +580,8 @@ async def test_a_tenants_events_are_its_own_from_the_very_first(owner: Owner, st
         assert {event.json["tenant"] for event in await reader.take(2)} == {stranger.id}
 
 
-async def test_a_disabled_tenants_record_is_what_keeps_its_keys_out(gateway: Gateway) -> None:
-    """Not the API that wrote it: a record of another state is refused as well."""
+async def test_keys_are_refused_by_the_state_of_the_tenant_record(gateway: Gateway) -> None:
+    """The state in the record counts, not the API call that wrote it."""
     tenant = await gateway.tenant()
     gone = TenantRecord(id=tenant.id, state=TenantState.DELETING, created_at_ms=0, updated_at_ms=0)
     await gateway.node.access.tenants._table.change(tenant.id, lambda _: gone)

@@ -1,4 +1,4 @@
-"""A key that is kept to some queues sees and uses these and no others."""
+"""A key that is restricted to some queues sees and uses these only."""
 
 import asyncio
 
@@ -10,13 +10,13 @@ from tests.gateway import Gateway, Tenant
 
 @pytest.fixture
 async def narrow(tenant: Tenant) -> Tenant:
-    """A key for `orders.*` of a tenant that has other queues too."""
+    """A key for `orders.*` of a tenant that has other queues, too."""
     for name in ("invoices", "orders.eu", "orders.us", "reorders.eu"):
         await tenant.queue(name)
     return await tenant.another_key(allowed_queues=("orders.*",))
 
 
-async def test_it_lists_its_queues_alone(narrow: Tenant) -> None:
+async def test_it_lists_its_queues_only(narrow: Tenant) -> None:
     listed = (await narrow.client.get("/v1/queues")).ok()
     assert [queue["name"] for queue in listed["queues"]] == ["orders.eu", "orders.us"]
     first = (await narrow.client.get("/v1/queues?limit=1")).ok()
@@ -36,7 +36,7 @@ async def test_it_uses_its_queues(narrow: Tenant) -> None:
 
 
 @pytest.mark.parametrize("name", ["invoices", "reorders.eu", "orders", "missing", "orders%2Aeu"])
-async def test_it_uses_no_other_queue_whether_there_is_one_or_not(narrow: Tenant, name: str) -> None:
+async def test_other_queues_are_forbidden_whether_they_exist_or_not(narrow: Tenant, name: str) -> None:
     queue = f"/v1/queues/{name}"
     for call in (
         narrow.client.get(queue),
@@ -50,7 +50,7 @@ async def test_it_uses_no_other_queue_whether_there_is_one_or_not(narrow: Tenant
         (await call).problem(403, "forbidden")
 
 
-async def test_it_does_not_make_a_queue_by_publishing_elsewhere(gateway: Gateway) -> None:
+async def test_publishing_elsewhere_does_not_create_a_queue(gateway: Gateway) -> None:
     tenant = await gateway.tenant(auto_create_queues=True)
     narrow = await tenant.another_key(allowed_queues=("orders.*",))
     (await narrow.client.post("/v1/queues/invoices/messages", {"payload": 1})).problem(403, "forbidden")
@@ -58,7 +58,7 @@ async def test_it_does_not_make_a_queue_by_publishing_elsewhere(gateway: Gateway
     assert [queue["name"] for queue in (await tenant.client.get("/v1/queues")).ok()["queues"]] == ["orders.eu"]
 
 
-async def test_it_follows_the_events_of_its_queues_alone(tenant: Tenant, narrow: Tenant) -> None:
+async def test_it_sees_the_events_of_its_queues_only(tenant: Tenant, narrow: Tenant) -> None:
     async with narrow.client.events(f"{STREAM}?events=job.*") as reader:
         for queue in ("invoices", "orders.eu", "reorders.eu", "orders.us"):
             await tenant.publish(f"/v1/queues/{queue}", 1)
@@ -69,19 +69,19 @@ async def test_it_follows_the_events_of_its_queues_alone(tenant: Tenant, narrow:
                 await reader.next()
 
 
-async def test_a_key_for_no_queues_uses_none(tenant: Tenant) -> None:
+async def test_a_key_without_queues_can_use_none(tenant: Tenant) -> None:
     await tenant.queue("orders")
     none = await tenant.another_key(allowed_queues=())
     assert (await none.client.get("/v1/queues")).ok()["queues"] == []
     (await none.client.get("/v1/queues/orders")).problem(403, "forbidden")
 
 
-async def test_globs_of_topics_and_streams_do_not_keep_from_queues(tenant: Tenant) -> None:
+async def test_restrictions_of_topics_and_streams_do_not_restrict_queues(tenant: Tenant) -> None:
     await tenant.queue("orders")
     key = await tenant.another_key(allowed_topics=("x",), allowed_streams=())
     assert (await key.client.get("/v1/queues/orders")).status == 200
 
 
-async def test_it_is_told_what_it_is_kept_to(narrow: Tenant) -> None:
+async def test_whoami_shows_the_restrictions(narrow: Tenant) -> None:
     me = (await narrow.client.get(WHOAMI)).ok()
     assert (me["allowedQueues"], me["allowedTopics"], me["allowedStreams"]) == (["orders.*"], ["*"], ["*"])

@@ -1,4 +1,4 @@
-"""What is stored stays readable: bytes as an earlier version has written them."""
+"""Stored formats: bytes that earlier versions have written stay readable."""
 
 import msgspec
 import pytest
@@ -115,25 +115,25 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
 
 
 @pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
-def test_what_an_earlier_version_has_stored_is_read(record: msgspec.Struct, stored: bytes) -> None:
+def test_records_of_earlier_versions_are_read(record: msgspec.Struct, stored: bytes) -> None:
     assert msgspec.json.decode(stored, type=type(record)) == record
 
 
 @pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
-def test_what_is_stored_has_not_changed(record: msgspec.Struct, stored: bytes) -> None:
-    """Nor may it without a new version: two versions run side by side during an upgrade. Defaults may be left out."""
+def test_the_stored_format_has_not_changed(record: msgspec.Struct, stored: bytes) -> None:
+    """A change would need a new version, since two versions run side by side during an upgrade. Defaults may be omitted."""
     full = msgspec.json.decode(stored)
     written = msgspec.json.decode(msgspec.json.encode(record))
     assert {"v": 1, **written} == full
 
 
 @pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
-def test_a_later_formats_fields_are_ignored(record: msgspec.Struct, stored: bytes) -> None:
+def test_unknown_fields_are_ignored(record: msgspec.Struct, stored: bytes) -> None:
     later = stored[:-1] + b',"somethingNew":{"a":[1]}}'
     assert msgspec.json.decode(later, type=type(record)) == record
 
 
-def test_a_key_takes_each_of_its_texts_until_that_expires() -> None:
+def test_a_key_accepts_each_of_its_texts_until_it_expires() -> None:
     hashes = (KeyHash(sha256="new", created_at_ms=1), KeyHash(sha256="old", created_at_ms=0, expires_at_ms=10))
     key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=hashes, created_at_ms=0, updated_at_ms=0)
     assert key.accepts("new", 9) and key.accepts("old", 9)

@@ -1,4 +1,4 @@
-"""What is taken away stops everywhere, at once: new requests, open streams and waiting polls."""
+"""Revocation takes effect on all gateways at once: for new requests, open streams and long polls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,7 +50,7 @@ every_way = pytest.mark.parametrize("revoke", EVERY_WAY, ids=lambda one: one.__n
 
 @asynccontextmanager
 async def following(client: Client) -> AsyncIterator[EventReader]:
-    """An open stream that has said its first word."""
+    """An open stream that has sent its first line."""
     async with client.events(STREAM) as reader:
         assert await reader.answer.content.readline() == b"retry: 1000\n"
         yield reader
@@ -84,7 +84,7 @@ async def test_a_waiting_poll_ends_on_every_gateway(
     assert (await revoke(gateway, tenant, record["id"])).status < 300
     async with asyncio.timeout(AT_ONCE):
         for answer in await asyncio.gather(*polls):
-            if revoke is delete_the_tenant and answer.status == 404:  # its queues may be gone before the poll is told why
+            if revoke is delete_the_tenant and answer.status == 404:  # its queues may be deleted first
                 answer.problem(404, "queue-not-found")
             else:
                 answer.problem(401, "unauthenticated")
@@ -98,9 +98,7 @@ async def test_a_deleted_key_is_refused_on_every_gateway(gateway: Gateway, secon
     await becomes(401, *everywhere)
 
 
-async def test_a_changed_key_counts_as_changed_on_every_gateway(
-    gateway: Gateway, second_gateway: Gateway, tenant: Tenant
-) -> None:
+async def test_a_changed_key_takes_effect_on_every_gateway(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
     text, record = await new_key_by(tenant.client)
     everywhere = [gateway.with_key(text), second_gateway.with_key(text)]
     assert [await status_of(one, "/v1/queues") for one in everywhere] == [200, 200]
@@ -118,7 +116,7 @@ async def test_a_new_key_works_on_every_gateway_at_once(gateway: Gateway, second
         assert await status_of(second_gateway.seen_by(tenant).client) == 200
 
 
-async def test_a_change_of_the_name_alone_ends_nothing(tenant: Tenant, gateway: Gateway) -> None:
+async def test_a_change_of_the_name_does_not_end_streams(tenant: Tenant, gateway: Gateway) -> None:
     text, record = await new_key_by(tenant.client)
     async with following(gateway.with_key(text)) as reader:
         await patch(tenant.client, f"{KEYS}/{record['id']}", name="another")
@@ -142,7 +140,7 @@ async def test_a_poll_ends_when_its_key_expires(gateway: Gateway, tenant: Tenant
         (await gateway.with_key(text).post(f"{queue}/pull", {"waitMs": 10_000})).problem(401, "unauthenticated")
 
 
-async def test_a_stream_of_a_token_ends_when_the_token_does(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_stream_ends_when_its_token_expires(gateway: Gateway, tenant: Tenant) -> None:
     token = (await tenant.client.post("/v1/tokens", {"resource": "telemetry", "expiresInSeconds": 1})).ok(201)["token"]
     async with following(gateway.with_key(token)) as reader:
         await ends(reader, 2)
@@ -160,7 +158,7 @@ async def test_a_stream_of_a_platform_key_ends_with_the_tenant_and_with_the_key(
         await ends(reader)
 
 
-async def test_nothing_is_left_of_those_who_went_away(gateway: Gateway, tenant: Tenant) -> None:
+async def test_watches_of_disconnected_clients_are_removed(gateway: Gateway, tenant: Tenant) -> None:
     watched = gateway.node.platform.identities._watched
     async with following(tenant.client):
         await eventually(lambda: len(watched.get(tenant.record.id, ())) == 1)
@@ -170,12 +168,12 @@ async def test_nothing_is_left_of_those_who_went_away(gateway: Gateway, tenant: 
 # The watch itself
 
 
-async def test_a_watch_of_a_key_that_was_revoked_meanwhile_has_ended_already(gateway: Gateway, tenant: Tenant) -> None:
-    directory = gateway.node.platform.identities
-    caller = await directory.caller_by_key(tenant.key, None)
+async def test_a_watch_of_a_revoked_key_is_ended(gateway: Gateway, tenant: Tenant) -> None:
+    identities = gateway.node.platform.identities
+    caller = await identities.caller_by_key(tenant.key, None)
     assert caller is not None
     await gateway.node.access.keys.remove(tenant.record.id)
-    watch = directory.watch(caller)
+    watch = identities.watch(caller)
     assert watch.ended.done()
     watch.close()
 
@@ -190,44 +188,44 @@ async def test_a_watch_of_a_jwt_ends_when_its_secret_is_deleted(gateway: Gateway
     watch.close()
 
 
-async def test_a_caller_who_stays_for_longer_than_a_timer_lasts_is_watched_all_the_same(gateway: Gateway) -> None:
+async def test_a_watch_of_a_very_late_expiry_works(gateway: Gateway) -> None:
     caller = Caller("t", "nobody", frozenset(ALL_SCOPES), credential=Credential.HOOK, expires_at_ms=2**60)
     watch = gateway.node.platform.identities.watch(caller)
     assert not watch.ended.done()
     watch.close()
 
 
-async def test_a_key_that_is_revoked_while_its_tenant_is_looked_up_is_not_remembered(
+async def test_a_key_that_is_revoked_during_its_lookup_is_not_cached(
     gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, keyring = gateway.node.platform.identities, gateway.node.access.keys
-    fetch = directory.tenants.fetch
+    identities, keys = gateway.node.platform.identities, gateway.node.access.keys
+    fetch = identities.tenants.fetch
     record = tenant.record
 
     async def fetch_slowly(name: str) -> object:
         disabled = msgspec.structs.replace(record, is_enabled=False)
-        await keyring._table.update(record.id, disabled, keyring._table.revision(record.id))
+        await keys._table.update(record.id, disabled, keys._table.revision(record.id))
         return await fetch(name)
 
-    monkeypatch.setattr(directory.tenants, "fetch", fetch_slowly)
-    await directory.caller_by_key(tenant.key, None)  # let in or not: it began before
+    monkeypatch.setattr(identities.tenants, "fetch", fetch_slowly)
+    await identities.caller_by_key(tenant.key, None)  # accepted or not: it began before the change
     monkeypatch.undo()
-    assert await directory.caller_by_key(tenant.key, None) is None
+    assert await identities.caller_by_key(tenant.key, None) is None
 
 
-async def test_a_key_that_the_engine_does_not_know_is_not_asked_for_again_and_again(
+async def test_unknown_keys_are_not_looked_up_repeatedly(
     gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = gateway.node.platform.identities
+    identities = gateway.node.platform.identities
     asked: list[str] = []
-    fetch = directory.keys.fetch
+    fetch = identities.keys.fetch
 
     async def count(key_id: str) -> object:
         asked.append(key_id)
         return await fetch(key_id)
 
-    monkeypatch.setattr(directory.keys, "fetch", count)
+    monkeypatch.setattr(identities.keys, "fetch", count)
     unknown = new_key()
     for _ in range(5):
-        assert await directory.caller_by_key(unknown, None) is None
+        assert await identities.caller_by_key(unknown, None) is None
     assert len(asked) == 1

@@ -1,4 +1,4 @@
-"""No key, secret, code or token, and no hash of one, is ever shown again: in no answer, no audit entry, no log, no bucket."""
+"""Credentials and their hashes are shown once: they are in no other response, audit entry, log or bucket."""
 
 import re
 from typing import Any
@@ -27,12 +27,12 @@ from tests.gateway import Answer, Client, Gateway, gateway_settings, running_gat
 
 
 def traces(texts: list[str]) -> list[str]:
-    """What would give a text away: itself, its secret part, and its hash."""
+    """Texts that would reveal a credential: itself, its secret part, and its hash."""
     return [part for text in texts for part in (text, re.sub(r"^pr_[a-z]+_", "", text)[16:], key_hash(text)) if len(part) > 16]
 
 
 class Everything:
-    """One of each credential, and all that was answered beside the answers that are meant to show them."""
+    """One credential of each kind, and all responses except those that show them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -83,7 +83,7 @@ class Everything:
             self.answers.append(await client.post(KEYS, {"name": "n", "scopes": [text]}))
 
 
-async def test_credentials_are_shown_once_and_never_again(engine_url: str) -> None:
+async def test_credentials_are_shown_once(engine_url: str) -> None:
     with capture_logs() as logs:
         async with running_gateway(gateway_settings(engine_url, access_log=True)) as gateway:
             everything = Everything(gateway)

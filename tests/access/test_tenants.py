@@ -1,4 +1,4 @@
-"""Tenants as things, over HTTP: made, listed, disabled, deleted with all that is theirs."""
+"""Tenant lifecycle over HTTP: create, list, disable, delete with all resources."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from postroad.access.records import KEYS_BUCKET, SECRETS_BUCKET, TenantRecord
-from postroad.access.tenants import Tenants
+from postroad.access.tenants import Tenants, reserved_words
+from postroad.container import described_routes
 from postroad.governance.tenant_settings import SETTINGS_BUCKET
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.management import stream_info
@@ -25,7 +26,10 @@ async def is_gone(gateway: Gateway, name: str) -> bool:
     return (await gateway.admin.get(f"{TENANTS}/{name}")).status == 404
 
 
-async def test_a_tenant_is_made_and_shown(gateway: Gateway, second_gateway: Gateway) -> None:
+ROUTE_WORDS = reserved_words(route.path for route in described_routes())
+
+
+async def test_a_tenant_is_created_and_shown(gateway: Gateway, second_gateway: Gateway) -> None:
     name = fresh()
     made = (await gateway.admin.post(TENANTS, {"id": name, "description": "d", "autoCreateQueues": True})).ok(201)
     assert made.keys() == {"id", "state", "description", "createdAt", "updatedAt"}
@@ -38,7 +42,7 @@ async def test_a_tenant_is_made_and_shown(gateway: Gateway, second_gateway: Gate
     assert (await client.post("/v1/queues/q/messages", {"payload": 1})).status == 201
 
 
-async def test_there_is_one_tenant_of_a_name(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_a_tenant_id_is_unique(gateway: Gateway, second_gateway: Gateway) -> None:
     name = fresh()
     answers = await asyncio.gather(*[one.admin.post(TENANTS, {"id": name}) for one in (gateway, second_gateway) * 3])
     assert sorted(answer.status for answer in answers) == [201] + [409] * 5
@@ -46,22 +50,29 @@ async def test_there_is_one_tenant_of_a_name(gateway: Gateway, second_gateway: G
     (await gateway.admin.post(TENANTS, {"id": "default"})).problem(409, "already-exists")
 
 
-@pytest.mark.parametrize(
-    "name", [*sorted(RESERVED), "Upper", "-x", "", "a.b", "a_b", "_platform", "x" * 33, "a>", "a b", "\xe9", "a\n", 5, None]
-)
-async def test_a_tenant_has_a_name_that_cannot_be_mistaken(gateway: Gateway, name: object) -> None:
+INVALID_IDS = ["Upper", "-x", "", "a.b", "a_b", "_platform", "x" * 33, "a>", "a b", "\xe9", "a\n", 5, None]
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED | ROUTE_WORDS), *INVALID_IDS])
+async def test_an_invalid_or_reserved_tenant_id_is_refused(gateway: Gateway, name: object) -> None:
     problem = (await gateway.admin.post(TENANTS, {"id": name})).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.id"
 
 
+def test_reserved_words_are_the_literals_where_a_project_can_stand() -> None:
+    paths = ["/v1/{project}/stream/{stream}", "/v1/stream/{stream}", "/v1/widgets", "/api/control/keys", "/healthz", "/v1/{x}/a"]
+    assert reserved_words(paths) == {"stream", "widgets"}
+    assert {"queues", "stream", "jobs", "tasks", "tokens", "admin", "insights", "telemetry", "whoami"} == ROUTE_WORDS
+
+
 @pytest.mark.parametrize("name", ["no-such", "NOT", "x" * 33, "queues", "_platform", "*"])
-async def test_a_tenant_that_is_not_there_is_not_found(gateway: Gateway, name: str) -> None:
+async def test_an_unknown_tenant_is_not_found(gateway: Gateway, name: str) -> None:
     (await gateway.admin.get(f"{TENANTS}/{name}")).problem(404, "tenant-not-found")
     (await patch(gateway.admin, f"{TENANTS}/{name}", enabled=True)).problem(404, "tenant-not-found")
     (await gateway.admin.delete(f"{TENANTS}/{name}")).problem(404, "tenant-not-found")
 
 
-async def test_tenants_are_listed_by_pages(gateway: Gateway) -> None:
+async def test_tenants_are_listed_in_pages(gateway: Gateway) -> None:
     prefix = fresh("page")
     names = [f"{prefix}-{number}" for number in range(5)]
     for name in reversed(names):
@@ -75,7 +86,7 @@ async def test_tenants_are_listed_by_pages(gateway: Gateway) -> None:
     assert found[:5] == names
 
 
-async def test_tenants_are_the_platforms_to_govern(gateway: Gateway, tenant: Tenant) -> None:
+async def test_tenants_need_a_platform_key(gateway: Gateway, tenant: Tenant) -> None:
     for call in (
         tenant.client.get(TENANTS),
         tenant.client.post(TENANTS, {"id": fresh()}),
@@ -101,20 +112,20 @@ async def test_a_disabled_tenants_keys_are_refused_everywhere_until_it_is_enable
     await becomes(200, *everywhere)
 
 
-async def test_a_change_leaves_what_it_does_not_name(gateway: Gateway, tenant: Tenant) -> None:
+async def test_omitted_fields_keep_their_value(gateway: Gateway, tenant: Tenant) -> None:
     path = f"{TENANTS}/{tenant.id}"
     await patch(gateway.admin, path, description="first")
     assert (await patch(gateway.admin, path, enabled=False)).ok()["description"] == "first"
     assert (await patch(gateway.admin, path, description="second")).ok()["state"] == "disabled"
 
 
-async def test_the_first_tenant_can_neither_be_disabled_nor_deleted(gateway: Gateway) -> None:
+async def test_the_default_tenant_cannot_be_disabled_or_deleted(gateway: Gateway) -> None:
     (await patch(gateway.admin, f"{TENANTS}/default", enabled=False)).problem(409, "precondition-failed")
     (await gateway.admin.delete(f"{TENANTS}/default")).problem(409, "precondition-failed")
     assert (await gateway.admin.get(f"{TENANTS}/default")).ok()["state"] == "ready"
 
 
-async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
+async def test_a_deleted_tenant_is_removed_with_all_its_resources(
     gateway: Gateway, second_gateway: Gateway, control: Gateway, tenant: Tenant
 ) -> None:
     engine = gateway.node.platform
@@ -144,8 +155,8 @@ async def test_a_deleted_tenant_is_gone_with_all_that_it_had(
     await becomes(401, gateway.with_key(text), second_gateway.with_key(text), tenant.client)
 
 
-async def test_the_id_of_a_deleted_tenant_is_not_given_to_another(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
-    """Whoever had it would find the old one's audit log and events."""
+async def test_the_id_of_a_deleted_tenant_cannot_be_used_again(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
+    """A new tenant would see the audit log and events of the old one."""
     await gateway.admin.delete(f"{TENANTS}/{tenant.id}")
     await eventually(lambda: is_gone(control, tenant.id))
     answer = await gateway.admin.post(TENANTS, {"id": tenant.id})
@@ -170,8 +181,8 @@ async def test_a_tenant_that_is_being_deleted_cannot_be_changed(
     (await gateway.admin.post(TENANTS, {"id": tenant.id})).problem(409, "already-exists")
 
 
-async def test_a_deletion_that_was_interrupted_is_taken_up_again(gateway: Gateway, tenant: Tenant) -> None:
-    """On a node that nobody else cleans for: the record goes last, so that there is something to take up."""
+async def test_an_interrupted_deletion_is_resumed(gateway: Gateway, tenant: Tenant) -> None:
+    """The record changes last, so that an interrupted deletion is repeated."""
     await tenant.queue("orders")
     tenants = gateway.node.access.tenants
     tries: list[str] = []
@@ -196,7 +207,7 @@ async def test_a_deletion_that_was_interrupted_is_taken_up_again(gateway: Gatewa
 # Tenants among each other
 
 
-async def test_tenants_know_nothing_of_each_others_queues(gateway: Gateway, tenant: Tenant) -> None:
+async def test_tenants_do_not_see_each_others_queues(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     mine, theirs = await tenant.queue("orders"), await other.queue("orders")
     await tenant.publish(mine, "mine")
@@ -220,7 +231,7 @@ async def test_tenants_know_nothing_of_each_others_queues(gateway: Gateway, tena
     assert (await other.ack(theirs, their_message["receiptId"])).ok() == {"ok": True}
 
 
-async def test_a_tenant_whose_name_begins_with_anothers_is_another(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
+async def test_a_tenant_whose_id_has_another_as_prefix_is_separate(gateway: Gateway, control: Gateway, tenant: Tenant) -> None:
     longer = f"{tenant.id}-2"
     (await gateway.admin.post(TENANTS, {"id": longer})).ok(201)
     other = await gateway.key_of(longer)
@@ -231,7 +242,7 @@ async def test_a_tenant_whose_name_begins_with_anothers_is_another(gateway: Gate
     assert [queue["name"] for queue in (await other.client.get("/v1/queues")).ok()["queues"]] == ["theirs"]
 
 
-async def test_one_tenants_idempotency_keys_are_not_anothers(gateway: Gateway, tenant: Tenant) -> None:
+async def test_idempotency_keys_are_per_tenant(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     first = await tenant.publish(await tenant.queue(), 1, idempotencyKey="same")
     second = await other.publish(await other.queue(), 2, idempotencyKey="same")

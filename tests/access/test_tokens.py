@@ -1,4 +1,4 @@
-"""Stream tokens: for live reading where no header can be sent."""
+"""Stream tokens: for live reads where the client cannot send a header."""
 
 import base64
 
@@ -24,13 +24,13 @@ async def token_of(client: Client, **more: object) -> str:
 
 
 async def opens(gateway: Gateway, token: str) -> bool:
-    """Whether a browser that has nothing but the URL may follow the events."""
+    """True if a browser can follow the events with the token in the URL."""
     async with gateway.session.get(f"{gateway.url}{STREAM}?bearer={token}") as answer:
         assert answer.status in (200, 401), await answer.read()
         return answer.status == 200
 
 
-async def test_a_token_opens_the_stream_from_a_url_and_from_a_header(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_is_accepted_in_the_url_and_in_the_header(gateway: Gateway, tenant: Tenant) -> None:
     made = (await tenant.client.post(TOKENS, {"resource": "telemetry"})).ok(201)
     assert made.keys() == {"token", "resource", "expiresAt"} and made["resource"] == "telemetry"
     assert await opens(gateway, made["token"])
@@ -49,7 +49,7 @@ async def test_a_token_works_on_every_gateway(second_gateway: Gateway, tenant: T
     assert await opens(second_gateway, await token_of(tenant.client))
 
 
-async def test_a_token_reads_one_thing_and_does_nothing_else(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_reads_one_resource_and_nothing_else(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     token = await token_of(tenant.client)
     client = gateway.with_key(token)
@@ -67,7 +67,7 @@ async def test_a_token_reads_one_thing_and_does_nothing_else(gateway: Gateway, t
         (await call).problem(401, "unauthenticated")
 
 
-async def test_a_token_sees_its_own_tenants_events_alone(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_sees_the_events_of_its_tenant_only(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     token = await token_of(tenant.client)
     theirs, mine = await other.queue(), await tenant.queue()
@@ -79,17 +79,17 @@ async def test_a_token_sees_its_own_tenants_events_alone(gateway: Gateway, tenan
 
 
 @pytest.mark.parametrize("resource", ["", "everything", "queue:x", "telemetry ", "telemetry\n", "x" * 513])
-async def test_a_token_is_for_something_that_can_be_followed(tenant: Tenant, resource: str) -> None:
+async def test_a_token_needs_a_resource_that_can_be_followed(tenant: Tenant, resource: str) -> None:
     problem = (await tenant.client.post(TOKENS, {"resource": resource})).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.resource"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 86_401, "60"])
-async def test_a_token_lives_for_a_second_to_a_day(tenant: Tenant, seconds: object) -> None:
+async def test_the_lifetime_of_a_token_is_a_second_to_a_day(tenant: Tenant, seconds: object) -> None:
     (await tenant.client.post(TOKENS, {"resource": "telemetry", "expiresInSeconds": seconds})).problem(422, "invalid-body")
 
 
-async def test_only_who_may_read_gets_a_token(tenant: Tenant) -> None:
+async def test_a_token_needs_the_scope_to_read(tenant: Tenant) -> None:
     publisher = await tenant.another_key((Scope.PUBLISH, Scope.ADMIN))
     (await publisher.client.post(TOKENS, {"resource": "telemetry"})).problem(403, "forbidden")
 
@@ -101,7 +101,7 @@ async def test_a_token_expires(gateway: Gateway, tenant: Tenant, clock: ShiftedC
     assert not await opens(gateway, token)
 
 
-async def test_a_token_that_is_good_once_opens_one_connection_on_all_gateways(
+async def test_a_token_for_one_use_opens_one_connection_on_all_gateways(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
     token = await token_of(tenant.client, once=True)
@@ -109,7 +109,7 @@ async def test_a_token_that_is_good_once_opens_one_connection_on_all_gateways(
     assert await opens(gateway, await token_of(tenant.client, once=True))
 
 
-async def test_a_token_dies_with_its_key(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_is_invalid_after_its_key_is_revoked(gateway: Gateway, tenant: Tenant) -> None:
     text, record = await new_key_by(tenant.client)
     token = await token_of(gateway.with_key(text))
     await patch(tenant.client, f"{KEYS}/{record['id']}", enabled=False)
@@ -120,7 +120,9 @@ async def test_a_token_dies_with_its_key(gateway: Gateway, tenant: Tenant) -> No
     assert not await opens(gateway, token)
 
 
-async def test_a_token_dies_when_its_key_may_no_longer_read(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_is_invalid_after_its_key_lost_the_scope_to_read(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant
+) -> None:
     text, record = await new_key_by(tenant.client)
     token = await token_of(gateway.with_key(text))
     assert await opens(second_gateway, token)
@@ -129,7 +131,7 @@ async def test_a_token_dies_when_its_key_may_no_longer_read(gateway: Gateway, se
     await becomes(401, second_gateway.with_key(token), path=STREAM)
 
 
-async def test_a_token_dies_with_its_tenant(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_is_invalid_after_its_tenant_is_disabled(gateway: Gateway, tenant: Tenant) -> None:
     token = await token_of(tenant.client)
     await patch(gateway.admin, f"{TENANTS}/{tenant.id}", enabled=False)
     assert not await opens(gateway, token)
@@ -137,14 +139,14 @@ async def test_a_token_dies_with_its_tenant(gateway: Gateway, tenant: Tenant) ->
     assert await opens(gateway, token)
 
 
-async def test_a_token_lives_no_longer_than_its_key(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_a_token_expires_with_its_key(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     key = await tenant.another_key(expires_at_ms=clock() + 60_000)
     token = await token_of(key.client, expiresInSeconds=3600)
     clock.ahead_ms = 60_001
     assert not await opens(gateway, token)
 
 
-async def test_a_token_of_a_narrow_key_is_as_narrow(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_has_the_restrictions_of_its_key(gateway: Gateway, tenant: Tenant) -> None:
     mine, other = await tenant.queue("mine"), await tenant.queue("other")
     narrow = await tenant.another_key(allowed_queues=("mine",))
     token = await token_of(narrow.client)
@@ -155,7 +157,7 @@ async def test_a_token_of_a_narrow_key_is_as_narrow(gateway: Gateway, tenant: Te
         assert event is not None and event.json["queue"] == "mine"
 
 
-async def test_a_token_of_a_platform_key_is_for_the_tenant_that_was_named(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_token_of_a_platform_key_is_for_the_named_tenant(gateway: Gateway, tenant: Tenant) -> None:
     admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
     token = await token_of(admin)
     queue = await tenant.queue()
@@ -167,14 +169,14 @@ async def test_a_token_of_a_platform_key_is_for_the_tenant_that_was_named(gatewa
 
 async def test_a_forged_or_altered_token_is_refused(gateway: Gateway, tenant: Tenant) -> None:
     token = await token_of(tenant.client)
-    sealed = token.removeprefix(TOKEN_PREFIX)
-    raw = bytearray(base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4)))
+    signed = token.removeprefix(TOKEN_PREFIX)
+    raw = bytearray(base64.urlsafe_b64decode(signed + "=" * (-len(signed) % 4)))
     raw[-20] ^= 1
     altered = base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
     by_another_installation = Signer(("another platform key, also long enough",), "stream token").sign(b"stream", bytes(raw[17:]))
     of_another_kind = Signer((PLATFORM_KEY,), "receipt").sign(b"stream", bytes(raw[17:]))
     nonsense = Signer((PLATFORM_KEY,), "stream token").sign(b"stream", b"\x93\x01")
-    for text in (altered, by_another_installation, of_another_kind, nonsense, sealed[:-4], "", "x", "%00"):
+    for text in (altered, by_another_installation, of_another_kind, nonsense, signed[:-4], "", "x", "%00"):
         assert not await opens(gateway, TOKEN_PREFIX + text)
     assert await opens(gateway, token)
 
@@ -184,7 +186,7 @@ async def test_a_key_in_a_url_is_refused(gateway: Gateway, tenant: Tenant) -> No
     assert "/v1/tokens" in problem["detail"] and tenant.key not in str(problem)
 
 
-async def test_a_key_in_a_url_is_taken_if_the_operator_says_so_and_on_streams_alone(engine_url: str) -> None:
+async def test_a_key_in_a_url_is_accepted_on_streams_if_configured(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url, keys_in_urls=True)) as gateway:
         tenant = await gateway.tenant()
         assert await opens(gateway, tenant.key)
@@ -192,13 +194,13 @@ async def test_a_key_in_a_url_is_taken_if_the_operator_says_so_and_on_streams_al
         (await gateway.nobody.get(f"{WHOAMI}?bearer={tenant.key}")).problem(401, "unauthenticated")
 
 
-async def test_the_header_goes_before_the_url(gateway: Gateway, tenant: Tenant) -> None:
+async def test_the_header_takes_precedence_over_the_url(gateway: Gateway, tenant: Tenant) -> None:
     token = await token_of(tenant.client)
     (await gateway.with_key("pr_live_x").get(f"{STREAM}?bearer={token}")).problem(401, "unauthenticated")
 
 
 @pytest.mark.parametrize("query", ["bearer=", "bearer=a&bearer=b", "bearer=%ff", "x&bearer=", "bearer=" + "&" * 100])
-async def test_a_url_that_makes_no_sense_is_refused(gateway: Gateway, query: str) -> None:
+async def test_a_malformed_query_is_refused(gateway: Gateway, query: str) -> None:
     (await gateway.nobody.get(f"{STREAM}?{query}")).problem(401, "unauthenticated")
 
 
@@ -225,7 +227,7 @@ def caller_of(tenant: Tenant) -> Caller:
     return Caller(tenant.id, tenant.record.id, frozenset(tenant.record.scopes), allowed=tenant.record.allowed)
 
 
-async def test_a_token_is_good_for_its_own_resource_alone(tokens: Tokens, tenant: Tenant) -> None:
+async def test_a_token_is_valid_for_its_resource_only(tokens: Tokens, tenant: Tenant) -> None:
     token, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a"))
     assert await tokens.authenticate(token, "stream:a") is not None
     for resource in ("stream:b", "stream:a2", "stream:", "telemetry", ""):
@@ -233,12 +235,12 @@ async def test_a_token_is_good_for_its_own_resource_alone(tokens: Tokens, tenant
 
 
 @pytest.mark.parametrize("resource", ["stream:", "stream", "telemetry", "x stream:a"])
-def test_a_token_is_made_for_what_there_is_alone(tokens: Tokens, tenant: Tenant, resource: str) -> None:
+def test_a_token_for_an_unknown_resource_is_refused(tokens: Tokens, tenant: Tenant, resource: str) -> None:
     with pytest.raises(BodyInvalid):
         tokens.issue(caller_of(tenant), NewToken(resource=resource))
 
 
-async def test_a_key_that_is_kept_to_some_streams_gets_tokens_for_these_alone(tokens: Tokens, tenant: Tenant) -> None:
+async def test_a_restricted_key_gets_tokens_for_its_streams_only(tokens: Tokens, tenant: Tenant) -> None:
     narrow = caller_of(await tenant.another_key(allowed_streams=("chat.*",)))
     assert tokens.issue(narrow, NewToken(resource="stream:chat.1"))
     with pytest.raises(Forbidden):

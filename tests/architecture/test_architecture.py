@@ -14,10 +14,13 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from postroad.container import described_assembly
 from postroad.http.system_routes import errors_page
-from postroad.kernel.errors import ERRORS
+from postroad.kernel.errors import ERRORS, PostroadError
 from postroad.kernel.event import Event, event_name
-from postroad.registry import event_types
+from postroad.kernel.usage_counters import HTTP_COUNTERS
+from postroad.registry import capabilities, event_types
+from postroad.telemetry.events import TrafficSampled
 from tests.architecture.source import ROOT, Module, modules
 
 LINES_MAX = 450
@@ -54,19 +57,36 @@ def all_errors_are_defined() -> None:
         importlib.import_module(dotted)
 
 
+def all_errors() -> dict[str, type[PostroadError]]:
+    """Without those that tests define."""
+    return {code: error for code, error in ERRORS.items() if error.__module__.startswith("postroad.")}
+
+
 def test_the_table_has_every_error_of_the_source_once() -> None:
     codes = Counter(code for code, _ in defined_codes())
     assert len(codes) > 20
-    assert set(ERRORS) == {"internal", *codes}
+    assert set(all_errors()) == {"internal", *codes}
     assert not [code for code, count in codes.items() if count > 1]
 
 
 def test_every_error_is_on_the_errors_page() -> None:
-    page = html.unescape(errors_page().decode())
-    for code, error in ERRORS.items():
+    page = html.unescape(errors_page(described_assembly().errors).decode())
+    for code, error in all_errors().items():
         retry = "yes" if error.retryable else "no"
         row = f'<tr id="{code}"><td><code>{code}</code><td>{error.status}<td>{retry}<td>{error.title}<td>{error.__doc__}'
         assert row in page
+
+
+def test_every_error_is_declared_by_the_kernel_or_one_capability() -> None:
+    declared = Counter(error.code for error in described_assembly().errors)
+    assert declared == Counter(all_errors().keys())
+
+
+def test_every_event_and_counter_is_declared_by_a_capability() -> None:
+    assert described_assembly().events == event_types()
+    counters = [name for kind in capabilities() for name in kind.usage]
+    assert len(set(counters)) == len(counters) and not set(counters) & set(HTTP_COUNTERS)
+    assert set(counters) <= {field.name for field in msgspec.structs.fields(TrafficSampled)}
 
 
 def test_every_error_is_in_the_docs() -> None:
@@ -74,13 +94,13 @@ def test_every_error_is_in_the_docs() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \| (yes|no) \| (.*?) \| (.*) \|$", text, re.MULTILINE)
     expected = [
         (code, str(error.status), "yes" if error.retryable else "no", error.title, error.__doc__)
-        for code, error in sorted(ERRORS.items())
+        for code, error in sorted(all_errors().items())
     ]
     assert rows == expected
 
 
 def test_what_may_succeed_later_is_a_5xx_a_conflict_or_a_time_out() -> None:
-    assert all(error.status >= 500 or error.status in (408, 409, 429) for error in ERRORS.values() if error.retryable)
+    assert all(error.status >= 500 or error.status in (408, 409, 429) for error in all_errors().values() if error.retryable)
 
 
 # Events

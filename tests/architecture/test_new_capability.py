@@ -110,8 +110,9 @@ async def test_its_resources_are_guarded_and_counted_and_go_with_the_tenant(exte
     await painted(owner)
     route = next(one for one in extended.node.routes if one.path == "/v1/widgets/{widget}")
     assert route.guarded == ("widget",)
-    await extended.node.platform.use(TelemetryCapability).storage.tell()
+    await extended.node.platform.use(TelemetryCapability).storage.sample()
     await eventually(lambda: _has_storage(owner))
+    (await extended.admin.post("/api/control/tenants", {"id": "widgets"})).problem(422, "invalid-body")
     assert (await extended.admin.delete(f"/api/control/tenants/{owner.id}")).status == 202
     connection = extended.node.platform.connection
 
@@ -125,7 +126,7 @@ def test_it_is_described() -> None:
     document = openapi()
     operation = document["paths"]["/v1/widgets/{widget}"]["put"]
     assert operation["parameters"][0]["schema"]["pattern"] == "^[a-z]{1,20}$"
-    assert 'id="widget-not-found"' in errors_page().decode()
+    assert 'id="widget-not-found"' in errors_page(described_assembly().errors).decode()
     assert "POSTROAD_WIDGET_POLISH_COUNT" in [name for name, _, _ in settings_table()]
 
 

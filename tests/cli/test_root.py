@@ -79,7 +79,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("queues", "publish", "orders", "not json"), 2, "not JSON"),
         (("queues", "publish", "orders", "NaN"), 2, "not JSON"),
         (("queues", "publish", "orders", "1", "--header", "kind"), 2, "name=value"),
-        (("queues", "put", "a b"), 2, "a queue's name"),
+        (("queues", "put", "a b"), 2, "a queue name"),
         (("queues", "ack", "orders", "forged"), 1, "acknowledged 0 of 1"),
         (("queues", "put", "orders", "--retry-delays-ms", "1000,soon"), 2, "not a list of numbers"),
         (("queues", "put", "orders", "--retry-delays-ms", "-1"), 2, "Invalid body"),

@@ -33,7 +33,7 @@ def in_a_day() -> datetime:
 # Tenants
 
 
-async def test_a_tenant_from_its_making_to_its_end(platform: Sdk) -> None:
+async def test_the_lifecycle_of_a_tenant(platform: Sdk) -> None:
     name = fresh()
     made = await platform("tenants.create", name, description="of a test", auto_create_queues=True)
     assert (made.id, made.state, made.description) == (name, "ready", "of a test")
@@ -53,12 +53,12 @@ async def test_a_tenant_from_its_making_to_its_end(platform: Sdk) -> None:
         await platform("tenants.delete", "default")
 
 
-async def test_a_tenants_key_governs_no_tenants(sdk: Sdk) -> None:
+async def test_a_tenants_key_cannot_manage_tenants(sdk: Sdk) -> None:
     with pytest.raises(Forbidden):
         await sdk("tenants.list")
 
 
-async def test_a_platform_key_names_the_tenant_it_acts_for(kind: str, gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_platform_key_acts_for_the_named_tenant(kind: str, gateway: Gateway, tenant: Tenant) -> None:
     async with opened(kind, gateway.url, gateway.admin_key, tenant=tenant.id) as acting:
         me = await acting("keys.whoami")
         made = await acting("keys.create", "from above")
@@ -69,14 +69,14 @@ async def test_a_platform_key_names_the_tenant_it_acts_for(kind: str, gateway: G
 # Keys
 
 
-async def test_whoami_tells_what_the_key_allows(sdk: Sdk, tenant: Tenant) -> None:
+async def test_whoami_shows_the_permissions_of_the_key(sdk: Sdk, tenant: Tenant) -> None:
     me = await sdk("keys.whoami")
     assert (me.tenant, me.platform, me.credential, me.key_id) == (tenant.id, False, "key", tenant.record.id)
     assert set(me.scopes) == {"publish", "consume", "read", "write", "admin"}
     assert me.allowed_queues == ("*",)
 
 
-async def test_a_key_is_limited_to_what_it_was_made_for(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_key_has_the_permissions_that_it_was_created_with(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await tenant.queue("orders")
     await tenant.queue("other")
     until = in_a_day()
@@ -104,7 +104,7 @@ async def test_a_key_is_limited_to_what_it_was_made_for(kind: str, sdk: Sdk, ten
             await limited("queues.publish", "orders", 1)
 
 
-async def test_a_key_is_changed_and_what_is_left_out_stays(sdk: Sdk) -> None:
+async def test_omitted_arguments_keep_their_value(sdk: Sdk) -> None:
     key = (await sdk("keys.create", "one", scopes=["read"], expires_at=in_a_day())).record
     changed = await sdk("keys.update", key.id, name="two", allowed_queues=["a", "b*"])
     assert (changed.name, changed.scopes, changed.allowed_queues) == ("two", ("read",), ("a", "b*"))
@@ -146,7 +146,7 @@ async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk,
         await sdk("keys.delete", tenant.record.id)
 
 
-async def test_a_rotated_key_has_two_texts_for_its_grace(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_both_texts_of_a_rotated_key_are_valid_in_the_grace_period(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     first = await sdk("keys.create", "rotated")
     second = await sdk("keys.rotate", first.record.id, grace_seconds=600)
     assert second.record.id == first.record.id
@@ -170,7 +170,7 @@ async def test_a_rotated_key_has_two_texts_for_its_grace(kind: str, sdk: Sdk, te
     assert third.record.rotated_until is None
 
 
-async def test_keys_are_listed_page_by_page(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
+async def test_keys_are_listed_in_pages(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
     for number in range(4):
         await sdk("keys.create", f"key {number}")
     names = [key.name for key in await sdk("keys.list", page_size=2)]
@@ -186,14 +186,14 @@ async def test_keys_are_listed_page_by_page(sdk: Sdk, platform: Sdk, tenant: Ten
         await sdk("keys.list", platform=True)
 
 
-async def test_a_text_does_not_get_into_a_url(sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_secret_in_place_of_an_id_is_refused(sdk: Sdk, tenant: Tenant) -> None:
     for call in ("keys.get", "keys.delete", "keys.rotate", "invites.revoke"):
         with pytest.raises(ValueError, match="the id") as refused:
             await sdk(call, tenant.key)
         assert tenant.key not in str(refused.value)
 
 
-async def test_a_time_without_a_zone_is_not_guessed(sdk: Sdk) -> None:
+async def test_a_time_without_a_zone_is_refused(sdk: Sdk) -> None:
     with pytest.raises(ValueError, match="zone"):
         await sdk("keys.create", "x", expires_at=datetime(2030, 1, 1))
 
@@ -222,7 +222,7 @@ async def test_jwt_secrets_are_added_listed_and_deleted(sdk: Sdk) -> None:
         await sdk("jwt_secrets.delete", "nowhere")
 
 
-async def test_a_token_opens_the_stream_it_is_for(sdk: Sdk, gateway: Gateway) -> None:
+async def test_a_token_opens_its_stream(sdk: Sdk, gateway: Gateway) -> None:
     made = await sdk("tokens.create", "telemetry", expires_in_seconds=60, once=True)
     assert made.resource == "telemetry"
     assert made.token not in repr(made)
@@ -233,7 +233,7 @@ async def test_a_token_opens_the_stream_it_is_for(sdk: Sdk, gateway: Gateway) ->
 # Invites
 
 
-async def test_an_invite_makes_a_tenant_without_any_key(kind: str, platform: Sdk, nobody: Sdk, gateway: Gateway) -> None:
+async def test_an_invite_is_claimed_without_a_key(kind: str, platform: Sdk, nobody: Sdk, gateway: Gateway) -> None:
     name = fresh()
     made = await platform("invites.create", tenant=name, note="for a test", auto_create_queues=True, expires_in_seconds=3600)
     assert made.code not in repr(made)
@@ -254,7 +254,7 @@ async def test_an_invite_makes_a_tenant_without_any_key(kind: str, platform: Sdk
     await eventually(is_claimed)
 
 
-async def test_a_revoked_invite_is_not_known(platform: Sdk, nobody: Sdk) -> None:
+async def test_a_revoked_invite_is_not_found(platform: Sdk, nobody: Sdk) -> None:
     made = await platform("invites.create")
     await platform("invites.revoke", made.invite.id)
     with pytest.raises(InviteNotFound):
@@ -266,7 +266,7 @@ async def test_a_revoked_invite_is_not_known(platform: Sdk, nobody: Sdk) -> None
 # Settings and the audit log
 
 
-async def test_settings_are_chosen_and_taken_back(sdk: Sdk, platform: Sdk) -> None:
+async def test_settings_are_changed_and_reset(sdk: Sdk, platform: Sdk) -> None:
     before = await sdk("settings.get")
     assert before.settings.audit_mode == "full"
 
@@ -283,7 +283,7 @@ async def test_settings_are_chosen_and_taken_back(sdk: Sdk, platform: Sdk) -> No
         await sdk("settings.update", max_queues=1)
 
 
-async def test_the_platforms_settings_are_the_tenants_defaults(sdk: Sdk, platform: Sdk) -> None:
+async def test_platform_settings_are_the_defaults_of_tenants(sdk: Sdk, platform: Sdk) -> None:
     changed = await platform("settings.update", pull_max=321, platform=True)
     try:
         assert "pullMax" in changed.chosen or (await platform("settings.get", platform=True)).settings.pull_max == 321
@@ -298,7 +298,7 @@ async def test_the_platforms_settings_are_the_tenants_defaults(sdk: Sdk, platfor
         await sdk("settings.get", platform=True)
 
 
-async def test_the_audit_log_is_read_newest_first_and_filtered(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
+async def test_the_audit_log_is_listed_newest_first_and_filtered(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
     start = datetime.now(UTC) - timedelta(seconds=5)
     key = (await sdk("keys.create", "audited")).record
     for name in ("one", "two", "three"):
@@ -325,7 +325,7 @@ async def test_the_audit_log_is_read_newest_first_and_filtered(sdk: Sdk, platfor
         await sdk("audit.list", tenant="default")
 
 
-async def test_a_disabled_tenants_key_says_so(platform: Sdk, sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_disabled_tenant_raises_tenant_disabled(platform: Sdk, sdk: Sdk, tenant: Tenant) -> None:
     await platform("tenants.update", tenant.id, enabled=False)
 
     async def is_told() -> bool:

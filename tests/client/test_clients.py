@@ -1,4 +1,4 @@
-"""Queues and health with both clients, against a running gateway; and what every client has: types, settings, errors."""
+"""Queues and health with both clients, against a running gateway; types, settings and errors of clients."""
 
 import asyncio
 from typing import TYPE_CHECKING, assert_type
@@ -31,7 +31,7 @@ async def pull(sdk: Sdk, queue: str = "orders") -> Message:
     return pulled.messages[0]  # type: ignore[no-any-return]
 
 
-async def test_a_message_goes_all_the_way(sdk: Sdk) -> None:
+async def test_the_lifecycle_of_a_message(sdk: Sdk) -> None:
     made = await sdk("queues.put", "orders", visibility_timeout_ms=60_000, max_messages=10)
     assert (made.name, made.settings.visibility_timeout_ms, made.settings.max_messages) == ("orders", 60_000, 10)
 
@@ -63,7 +63,7 @@ async def test_a_batch_has_a_result_for_each(sdk: Sdk, tenant: Tenant) -> None:
     assert acked.results[2].problem.code == "receipt-invalid"
 
 
-async def test_a_list_goes_through_all_its_pages(sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_list_iterates_over_all_pages(sdk: Sdk, tenant: Tenant) -> None:
     names = [f"queue-{number:02}" for number in range(7)]
     for name in names:
         await tenant.queue(name)
@@ -71,7 +71,7 @@ async def test_a_list_goes_through_all_its_pages(sdk: Sdk, tenant: Tenant) -> No
     assert [queue.name for queue in await sdk("queues.list", page_size=3)] == names
 
 
-async def test_readiness_is_told(sdk: Sdk) -> None:
+async def test_readiness_is_returned(sdk: Sdk) -> None:
     assert (await sdk("health.ready")).checks["engine"].ok
 
 
@@ -93,8 +93,8 @@ async def test_errors_are_those_of_the_table_with_the_request_id(sdk: Sdk, tenan
         await sdk("queues.ack", "orders", message)
 
 
-async def test_names_are_put_into_the_path_whole(sdk: Sdk) -> None:
-    with pytest.raises(Exception, match="a queue's name"):
+async def test_names_are_escaped_in_paths(sdk: Sdk) -> None:
+    with pytest.raises(Exception, match="a queue name"):
         await sdk("queues.put", "a b?c#d")
 
 
@@ -109,13 +109,13 @@ async def test_a_wrong_key_is_refused_and_not_shown(tenant: Tenant) -> None:
     assert "secret" not in repr(ClientSettings("http://x", "secret"))
 
 
-def test_without_a_key_there_is_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POSTROAD_KEY", raising=False)
     with pytest.raises(ValueError, match="POSTROAD_KEY"):
         Postroad("http://127.0.0.1:1")
 
 
-async def test_address_and_key_come_from_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_url_and_key_come_from_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_URL", tenant.client.url + "/")
     monkeypatch.setenv("POSTROAD_KEY", tenant.key)
     monkeypatch.setenv("POSTROAD_TENANT", tenant.id)
@@ -123,13 +123,13 @@ async def test_address_and_key_come_from_the_environment(tenant: Tenant, monkeyp
         assert [queue async for queue in client.queues.list()] == []
 
 
-async def test_an_empty_tenant_is_none_whatever_the_environment_says(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_tenant_overrides_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_TENANT", "somebody-else")
     async with AsyncPostroad(tenant.client.url, tenant.key, tenant="") as client:
         assert (await client.keys.whoami()).tenant == tenant.id
 
 
-async def test_an_anonymous_client_sends_no_key_of_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_anonymous_client_ignores_the_key_of_the_environment(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_KEY", tenant.key)
     async with AsyncPostroad(tenant.client.url, anonymous=True) as client:
         assert (await client.health.ready()).status == "ready"
@@ -137,12 +137,12 @@ async def test_an_anonymous_client_sends_no_key_of_the_environment(tenant: Tenan
             await client.keys.whoami()
 
 
-def test_a_client_has_a_key_or_is_anonymous_not_both() -> None:
+def test_a_key_and_anonymous_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="anonymous"):
         Postroad("http://127.0.0.1:1", "key", anonymous=True)
 
 
-async def test_nobody_there_is_said_within_the_deadline() -> None:
+async def test_an_unreachable_server_raises_within_the_deadline() -> None:
     async with AsyncPostroad(f"http://127.0.0.1:{free_port()}", "key", deadline=0.3) as client:
         async with asyncio.timeout(5):
             with pytest.raises(Unreachable):

@@ -13,7 +13,7 @@ import pytest
 
 from postroad.api.dead_letters import DeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
-from postroad.client.calls import Call, Pages, SyncNamespace, Watch, live, operation, pages, watch
+from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operation, pages, poll
 from postroad.client.follower import Follower
 from postroad.client.producer import Entry, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
@@ -42,7 +42,7 @@ def methods() -> Iterator[tuple[str, Any]]:
 def methods_of(thing: object, before: str = "") -> Iterator[tuple[str, Any]]:
     for owner in type(thing).__mro__:
         for name, method in vars(owner).items():
-            if isinstance(method, operation | pages | watch | live):
+            if isinstance(method, operation | pages | poll | live):
                 yield f"{before}{name}", method
     for name, part in vars(thing).items():
         if isinstance(part, SyncNamespace):
@@ -118,7 +118,7 @@ def calls_of(name: str) -> list[tuple[Call[Any], bool]]:
         positional = [given(name, one) for one in some if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         keywords = {one.name: given(name, one) for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
         built = build(None, *positional, **keywords)
-        first = built.call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Watch) else built
+        first = built.call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Poll) else built
         calls.append((first, some is not needed))
     return calls
 
@@ -150,7 +150,7 @@ def test_a_methods_fields_are_the_routes(name: str) -> None:
             msgspec.convert(query, route.query, strict=False)
         if is_full:
             sent.setdefault("query", set()).update(query)
-        if route.takes_bytes:
+        if route.raw_body:
             continue
         if route.body is None:
             assert not request.content

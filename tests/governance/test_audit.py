@@ -1,4 +1,4 @@
-"""The audit log: every change of the control plane, who made it, and what it changed."""
+"""The audit log: every change of the control plane with its actor."""
 
 import asyncio
 from typing import Any
@@ -52,7 +52,7 @@ def named(client: Client, request_id: str) -> Client:
 # What is on record
 
 
-async def test_an_entry_says_who_what_when_and_by_which_request(gateway: Gateway, tenant: Tenant) -> None:
+async def test_an_entry_has_actor_action_target_time_and_request(gateway: Gateway, tenant: Tenant) -> None:
     _, record = await new_key_by(named(tenant.client, "r-1"), name="ci", scopes=["read"])
     [entry] = await read(tenant.client, "?action=key.create")
     assert entry.pop("id") and entry.pop("at") >= record["createdAt"]
@@ -68,7 +68,7 @@ async def test_an_entry_says_who_what_when_and_by_which_request(gateway: Gateway
     }
 
 
-async def test_every_change_of_keys_secrets_and_settings_is_on_record(gateway: Gateway, tenant: Tenant) -> None:
+async def test_changes_of_keys_secrets_and_settings_are_audited(gateway: Gateway, tenant: Tenant) -> None:
     client = tenant.client
     _, key = await new_key_by(client, name="ci")
     changed = (await patch(client, f"{KEYS}/{key['id']}", name="cd")).ok()
@@ -95,12 +95,12 @@ async def test_every_change_of_keys_secrets_and_settings_is_on_record(gateway: G
 
 
 def _without_times(one: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The change is stamped when it is made, which is after it was put on record."""
+    """Without the time of the change, which is after the time of the entry."""
     late = ("updatedAt", "rotatedUntil")
     return tuple({k: v for k, v in part.items() if k not in late} if isinstance(part, dict) else part for part in one)
 
 
-async def test_every_change_of_queues_is_on_record(gateway: Gateway, tenant: Tenant) -> None:
+async def test_changes_of_queues_are_audited(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue("orders", maxMessages=5)
     (await tenant.client.put(queue, {"maxMessages": 5})).ok()
     (await tenant.client.put(queue, {"maxMessages": 6})).ok()
@@ -114,7 +114,7 @@ async def test_every_change_of_queues_is_on_record(gateway: Gateway, tenant: Ten
     assert (entries[1]["before"]["maxMessages"], entries[1]["after"]["maxMessages"]) == (5, 6)
 
 
-async def test_every_change_of_tenants_and_invites_is_on_record(gateway: Gateway) -> None:
+async def test_changes_of_tenants_and_invites_are_audited(gateway: Gateway) -> None:
     admin, name = gateway.admin, fresh()
     invite = (await admin.post(INVITES, {"note": "n"})).ok(201)
     claimed = (await gateway.nobody.post(CLAIM, {"code": invite["code"], "tenant": name})).ok(201)
@@ -141,8 +141,8 @@ async def test_every_change_of_tenants_and_invites_is_on_record(gateway: Gateway
     assert (by_target[name][1]["before"]["description"], by_target[name][1]["after"]["description"]) == ("", "d")
 
 
-async def test_no_route_of_the_control_plane_that_changes_something_is_left_out(gateway: Gateway) -> None:
-    """Who adds one adds it to the tests above, and here."""
+async def test_all_changing_routes_of_the_control_plane_are_tested(gateway: Gateway) -> None:
+    """A new route must be added to the tests above, and here."""
     tested = {
         ("POST", KEYS),
         ("PATCH", f"{KEYS}/{{key}}"),
@@ -166,7 +166,7 @@ async def test_no_route_of_the_control_plane_that_changes_something_is_left_out(
     assert changing == tested | changes_nothing
 
 
-async def test_the_platforms_own_changes_are_under_its_own_name(gateway: Gateway) -> None:
+async def test_changes_of_the_platform_are_recorded_under_platform(gateway: Gateway) -> None:
     _, record = await new_key_by(gateway.admin, platform=True)
     assert (await last_of(gateway, "_platform"))["target"] == record["id"]
     await gateway.admin.post(DEFAULTS, {"idempotencyTtlMs": 5_000_000})
@@ -189,7 +189,7 @@ async def test_a_change_that_fails_has_a_second_entry(gateway: Gateway, tenant: 
     assert len((await tenant.client.get(KEYS)).ok()["keys"]) == 1
 
 
-async def test_no_change_is_made_that_cannot_be_put_on_record(
+async def test_a_change_that_cannot_be_audited_is_not_made(
     gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> None:
@@ -203,7 +203,7 @@ async def test_no_change_is_made_that_cannot_be_put_on_record(
     assert (await tenant.client.get("/v1/queues")).ok()["queues"] == []
 
 
-async def test_a_tenant_sees_when_the_platform_acts_in_its_place(gateway: Gateway, tenant: Tenant) -> None:
+async def test_platform_access_is_in_the_tenants_audit_log(gateway: Gateway, tenant: Tenant) -> None:
     await tenant.queue("q")
     admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
     await admin.get("/v1/queues")
@@ -231,7 +231,7 @@ async def trail(gateway: Gateway, tenant: Tenant) -> list[Entry]:
     return (await entries_of(gateway, tenant.id))[::-1]
 
 
-async def test_entries_are_read_newest_first_by_pages(tenant: Tenant, trail: list[Entry]) -> None:
+async def test_entries_are_listed_newest_first_in_pages(tenant: Tenant, trail: list[Entry]) -> None:
     assert [entry["id"] for entry in await read(tenant.client)] == [entry["id"] for entry in trail]
     found: list[str] = []
     cursor: str | None = ""
@@ -245,7 +245,7 @@ async def test_entries_are_read_newest_first_by_pages(tenant: Tenant, trail: lis
     assert found == [entry["id"] for entry in trail]
 
 
-async def test_entries_are_found_by_what_they_say(tenant: Tenant, trail: list[Entry]) -> None:
+async def test_entries_can_be_filtered(tenant: Tenant, trail: list[Entry]) -> None:
     async def found(query: str) -> list[str]:
         return [entry["id"] for entry in await read(tenant.client, query)]
 
@@ -264,18 +264,20 @@ async def test_entries_are_found_by_what_they_say(tenant: Tenant, trail: list[En
     assert await found(f"?from={trail[0]['at'].replace('Z', '%2B00:00')}")
 
 
-async def test_a_cursor_beyond_the_end_begins_at_the_end(tenant: Tenant, trail: list[Entry]) -> None:
-    """It used to look for the end of the log, two thousand years long."""
+async def test_a_cursor_beyond_the_end_starts_at_the_end(tenant: Tenant, trail: list[Entry]) -> None:
+    """The search must not start at the cursor, which may be far beyond the end."""
     async with asyncio.timeout(3):
         assert await read(tenant.client, f"?cursor={2**62}") == await read(tenant.client)
 
 
 @pytest.mark.parametrize("query", ["cursor=0", "cursor=x", "limit=0", "limit=1001", "from=yesterday", "to=2026-01-01", "x=1"])
-async def test_a_question_that_makes_no_sense_is_refused(tenant: Tenant, query: str) -> None:
+async def test_an_invalid_query_is_refused(tenant: Tenant, query: str) -> None:
     (await tenant.client.get(f"{AUDIT}?{query}")).problem(400, "invalid-parameter")
 
 
-async def test_a_tenant_reads_its_own_entries_and_the_platform_all(gateway: Gateway, tenant: Tenant, trail: list[Entry]) -> None:
+async def test_a_tenant_reads_its_own_entries_and_the_platform_all_entries(
+    gateway: Gateway, tenant: Tenant, trail: list[Entry]
+) -> None:
     other = await gateway.tenant()
     await other.queue("theirs")
     assert {entry["tenant"] for entry in await read(tenant.client)} == {tenant.id}
@@ -291,13 +293,13 @@ async def test_a_tenant_reads_its_own_entries_and_the_platform_all(gateway: Gate
         (await gateway.admin.get(f"{AUDIT}?tenant={pattern}")).problem(400, "invalid-parameter")
 
 
-async def test_only_an_admin_reads_the_audit_log(tenant: Tenant) -> None:
+async def test_the_audit_log_needs_the_scope_admin(tenant: Tenant) -> None:
     reader = await tenant.another_key((Scope.READ,))
     (await reader.client.get(AUDIT)).problem(403, "forbidden")
 
 
 async def write_entries(gateway: Gateway, tenant: str, numbers: range) -> None:
-    """As if that many changes had been made."""
+    """Store this many entries."""
     committer = gateway.node.platform.committers.of(AUDIT_STREAM)
     at = rfc3339(gateway.clock())
 
@@ -311,9 +313,7 @@ async def write_entries(gateway: Gateway, tenant: str, numbers: range) -> None:
         await asyncio.gather(*[committer.append(draft(n)) for n in range(start, min(start + 1000, numbers.stop))])
 
 
-async def test_a_tenants_few_entries_are_found_among_many_of_others_and_its_many_are_all_read(
-    gateway: Gateway, tenant: Tenant
-) -> None:
+async def test_few_entries_among_many_of_other_tenants_are_found(gateway: Gateway, tenant: Tenant) -> None:
     noise = fresh("noise")
     await write_entries(gateway, tenant.id, range(2600))
     await write_entries(gateway, noise, range(5000))
@@ -334,7 +334,7 @@ async def test_a_tenants_few_entries_are_found_among_many_of_others_and_its_many
 # It can be added to, and nothing else
 
 
-async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -> None:
+async def test_entries_cannot_be_deleted(gateway: Gateway, trail: list[Entry]) -> None:
     connection = gateway.node.platform.connection
     info = await stream_info(connection, AUDIT_STREAM)
     assert info is not None
@@ -349,7 +349,7 @@ async def test_nobody_can_delete_from_it(gateway: Gateway, trail: list[Entry]) -
     assert after is not None and after.state.messages >= info.state.messages
 
 
-async def test_an_installation_may_have_its_old_entries_dropped(own_server: Server) -> None:
+async def test_old_entries_are_dropped_if_configured(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url, audit_keep_days=30)) as gateway:
         info = await stream_info(gateway.node.platform.connection, AUDIT_STREAM)
         assert info is not None and info.config["max_age"] == 30 * 86_400 * 10**9
@@ -357,7 +357,7 @@ async def test_an_installation_may_have_its_old_entries_dropped(own_server: Serv
         assert (await gateway.admin.get(AUDIT)).ok()["entries"] == []
 
 
-async def test_what_is_called_like_a_secret_is_masked_whoever_forgot_to_leave_it_out(gateway: Gateway, tenant: Tenant) -> None:
+async def test_fields_with_the_name_of_a_secret_are_masked(gateway: Gateway, tenant: Tenant) -> None:
     leaky = {"name": "n", "secret": "s3cret", "Key": "s3cret", "locked": "s3cret", "hashes": ["s3cret"], "token": ""}
     await gateway.node.platform.audit.record(actor_of(tenant), "test", "t", before=leaky, after=leaky)
     entry = await last_of(gateway, tenant.id)
@@ -366,7 +366,7 @@ async def test_what_is_called_like_a_secret_is_masked_whoever_forgot_to_leave_it
     assert _masked(None) is None
 
 
-def test_a_filter_without_wishes_takes_everything() -> None:
+def test_an_empty_filter_matches_everything() -> None:
     entry = AuditEntry(v=1, id="1", at="2026", tenant="t", action="a.b", target="x", actor_key_id="k", request_id="r")
     assert AuditFilter().matches(entry)
     assert AuditFilter(since="2026", until="2027").matches(entry)

@@ -1,4 +1,4 @@
-"""Settings that change while Postroad runs: per tenant, over the platform's, over what the processes were started with."""
+"""Settings that can change at run time: values of the tenant, else of the platform, else of the environment."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ async def settings_of(client: Client, path: str = SETTINGS) -> dict[str, Any]:
 
 @pytest.fixture
 async def both(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> tuple[Tenant, Tenant]:
-    """The tenant at both gateways; what is changed is changed at the first."""
+    """The tenant at both gateways; changes are made at the first."""
     return tenant, second_gateway.seen_by(tenant)
 
 
 async def set_for_both(both: tuple[Tenant, Tenant], client: Client, **values: Any) -> None:
-    """Change, and wait until both gateways know."""
+    """Change settings, and wait until both gateways have them."""
     await choose(client, SETTINGS, **values)
 
     async def is_known() -> bool:
@@ -43,7 +43,7 @@ async def set_for_both(both: tuple[Tenant, Tenant], client: Client, **values: An
 # Which of them holds
 
 
-async def test_a_tenant_that_chose_nothing_has_the_defaults(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_new_tenant_has_the_defaults(gateway: Gateway, tenant: Tenant) -> None:
     answer = (await tenant.client.get(SETTINGS)).ok()
     assert answer["chosen"] == {}
     assert answer["settings"] == {
@@ -59,7 +59,7 @@ async def test_a_tenant_that_chose_nothing_has_the_defaults(gateway: Gateway, te
     }
 
 
-async def test_the_tenants_choice_goes_over_the_platforms_and_null_takes_it_back(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_tenants_setting_overrides_the_default_until_null_restores_it(gateway: Gateway, tenant: Tenant) -> None:
     try:
         await choose(gateway.admin, DEFAULTS, visibilityTimeoutMs=11_000)
         assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 11_000
@@ -75,7 +75,7 @@ async def test_the_tenants_choice_goes_over_the_platforms_and_null_takes_it_back
     assert (await settings_of(tenant.client))["visibilityTimeoutMs"] == 30_000
 
 
-async def test_the_platforms_choice_goes_over_what_the_process_was_started_with(engine_url: str) -> None:
+async def test_a_platform_setting_overrides_the_environment(engine_url: str) -> None:
     started = gateway_settings(engine_url, pull_messages_max=7, audit_mode="jobs_only", idempotency_ttl_ms=9000)
     async with running_gateway(started) as gateway:
         tenant = await gateway.tenant()
@@ -90,7 +90,7 @@ async def test_the_platforms_choice_goes_over_what_the_process_was_started_with(
         assert (await settings_of(tenant.client))["pullMax"] == 7
 
 
-async def test_a_change_leaves_what_it_does_not_name(tenant: Tenant) -> None:
+async def test_omitted_fields_keep_their_value(tenant: Tenant) -> None:
     await choose(tenant.client, auditMode="off")
     assert (await choose(tenant.client, visibilityTimeoutMs=5))["chosen"] == {
         "auditMode": "off",
@@ -99,7 +99,7 @@ async def test_a_change_leaves_what_it_does_not_name(tenant: Tenant) -> None:
     assert (await choose(tenant.client))["chosen"]["auditMode"] == "off"
 
 
-async def test_one_tenants_choice_is_not_anothers(gateway: Gateway, tenant: Tenant) -> None:
+async def test_settings_are_per_tenant(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     await choose(tenant.client, auditMode="off")
     assert (await settings_of(other.client))["auditMode"] == "full"
@@ -109,7 +109,7 @@ async def test_one_tenants_choice_is_not_anothers(gateway: Gateway, tenant: Tena
 
 
 @pytest.mark.parametrize(("name", "value"), LIMITS.items())
-async def test_limits_are_the_platforms_to_change(gateway: Gateway, tenant: Tenant, name: str, value: int) -> None:
+async def test_limits_need_a_platform_key(gateway: Gateway, tenant: Tenant, name: str, value: int) -> None:
     for wanted in (value, None):
         problem = (await tenant.client.post(SETTINGS, {name: wanted, "auditMode": "off"})).problem(403, "forbidden")
         assert name in problem["detail"]
@@ -118,7 +118,7 @@ async def test_limits_are_the_platforms_to_change(gateway: Gateway, tenant: Tena
     assert (await settings_of(tenant.client))[name] == value
 
 
-async def test_the_defaults_are_the_platforms_to_see_and_to_change(tenant: Tenant) -> None:
+async def test_the_defaults_need_a_platform_key(tenant: Tenant) -> None:
     (await tenant.client.get(DEFAULTS)).problem(403, "forbidden")
     (await tenant.client.post(DEFAULTS, {"auditMode": "off"})).problem(403, "forbidden")
 
@@ -142,7 +142,7 @@ async def test_the_defaults_are_the_platforms_to_see_and_to_change(tenant: Tenan
     ],
     ids=str,
 )
-async def test_what_cannot_be_is_refused_by_the_field(gateway: Gateway, tenant: Tenant, body: object, path: str) -> None:
+async def test_an_invalid_value_is_refused_with_the_field(gateway: Gateway, tenant: Tenant, body: object, path: str) -> None:
     problem = (await operator(gateway, tenant).post(SETTINGS, body)).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == path
 
@@ -150,7 +150,7 @@ async def test_what_cannot_be_is_refused_by_the_field(gateway: Gateway, tenant: 
 # What they do, on every gateway
 
 
-async def test_queues_are_made_by_publishing_where_that_is_on(both: tuple[Tenant, Tenant]) -> None:
+async def test_publishing_creates_a_queue_if_enabled(both: tuple[Tenant, Tenant]) -> None:
     here, there = both
     for one in both:
         assert (await one.client.post(f"/v1/queues/{fresh()}/messages", {"payload": 1})).status == 404
@@ -162,7 +162,7 @@ async def test_queues_are_made_by_publishing_where_that_is_on(both: tuple[Tenant
         assert (await one.client.post(f"/v1/queues/{fresh()}/messages", {"payload": 1})).status == 404
 
 
-async def test_a_tenant_has_as_many_queues_as_its_limit(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+async def test_the_number_of_queues_is_limited(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
     await both[0].queue("first")
     await set_for_both(both, operator(gateway, both[0]), maxQueues=1)
     for one in both:
@@ -170,7 +170,7 @@ async def test_a_tenant_has_as_many_queues_as_its_limit(gateway: Gateway, both: 
         assert (await one.client.put("/v1/queues/first")).status == 200
 
 
-async def test_a_payload_is_as_large_as_the_limit(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+async def test_the_size_of_payloads_is_limited(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
     queue = await both[0].queue()
     await set_for_both(both, operator(gateway, both[0]), maxMessageBytes=10)
     for one in both:
@@ -180,7 +180,7 @@ async def test_a_payload_is_as_large_as_the_limit(gateway: Gateway, both: tuple[
         assert (await one.client.post(f"{queue}/messages/batch", batch)).ok()["failed"] == 1
 
 
-async def test_a_pull_has_its_limits(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
+async def test_pulls_are_limited(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
     queue = await both[0].queue()
     await set_for_both(both, operator(gateway, both[0]), pullMax=2, receiptTtlMaxMs=5000)
     for one in both:
@@ -191,7 +191,7 @@ async def test_a_pull_has_its_limits(gateway: Gateway, both: tuple[Tenant, Tenan
         assert await one.pull(queue, 2, visibilityTimeoutMs=5000) == []
 
 
-async def test_new_queues_take_the_default_and_old_ones_keep_theirs(both: tuple[Tenant, Tenant]) -> None:
+async def test_new_queues_use_the_default_and_existing_ones_keep_theirs(both: tuple[Tenant, Tenant]) -> None:
     here, there = both
 
     async def lease_of(queue: str) -> object:
@@ -204,7 +204,7 @@ async def test_new_queues_take_the_default_and_old_ones_keep_theirs(both: tuple[
     assert await lease_of(old) == 30_000
 
 
-async def test_without_an_audit_of_jobs_there_are_no_events_of_theirs(both: tuple[Tenant, Tenant]) -> None:
+async def test_with_audit_mode_off_job_events_are_not_recorded(both: tuple[Tenant, Tenant]) -> None:
     here, there = both
     queue = await here.queue()
     await set_for_both(both, here.client, auditMode="off")
@@ -217,7 +217,7 @@ async def test_without_an_audit_of_jobs_there_are_no_events_of_theirs(both: tupl
     assert [event["job_id"] for event in await here.events()] == [published["jobId"]]
 
 
-async def test_an_idempotency_key_counts_for_as_long_as_the_setting_says(tenant: Tenant) -> None:
+async def test_idempotency_keys_expire_after_the_setting(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await choose(tenant.client, idempotencyTtlMs=1000)
     first = await tenant.publish(queue, 1, idempotencyKey="k")

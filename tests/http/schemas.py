@@ -1,4 +1,4 @@
-"""JSON Schema, as much of it as our OpenAPI description uses; a word that is not known here fails the test."""
+"""A validator for the subset of JSON Schema that the OpenAPI document uses; unknown keywords fail the test."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ _NOTES = {"title", "description", "default", "examples"}
 
 
 def resolve(document: Any, reference: str) -> Any:
-    """What a `$ref` points to. KeyError if nothing is there."""
+    """The schema of a `$ref`. Raises KeyError."""
     assert reference.startswith("#/"), reference
     found = document
     for word in reference[2:].split("/"):
@@ -26,7 +26,7 @@ def resolve(document: Any, reference: str) -> Any:
 
 
 def faults(document: Any, schema: Any, value: Any, path: str = "$") -> list[str]:
-    """Where the value is not as the schema says."""
+    """Violations of the schema."""
     if "type" in schema and (wrong := _word_faults(document, schema, "type", schema["type"], value, path)):
         return wrong
     return [fault for word, meant in schema.items() for fault in _word_faults(document, schema, word, meant, value, path)]

@@ -1,4 +1,4 @@
-"""What schemathesis cannot know of the API from its description. Loaded by its process, which `schemathesis_run` starts."""
+"""Rules of the API that its OpenAPI document cannot express. Loaded by the process that `schemathesis_run` starts."""
 
 import os
 from typing import Any
@@ -32,7 +32,7 @@ _MEANING = (
     "at $.maxMessages",  # the tenant chose its own limits
     "at $.visibilityTimeoutMs",
     "this invite",
-    "no stream can have this id",
+    "this stream id is not allowed",
     "a stream has either Stream-TTL or Stream-Expires-At",
     "come together",  # the headers of a producer
     "need Stream-Forked-From",
@@ -43,7 +43,7 @@ _MEANING = (
     "cannot be forked from itself",
     "an empty array has no messages",
     "not an offset",  # in `Last-Event-ID`, which counts in one kind of answer only
-    "a stream's id is",  # in a body
+    "a stream id has",  # in a body
     "`from` must be before `to`",
     "covers at most",  # so many days by the minute or hour
     "not a cursor that this report gave out",
@@ -55,7 +55,7 @@ _MEANING = (
 
 @schemathesis.hook
 def filter_case(context: Any, case: Case) -> bool:
-    """The run must not take away the key that it calls with, nor its tenant."""
+    """The run must not delete its own key and tenant."""
     given = (case.path_parameters or {}).items()
     return _PROTECTED.isdisjoint(str(value) for name, value in given if name != "project")  # which only says whose the rest is
 
@@ -69,7 +69,7 @@ def map_case(context: Any, case: Case) -> Case:
 
 
 def _as_clients_write(value: Any) -> Any:
-    """To JSON Schema 5.0 is an integer. Here it is not: no client writes integers so, and who does may mean something else."""
+    """In JSON Schema 5.0 is an integer, in the API it is not: clients do not write integers so."""
     if isinstance(value, dict):
         return {name: _as_clients_write(one) for name, one in value.items()}
     if isinstance(value, list):

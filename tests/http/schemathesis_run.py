@@ -105,7 +105,7 @@ async def schemathesis(gateway: Gateway, *, is_platform: bool, examples: int, is
 
 
 async def _things(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
-    """One of each kind, by what the configuration calls them."""
+    """One resource of each kind, by its name in the configuration."""
     for name, settings in (("orders", {}), ("few", {"maxMessages": 1})):
         await tenant.publish(await tenant.queue(name, **settings), {"a": 1})
     for name, media, headers in (("json", "application/json", {}), ("text", "text/plain", {}), ("closed", "text/plain", _CLOSED)):

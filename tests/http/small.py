@@ -1,4 +1,4 @@
-"""Apps with routes of the tests' own, for what the real routes never do, and raw connections for what no client library does."""
+"""Apps with test routes, and raw connections for requests that no client library sends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def client_of(app: App, **limits: Any) -> AsyncIterator[Client]:
 
 
 class RawConnection:
-    """A connection that sends exactly the bytes that it is told to."""
+    """A connection that sends exactly the given bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -67,7 +67,7 @@ class RawConnection:
         await self.writer.drain()
 
     async def answer(self, seconds: float = 5) -> Answer:
-        """The next answer on the connection."""
+        """The next response on the connection."""
         async with asyncio.timeout(seconds):
             status = int((await self.reader.readline()).split(b" ")[1])
             headers: dict[str, str] = {}
@@ -77,7 +77,7 @@ class RawConnection:
             return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", 0))))
 
     async def is_closed(self, seconds: float = 5) -> bool:
-        """Whether the other side ends it in time."""
+        """True if the other side closes the connection in time."""
         async with asyncio.timeout(seconds):
             return await self.reader.read() == b""
 

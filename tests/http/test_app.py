@@ -23,14 +23,14 @@ from tests.waiting import eventually
 # Where no route is, and what a route takes
 
 
-async def test_an_unknown_path_is_a_problem(gateway: Gateway) -> None:
+async def test_an_unknown_path_is_404(gateway: Gateway) -> None:
     problem = (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
     assert "/nowhere" in problem["detail"]
     assert problem["retryable"] is False
 
 
 @pytest.mark.parametrize("path", ["/v1/queues/", "/v1/queues//messages", "/v1//queues", "//", "/v1/queues/a/b/c", "/healthz/"])
-async def test_a_path_that_is_nearly_one_is_not_found(gateway: Gateway, path: str) -> None:
+async def test_a_similar_path_is_not_found(gateway: Gateway, path: str) -> None:
     (await gateway.nobody.get(path)).problem(404, "route-not-found")
 
 
@@ -42,7 +42,7 @@ async def test_a_path_that_is_nearly_one_is_not_found(gateway: Gateway, path: st
         ("GET", "/v1/queues/orders/pull", "OPTIONS, POST"),
     ],
 )
-async def test_a_wrong_method_is_told_which_ones_there_are(gateway: Gateway, method: str, path: str, allowed: str) -> None:
+async def test_a_wrong_method_gets_the_allowed_methods(gateway: Gateway, method: str, path: str, allowed: str) -> None:
     answer = await gateway.nobody.call(method, path)
     answer.problem(405, "method-not-allowed")
     assert answer.headers["allow"] == allowed
@@ -51,19 +51,19 @@ async def test_a_wrong_method_is_told_which_ones_there_are(gateway: Gateway, met
 # Bodies
 
 
-async def test_a_body_of_another_type_is_refused(tenant: Tenant) -> None:
+async def test_another_content_type_is_refused(tenant: Tenant) -> None:
     answer = await tenant.client.post("/v1/queues/q/pull", data=b"{}", headers={"Content-Type": "text/plain"})
     assert "text/plain" in answer.problem(415, "unsupported-media-type")["detail"]
 
 
 @pytest.mark.parametrize("media", ["application/json", "application/json; charset=utf-8", "Application/JSON", "text/x+json"])
-async def test_json_is_taken_by_each_of_its_names(media: str) -> None:
+async def test_all_json_content_types_are_accepted(media: str) -> None:
     async with client_of(small_app(NOTES)) as client:
         answer = await client.post("/notes", data=b'{"text": "abc"}', headers={"Content-Type": media})
         assert answer.ok() == {"length": 3}
 
 
-async def test_a_body_without_a_type_is_taken_for_json() -> None:
+async def test_a_body_without_a_content_type_is_json() -> None:
     async with client_of(small_app(NOTES)) as client, raw_connection(client.url) as connection:
         await connection.send(b'POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n{"text": "abc"}')
         assert (await connection.answer()).ok() == {"length": 3}
@@ -83,7 +83,7 @@ async def test_a_body_without_a_type_is_taken_for_json() -> None:
         pytest.param(b'{"payload": NaN}', id="NaN"),
     ],
 )
-async def test_what_is_not_json_is_refused(tenant: Tenant, body: bytes) -> None:
+async def test_a_body_that_is_not_json_is_refused(tenant: Tenant, body: bytes) -> None:
     answer = await tenant.client.post("/v1/queues/q/messages", data=body, headers={"Content-Type": "application/json"})
     answer.problem(400, "malformed-json")
 
@@ -100,7 +100,7 @@ async def test_what_is_not_json_is_refused(tenant: Tenant, body: bytes) -> None:
         ([], "$"),
     ],
 )
-async def test_a_field_that_does_not_fit_is_named(tenant: Tenant, body: object, path: str) -> None:
+async def test_an_invalid_field_is_named(tenant: Tenant, body: object, path: str) -> None:
     problem = (await tenant.client.post("/v1/queues/q/messages", body)).problem(422, "invalid-body")
     assert [error["path"] for error in problem["errors"]] == [path]
     assert problem["errors"][0]["detail"] in problem["detail"]
@@ -111,19 +111,19 @@ async def test_an_unknown_field_is_named(tenant: Tenant) -> None:
     assert "maxMessage" in problem["errors"][0]["detail"]
 
 
-async def test_a_body_of_the_largest_size_is_taken() -> None:
+async def test_a_body_of_the_largest_size_is_accepted() -> None:
     async with client_of(small_app(NOTES, body_bytes_max=1000)) as client:
         text = "x" * (1000 - len('{"text":""}'))
         assert (await client.post("/notes", {"text": text})).ok() == {"length": len(text)}
 
 
-async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
+async def test_a_body_with_a_too_large_content_length_is_refused_before_it_is_sent() -> None:
     async with client_of(small_app(NOTES, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
         assert "1001" in (await connection.answer()).problem(413, "too-large")["detail"]
 
 
-async def test_a_body_in_chunks_is_refused_once_it_is_too_large() -> None:
+async def test_a_chunked_body_is_refused_once_it_is_too_large() -> None:
     async with client_of(small_app(NOTES, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(5):
@@ -132,14 +132,14 @@ async def test_a_body_in_chunks_is_refused_once_it_is_too_large() -> None:
         assert "1000" in (await connection.answer()).problem(413, "too-large")["detail"]
 
 
-async def test_a_large_body_that_comes_in_one_piece_is_refused_too() -> None:
+async def test_a_too_large_body_in_one_chunk_is_refused() -> None:
     async with client_of(small_app(NOTES, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
         piece = b"3e9\r\n" + b"x" * 1001 + b"\r\n0\r\n\r\n"
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + piece)
         (await connection.answer()).problem(413, "too-large")
 
 
-async def test_a_body_in_many_chunks_is_put_together() -> None:
+async def test_a_body_in_many_chunks_is_joined() -> None:
     async with client_of(small_app(NOTES)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         for piece in (b'{"te', b'xt": "ab', b'c"}'):
@@ -150,7 +150,7 @@ async def test_a_body_in_many_chunks_is_put_together() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"text"'])
-async def test_a_body_that_does_not_come_in_time_is_given_up(sent: bytes) -> None:
+async def test_a_body_that_is_too_slow_is_refused(sent: bytes) -> None:
     app = small_app(NOTES)
     async with client_of(app, body_seconds_max=0.05) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n" + sent)
@@ -160,14 +160,14 @@ async def test_a_body_that_does_not_come_in_time_is_given_up(sent: bytes) -> Non
         await eventually(lambda: app._usage.open_requests == 0)
 
 
-async def test_a_slow_body_of_a_request_that_was_answered_ends_the_connection_without_a_word() -> None:
+async def test_a_slow_body_after_the_response_closes_the_connection() -> None:
     async with client_of(small_app(NOTES), body_seconds_max=0.05) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n")
         (await connection.answer()).problem(404, "route-not-found")
         assert await connection.is_closed()
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> None:
+async def test_a_client_that_disconnects_within_its_body_leaves_no_open_request() -> None:
     app = small_app(NOTES, requests_max=1)
     async with client_of(app) as client:
         async with raw_connection(client.url) as connection:
@@ -185,21 +185,21 @@ async def echo(request: Request) -> Response:
     return Response(request.body, media=b"application/octet-stream")
 
 
-RAW = route("/raw", echo, "POST", takes_bytes=True, media="*/*")
+RAW = route("/raw", echo, "POST", raw_body=True, media="*/*")
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\x00\xff\r\n\r\n", b"x" * 1000], ids=["empty", "no JSON", "no text", "of the largest size"]
 )
 @pytest.mark.parametrize("media", [None, "text/plain", "application/json", "nonsense"])
-async def test_a_raw_body_is_taken_as_it_comes(body: bytes, media: str | None) -> None:
+async def test_a_raw_body_is_passed_unchanged(body: bytes, media: str | None) -> None:
     async with client_of(small_app(RAW, body_bytes_max=1000)) as client:
         headers = {} if media is None else {"Content-Type": media}
         answer = await client.post("/raw", data=body, headers=headers)
         assert (answer.status, answer.body) == (200, body)
 
 
-async def test_a_raw_body_in_many_chunks_is_put_together() -> None:
+async def test_a_raw_body_in_many_chunks_is_joined() -> None:
     async with client_of(small_app(RAW)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         for piece in (b"\xff", b"\r\n", b"abc"):
@@ -209,13 +209,13 @@ async def test_a_raw_body_in_many_chunks_is_put_together() -> None:
         assert (await connection.answer()).body == b"\xff\r\nabc"
 
 
-async def test_a_raw_body_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
+async def test_a_raw_body_with_a_too_large_content_length_is_refused_before_it_is_sent() -> None:
     async with client_of(small_app(RAW, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
         assert "1001" in (await connection.answer()).problem(413, "too-large")["detail"]
 
 
-async def test_a_raw_body_in_chunks_is_refused_once_it_is_too_large() -> None:
+async def test_a_chunked_raw_body_is_refused_once_it_is_too_large() -> None:
     async with client_of(small_app(RAW, body_bytes_max=1000)) as client, raw_connection(client.url) as connection:
         await connection.send(b"POST /raw HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(5):
@@ -226,7 +226,7 @@ async def test_a_raw_body_in_chunks_is_refused_once_it_is_too_large() -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_stream_takes_no_more_at_once_than_any_body_may_have(tenant: Tenant, method: str, is_chunked: bool) -> None:
+async def test_an_append_has_the_size_limit_of_bodies(tenant: Tenant, method: str, is_chunked: bool) -> None:
     async def in_chunks(size: int) -> AsyncIterator[bytes]:
         for start in range(0, size, 65_536):
             yield b"x" * min(65_536, size - start)
@@ -244,17 +244,17 @@ async def test_a_stream_takes_no_more_at_once_than_any_body_may_have(tenant: Ten
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=many", "limit=1&limit=2", "limits=1", "limit", "cursor=", "&"])
-async def test_a_query_that_does_not_fit_is_refused(tenant: Tenant, query: str) -> None:
+async def test_an_invalid_query_is_refused(tenant: Tenant, query: str) -> None:
     (await tenant.client.get(f"/v1/queues?{query}")).problem(400, "invalid-parameter")
 
 
-async def test_a_query_parameter_is_neither_null_nor_a_time_without_form(tenant: Tenant) -> None:
+async def test_null_and_numeric_times_are_refused_as_query_parameters(tenant: Tenant) -> None:
     for query in ("to=null", "cursor=Null", "to=0.5", "from=1700000000", "from=-1"):
         (await tenant.client.get(f"/api/control/audit?{query}")).problem(400, "invalid-parameter")
     (await tenant.client.get("/v1/queues?cursor=null")).ok()  # a queue may be called so
 
 
-async def test_the_query_parameter_that_is_given_twice_is_named(tenant: Tenant) -> None:
+async def test_a_repeated_query_parameter_is_named(tenant: Tenant) -> None:
     assert "'limit'" in (await tenant.client.get("/v1/queues?limit=1&limit=1")).problem(400, "invalid-parameter")["detail"]
 
 
@@ -262,7 +262,7 @@ async def test_the_query_parameter_that_is_given_twice_is_named(tenant: Tenant) 
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "ApiKey", "bearer", "APIKEY"])
-async def test_a_key_is_taken_under_both_schemes(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
+async def test_a_key_is_accepted_with_both_schemes(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
     answer = await gateway.nobody.get("/v1/queues", headers={"Authorization": f"{scheme} {tenant.key}"})
     assert answer.ok() == {"queues": [], "nextCursor": None}
 
@@ -271,7 +271,7 @@ async def test_a_key_is_taken_under_both_schemes(gateway: Gateway, tenant: Tenan
     "authorization",
     [None, "", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "{key}", "Bearer {key}x", "Bearer {other}", "Bearer \xe9"],
 )
-async def test_without_a_good_key_there_is_no_answer(gateway: Gateway, tenant: Tenant, authorization: str | None) -> None:
+async def test_a_missing_or_invalid_key_is_refused(gateway: Gateway, tenant: Tenant, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.format(key=tenant.key, other=new_key())}
     answer = await gateway.nobody.get("/v1/queues", headers=headers)
     problem = answer.problem(401, "unauthenticated")
@@ -296,8 +296,10 @@ async def test_an_expired_key_is_refused(tenant: Tenant, clock: ShiftedClock) ->
 @pytest.mark.parametrize(
     "route", [one for one in described_routes() if isinstance(one.scope, Scope)], ids=lambda one: f"{one.method} {one.path}"
 )
-async def test_a_key_without_the_scope_of_a_route_may_not_use_it(tenant: Tenant, route: Route) -> None:
-    lacking = await tenant.another_key(tuple(scope for scope in ALL_SCOPES if scope not in (route.scope, route.or_scope)))
+async def test_a_key_without_the_scope_of_a_route_is_refused(tenant: Tenant, route: Route) -> None:
+    lacking = await tenant.another_key(
+        tuple(scope for scope in ALL_SCOPES if scope not in (route.scope, route.alternative_scope))
+    )
     path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
     answer = await lacking.client.call(route.method, path, {} if route.body else None)
     if route.method == "HEAD":
@@ -306,7 +308,7 @@ async def test_a_key_without_the_scope_of_a_route_may_not_use_it(tenant: Tenant,
         assert f"'{route.scope}'" in answer.problem(403, "forbidden")["detail"]
 
 
-async def test_who_may_not_call_is_told_so_before_the_body_is_looked_at(gateway: Gateway) -> None:
+async def test_authorization_precedes_the_body(gateway: Gateway) -> None:
     answer = await gateway.nobody.post("/v1/queues/q/messages", data=b"not JSON", headers={"Content-Type": "text/plain"})
     answer.problem(401, "unauthenticated")
 
@@ -340,24 +342,24 @@ async def test_a_crash_does_not_end_the_connection() -> None:
 # Request ids and traces
 
 
-async def test_every_answer_has_a_request_id_of_its_own(gateway: Gateway) -> None:
+async def test_every_response_has_a_unique_request_id(gateway: Gateway) -> None:
     answers = [await gateway.nobody.get(path) for path in ("/healthz", "/healthz", "/nowhere", "/v1/queues")]
     assert len({answer.headers["x-request-id"] for answer in answers}) == 4
 
 
 @pytest.mark.parametrize("given", ["abc-123", "a" * 128, "Root=1-67891233-abcdef012345678912345678", "a/b+c=.:_"])
-async def test_a_request_id_that_the_client_gives_is_kept(gateway: Gateway, given: str) -> None:
+async def test_the_request_id_of_the_client_is_kept(gateway: Gateway, given: str) -> None:
     answer = await gateway.nobody.get("/nowhere", headers={"X-Request-Id": given})
     assert answer.problem(404, "route-not-found")["requestId"] == given
 
 
 @pytest.mark.parametrize("given", ["", "a b", "a" * 129, "<script>", '"', "é", "a;b"])
-async def test_a_request_id_of_another_form_is_replaced(gateway: Gateway, given: str) -> None:
+async def test_a_malformed_request_id_is_replaced(gateway: Gateway, given: str) -> None:
     answer = await gateway.nobody.get("/nowhere", headers={"X-Request-Id": given})
     assert answer.problem(404, "route-not-found")["requestId"] not in ("", given)
 
 
-async def test_a_message_carries_the_trace_of_its_publish(tenant: Tenant) -> None:
+async def test_a_message_has_the_trace_of_its_publish_request(tenant: Tenant) -> None:
     queue = await tenant.queue()
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     (await tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"traceparent": trace})).ok(201)
@@ -374,7 +376,7 @@ async def test_a_message_carries_the_trace_of_its_publish(tenant: Tenant) -> Non
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
     ],
 )
-async def test_a_trace_of_another_form_is_ignored(tenant: Tenant, trace: str) -> None:
+async def test_a_malformed_trace_is_ignored(tenant: Tenant, trace: str) -> None:
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"traceparent": trace})).ok(201)
     [message] = await tenant.pull(queue)
@@ -385,7 +387,7 @@ async def test_a_trace_of_another_form_is_ignored(tenant: Tenant, trace: str) ->
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/v1/queues"])
-async def test_every_answer_may_be_read_by_pages_of_any_origin(gateway: Gateway, path: str) -> None:
+async def test_every_response_allows_any_origin(gateway: Gateway, path: str) -> None:
     answer = await gateway.nobody.get(path, headers={"Origin": "https://example.com"})
     assert answer.headers["access-control-allow-origin"] == "*"
     assert answer.headers["access-control-expose-headers"] == "*"
@@ -393,7 +395,7 @@ async def test_every_answer_may_be_read_by_pages_of_any_origin(gateway: Gateway,
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_browser_may_ask_first(gateway: Gateway) -> None:
+async def test_preflight_requests_are_answered(gateway: Gateway) -> None:
     asked = {
         "Origin": "https://example.com",
         "Access-Control-Request-Method": "POST",
@@ -410,14 +412,14 @@ async def test_a_browser_may_ask_first(gateway: Gateway) -> None:
     assert int(answer.headers["access-control-max-age"]) > 0
 
 
-async def test_the_allowed_origin_can_be_narrowed() -> None:
+async def test_the_allowed_origin_can_be_configured() -> None:
     async with client_of(small_app(NOTES, cors_origin="https://console.example")) as client:
         answer = await client.call("OPTIONS", "/notes")
         assert answer.headers["access-control-allow-origin"] == "https://console.example"
         assert answer.headers["vary"] == "Origin"
 
 
-async def test_without_an_allowed_origin_there_is_no_word_of_cors() -> None:
+async def test_without_an_allowed_origin_there_are_no_cors_headers() -> None:
     async with client_of(small_app(NOTES, cors_origin="")) as client:
         for answer in (await client.call("OPTIONS", "/notes"), await client.post("/notes", {"text": "a"})):
             assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -427,14 +429,14 @@ async def test_without_an_allowed_origin_there_is_no_word_of_cors() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1/queues", "/openapi.json"])
-async def test_head_answers_as_get_does_without_the_body(tenant: Tenant, path: str) -> None:
+async def test_head_responds_like_get_without_the_body(tenant: Tenant, path: str) -> None:
     got, head = await tenant.client.get(path), await tenant.client.call("HEAD", path)
     assert (head.status, head.body) == (200, b"")
     for name in ("content-type", "content-length"):
         assert head.headers[name] == got.headers[name]
 
 
-async def test_head_of_what_is_not_there_is_404(tenant: Tenant) -> None:
+async def test_head_of_a_missing_resource_is_404(tenant: Tenant) -> None:
     assert (await tenant.client.call("HEAD", "/v1/queues/none")).status == 404
 
 
@@ -442,7 +444,7 @@ async def test_head_of_what_is_not_there_is_404(tenant: Tenant) -> None:
 
 
 class RequestAuthenticator:
-    """A handler that lets nobody through before it is opened."""
+    """A handler that blocks until it is opened."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -467,7 +469,7 @@ class RequestAuthenticator:
         return Response(b"{}")
 
 
-async def test_more_requests_than_may_be_open_are_told_to_come_back() -> None:
+async def test_too_many_open_requests_are_refused_with_retry_after() -> None:
     gate = RequestAuthenticator()
     async with client_of(small_app(route("/gate", gate.wait), requests_max=3)) as client:
         waiting = [asyncio.create_task(client.get("/gate")) for _ in range(3)]
@@ -481,7 +483,7 @@ async def test_more_requests_than_may_be_open_are_told_to_come_back() -> None:
         assert (await client.get("/gate")).status == 200
 
 
-async def test_work_for_a_client_that_left_is_given_up() -> None:
+async def test_work_for_a_disconnected_client_is_cancelled() -> None:
     gate = RequestAuthenticator()
     app = small_app(route("/gate", gate.wait_while_wanted))
     async with client_of(app) as client, raw_connection(client.url) as connection:
@@ -493,7 +495,7 @@ async def test_work_for_a_client_that_left_is_given_up() -> None:
         await eventually(lambda: app._usage.open_requests == 0)
 
 
-async def test_long_polls_end_when_the_process_is_asked_to_stop(engine_url: str) -> None:
+async def test_long_polls_end_when_the_process_drains(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url)) as gateway:
         tenant = await gateway.tenant()
         queue = await tenant.queue()
@@ -523,7 +525,7 @@ async def _use_every_way(gateway: Gateway, tenant: Tenant) -> AsyncIterator[Any]
     yield await gateway.admin.get("/v1/queues", headers={"X-Postroad-Tenant": "no-such"})
 
 
-async def test_keys_are_in_no_log_and_in_no_answer(engine_url: str) -> None:
+async def test_keys_are_in_no_log_and_in_no_response(engine_url: str) -> None:
     settings = gateway_settings(engine_url, access_log=True)
     with capture_logs() as logs:
         async with running_gateway(settings) as gateway:
@@ -554,7 +556,7 @@ async def test_the_access_log_names_the_route_and_not_the_path() -> None:
 
 
 @pytest.mark.parametrize("name", ["authorization", "key", "Secret", "token", "password", "credential"])
-def test_what_is_called_like_a_secret_is_never_logged(name: str) -> None:
+def test_fields_with_the_name_of_a_secret_are_not_logged(name: str) -> None:
     assert _mask(None, "info", {"event": "x", name: "hunter2", "other": 1}) == {"event": "x", name: "***", "other": 1}
 
 
@@ -567,7 +569,7 @@ def test_the_tests_see_what_is_logged() -> None:
 # Not quite HTTP
 
 
-async def test_a_wish_for_a_websocket_is_answered_as_any_request(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_websocket_upgrade_is_served_as_a_plain_request(gateway: Gateway, tenant: Tenant) -> None:
     wish = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",

@@ -33,7 +33,7 @@ def everything(value: Any) -> Iterator[Any]:
 # The document
 
 
-async def test_the_gateway_serves_the_description_of_its_own_routes(gateway: Gateway) -> None:
+async def test_the_gateway_serves_the_openapi_document_of_its_routes(gateway: Gateway) -> None:
     answer = await gateway.nobody.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     served = answer.ok()
@@ -41,7 +41,7 @@ async def test_the_gateway_serves_the_description_of_its_own_routes(gateway: Gat
     assert served["info"] == {**DOCUMENT["info"], "version": __version__}
 
 
-def test_it_has_what_openapi_3_1_asks_for() -> None:
+def test_the_document_has_the_required_fields_of_openapi_3_1() -> None:
     assert re.fullmatch(r"3\.1\.\d+", DOCUMENT["openapi"])
     assert {"title", "version"} <= DOCUMENT["info"].keys()
     assert set(DOCUMENT) <= {"openapi", "info", "servers", "paths", "components", "security", "tags"}
@@ -51,7 +51,7 @@ def test_it_has_what_openapi_3_1_asks_for() -> None:
     assert schemes["apiKey"]["type"] == "apiKey"
 
 
-def test_every_reference_points_to_something() -> None:
+def test_every_reference_can_be_resolved() -> None:
     references = [one["$ref"] for one in everything(DOCUMENT) if isinstance(one, dict) and "$ref" in one]
     assert len(references) > 50
     for reference in references:
@@ -64,7 +64,7 @@ def test_no_two_operations_share_an_id() -> None:
     assert ids.most_common(1)[0][1] == 1
 
 
-def test_two_handlers_of_one_name_would_show() -> None:
+def test_duplicate_operation_ids_would_be_detected() -> None:
     with pytest.raises(AssertionError):
         ids = [operation_of(route)["operationId"] for route in (*ROUTES, ROUTES[0])]
         assert len(set(ids)) == len(ids)
@@ -81,10 +81,10 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     needs = {RouteRequirement.IDENTITY: "any valid credential", RouteRequirement.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value
     expected = needs[route.scope] if isinstance(route.scope, RouteRequirement) else f"the scope `{route.scope.value}`"
-    if route.or_scope is not None:
-        expected += f" or `{route.or_scope.value}`"
+    if route.alternative_scope is not None:
+        expected += f" or `{route.alternative_scope.value}`"
     assert f"Needs {expected}." in operation["description"]
-    more = (["jwt"] if route.takes_jwt else []) + (["streamToken"] if route.resource else [])
+    more = (["jwt"] if route.accepts_jwt else []) + (["streamToken"] if route.resource else [])
     assert operation["security"] == [{kind: []} for kind in ("bearer", "apiKey", *more)]
 
 
@@ -98,13 +98,13 @@ def test_every_parameter_is_described(route: Route) -> None:
     assert all("schema" in one for one in parameters)
 
 
-def test_a_query_parameter_that_may_be_left_out_is_not_described_as_null() -> None:
+def test_an_optional_query_parameter_is_not_nullable() -> None:
     described = [one for route in ROUTES for one in operation_of(route)["parameters"] if one["in"] == "query"]
     assert len(described) > 10
     assert [one["name"] for one in described if "null" in str(one["schema"]) or None in one["schema"].values()] == []
 
 
-def test_a_path_parameter_is_described_as_it_must_look() -> None:
+def test_a_path_parameter_has_its_pattern() -> None:
     shapes = {one["name"]: one["schema"] for route in ROUTES for one in operation_of(route)["parameters"] if one["in"] == "path"}
     assert re.search(shapes["queue"]["pattern"], "a.b:c-d_e") and not re.search(shapes["queue"]["pattern"], "a b")
     assert re.search(shapes["tenant"]["pattern"], "acme-1") and not re.search(shapes["tenant"]["pattern"], "Acme")
@@ -116,35 +116,33 @@ def test_a_path_parameter_is_described_as_it_must_look() -> None:
 
 
 @each_route
-def test_every_answer_is_described(route: Route) -> None:
+def test_every_response_is_described(route: Route) -> None:
     responses = operation_of(route)["responses"]
-    for status in (route.status, *route.more_statuses):
+    for status in (route.status, *route.other_statuses):
         described = responses[str(status)]
         assert described["description"]
         has_body = bool(route.media) and status not in (204, 304) and route.method != "HEAD"
         assert (route.media in described.get("content", {})) == has_body
         assert "" not in described.get("content", {})
-    assert ("requestBody" in operation_of(route)) == (route.body is not None or route.takes_bytes)
+    assert ("requestBody" in operation_of(route)) == (route.body is not None or route.raw_body)
 
 
 @each_route
-def test_what_can_have_no_body_is_not_described_with_one(route: Route) -> None:
+def test_responses_without_a_body_are_described_so(route: Route) -> None:
     responses = operation_of(route)["responses"]
     assert not [status for status in ("204", "304") if "content" in responses.get(status, {})]
     if route.method == "HEAD":
         assert not [status for status, described in responses.items() if "content" in described]
 
 
-@pytest.mark.parametrize(
-    "route", [route for route in ROUTES if route.takes_bytes], ids=lambda route: f"{route.method} {route.path}"
-)
-def test_a_raw_body_may_be_of_any_kind_and_may_be_left_out(route: Route) -> None:
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.raw_body], ids=lambda route: f"{route.method} {route.path}")
+def test_a_raw_body_is_optional_and_of_any_content_type(route: Route) -> None:
     body = operation_of(route)["requestBody"]
     assert not body.get("required") and "*/*" in body["content"]
     assert {"408", "413"} <= operation_of(route)["responses"].keys()
 
 
-def test_an_answer_of_any_kind_is_described_without_a_schema() -> None:
+def test_a_response_of_any_content_type_has_no_schema() -> None:
     described = operation_of(next(route for route in ROUTES if route.method == "GET" and "{stream}" in route.path))["responses"]
     assert described["200"]["content"] == {"*/*": {}}
 
@@ -167,7 +165,7 @@ def test_every_error_of_a_route_is_described_as_a_problem(route: Route) -> None:
             assert described["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
 
 
-def test_an_error_that_a_client_can_meet_is_described_somewhere() -> None:
+def test_every_error_that_a_client_can_get_is_described() -> None:
     described = {error.code for route in ROUTES for error in possible_errors(route)}
     # These come before there is a route, or never leave the process.
     elsewhere = {"route-not-found", "method-not-allowed", "malformed-request", "request-timeout", "headers-too-large"}
@@ -197,7 +195,7 @@ def conforming(method: str, path: str, answer: Answer) -> Answer:
 
 
 class Checked:
-    """Calls the routes of one queue, and compares each answer with its description."""
+    """Calls the routes of one queue, and validates each response."""
 
     def __init__(self, tenant: Tenant, queue: str) -> None:
         self._tenant, self._queue = tenant, queue
@@ -207,7 +205,7 @@ class Checked:
         return conforming(method, f"/v1/queues/{{queue}}{rest}", answer)
 
 
-async def test_the_life_of_a_queue_is_as_described(tenant: Tenant) -> None:
+async def test_responses_of_queues_match_the_document(tenant: Tenant) -> None:
     queue = Checked(tenant, "orders")
     assert (await queue.call("PUT", body={"maxMessages": 5})).status == 201
     assert (await queue.call("PUT", body={"dedupeWindowMs": 5000, "replicas": 1})).status == 200
@@ -222,7 +220,7 @@ async def test_the_life_of_a_queue_is_as_described(tenant: Tenant) -> None:
     assert (await Checked(tenant, "_own").call("PUT", body={})).status == 400
 
 
-async def test_the_life_of_a_message_is_as_described(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_responses_of_messages_match_the_document(tenant: Tenant, clock: ShiftedClock) -> None:
     await tenant.queue("orders", maxMessages=3)
     queue = Checked(tenant, "orders")
     assert (
@@ -248,7 +246,7 @@ STREAM = "/v1/stream/{stream}"
 
 
 @pytest.mark.parametrize("shape", [STREAM, "/v1/{project}/stream/{stream}"])
-async def test_the_life_of_a_stream_is_as_described(tenant: Tenant, shape: str) -> None:
+async def test_responses_of_streams_match_the_document(tenant: Tenant, shape: str) -> None:
     path = shape.replace("{project}", tenant.id).replace("{stream}", "a/b")
     json = {"Content-Type": "application/json"}
 
@@ -284,7 +282,7 @@ async def test_the_life_of_a_stream_is_as_described(tenant: Tenant, shape: str) 
     assert (await call("DELETE")).status == 404
 
 
-async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> None:
+async def test_error_responses_match_the_document(gateway: Gateway, tenant: Tenant) -> None:
     nobody, weak = gateway.nobody, (await tenant.another_key(())).client
     for route in ROUTES:
         if route.scope is None:
@@ -300,7 +298,7 @@ async def test_refusals_are_as_described(gateway: Gateway, tenant: Tenant) -> No
 
 
 @pytest.mark.parametrize("path", [route.path for route in ROUTES if route.tag == "Operation"])
-async def test_operation_is_as_described(gateway: Gateway, path: str) -> None:
+async def test_responses_of_system_routes_match_the_document(gateway: Gateway, path: str) -> None:
     answer = await gateway.nobody.get(path)
     media = answer.headers["content-type"].partition(";")[0]
     described = DOCUMENT["paths"][path]["get"]["responses"]["200"]["content"]
@@ -309,7 +307,7 @@ async def test_operation_is_as_described(gateway: Gateway, path: str) -> None:
     assert faults(DOCUMENT, described[media]["schema"], value) == []
 
 
-async def test_too_many_queues_and_too_many_requests_are_as_described(engine_url: str) -> None:
+async def test_limit_errors_match_the_document(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url, queues_per_tenant_max=1)) as gateway:
         tenant = await gateway.tenant()
         await tenant.queue("first")
@@ -331,5 +329,5 @@ async def test_too_many_queues_and_too_many_requests_are_as_described(engine_url
         [],
     ],
 )
-def test_a_value_that_is_not_as_described_is_noticed(value: object) -> None:
+def test_a_value_that_does_not_match_is_detected(value: object) -> None:
     assert faults(DOCUMENT, {"$ref": "#/components/schemas/Problem"}, value)

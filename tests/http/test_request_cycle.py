@@ -18,7 +18,7 @@ GET = b"GET /it HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def app_that(answers: Callable[[Request], Awaitable[Response]], *, method: str = "GET") -> App:
-    return small_app(route("/it", answers, method, takes_bytes=method == "POST"))
+    return small_app(route("/it", answers, method, raw_body=method == "POST"))
 
 
 async def test_a_body_in_several_chunks_is_joined() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.access.tenants import reserved_words
 from postroad.container import described_routes
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route, RouteClash, Router
+from postroad.http.routing import Route, RouteConflict, Router
 from postroad.kernel.errors import MethodNotAllowed, RouteNotFound
-from postroad.kernel.names import RESERVED
 from tests.http.small import route
 
 REAL = described_routes()
@@ -26,14 +26,14 @@ ANY, REST = "{}", "{...}"
 
 
 def table(*routes: tuple[str, str]) -> list[Route]:
-    """A path that ends in `{...}` takes the rest."""
-    return [route(path, handler, method, takes_rest=path.endswith(REST)) for method, path in routes]
+    """A path that ends in `{...}` matches the rest."""
+    return [route(path, handler, method, matches_rest=path.endswith(REST)) for method, path in routes]
 
 
 def shape(one: Route) -> tuple[str, ...]:
-    """The path with its parameters' names left out: what a request cannot tell apart."""
+    """The path without the names of its parameters. Routes of the same shape match the same requests."""
     *segments, last = (ANY if segment.startswith("{") else segment for segment in one.path.split("/")[1:])
-    return (*segments, REST if one.takes_rest else last)
+    return (*segments, REST if one.matches_rest else last)
 
 
 def takes(wanted: Sequence[str], segments: Sequence[str]) -> bool:
@@ -45,8 +45,8 @@ def takes(wanted: Sequence[str], segments: Sequence[str]) -> bool:
 
 
 def expected(routes: Sequence[Route], method: str, path: str) -> Route | int:
-    """The rule, written the long way: of all shapes that take the path, the one whose earliest segments are literal, or else one
-    segment each."""
+    """The rule without optimisation: of all shapes that match the path, the one whose first segments are literals, then
+    parameters."""
     segments = path.split("/")[1:]
     fitting = {shape(one) for one in routes if takes(shape(one), segments)}
     if not fitting:
@@ -66,12 +66,12 @@ def found(router: Router, method: str, path: str) -> Route | int:
 # The real table
 
 
-def test_no_two_routes_are_the_same_to_a_request() -> None:
+def test_routes_are_unambiguous() -> None:
     shapes = [(one.method, shape(one)) for one in REAL]
     assert len(set(shapes)) == len(shapes) > 15
 
 
-def test_a_path_that_two_routes_could_take_goes_to_the_more_literal_one() -> None:
+def test_the_more_literal_route_takes_precedence() -> None:
     router = Router(REAL)
     for one, other in itertools.combinations(REAL, 2):
         path = _meeting(one, other)
@@ -89,7 +89,7 @@ def test_a_parameter_may_have_any_literal_of_the_table_as_its_value() -> None:
 
 
 def _meeting(one: Route, other: Route) -> str | None:
-    """A path that both would take, None if there is none."""
+    """A path that both match, None if there is none."""
     length = max(len(shape(one)), len(shape(other)))
     here, there = _stretched(shape(one), length), _stretched(shape(other), length)
     if len(here) != len(there) or any(a != b and ANY not in (a, b) for a, b in zip(here, there, strict=True)):
@@ -98,7 +98,7 @@ def _meeting(one: Route, other: Route) -> str | None:
 
 
 def _stretched(wanted: tuple[str, ...], length: int) -> tuple[str, ...]:
-    """As many segments as are asked for, if the last one takes the rest."""
+    """The shape with this number of segments, if the last one matches the rest."""
     return (*wanted[:-1], *[ANY] * (length - len(wanted) + 1)) if wanted[-1] == REST else wanted
 
 
@@ -112,7 +112,7 @@ def test_a_route_is_found_with_its_parameters(one: Route) -> None:
 
 
 @given(st.data())
-def test_any_path_of_known_words_and_others_goes_where_the_rule_says(data: st.DataObject) -> None:
+def test_random_paths_are_routed_by_the_rule(data: st.DataObject) -> None:
     segments = data.draw(st.lists(st.sampled_from([*LITERALS, "", "x", ".."]) | st.text(max_size=5), min_size=1, max_size=6))
     path = "/" + "/".join(segments)
     method = data.draw(st.sampled_from(["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"]))
@@ -122,22 +122,22 @@ def test_any_path_of_known_words_and_others_goes_where_the_rule_says(data: st.Da
 _ROUTER = Router(REAL)
 
 
-def test_every_word_after_v1_is_reserved_among_the_names_of_projects() -> None:
-    """So what follows a project's name is never mistaken for something else, nor the other way round."""
+def test_every_word_after_v1_is_reserved() -> None:
+    """A tenant of such an id would be hidden by the literal segment."""
     following = [one for one in REAL if one.path.startswith("/v1/")]
     of_projects = [one for one in following if shape(one)[1] == ANY]
     assert {one.path.split("/")[2] for one in of_projects} == {"{project}"}
     assert "stream" in {shape(one)[2] for one in of_projects} and not {ANY, REST} & {shape(one)[2] for one in of_projects}
     words = {shape(one)[1] for one in following} - {ANY}
     assert len(words) > 5
-    assert words <= RESERVED
+    assert words == reserved_words(one.path for one in REAL)
 
 
 @pytest.mark.parametrize(
     "one", [one for one in REAL if one.path.startswith("/v1/{project}/stream/")], ids=lambda one: f"{one.method} {one.path}"
 )
 def test_a_stream_of_a_project_has_the_same_routes_as_without(one: Route) -> None:
-    """But for whose it is: what is asked must not depend on the shape of the path."""
+    """The requirements must not depend on the form of the path."""
     [plain] = [other for other in REAL if (other.method, other.path) == (one.method, one.path.replace("/{project}", ""))]
     fields = {field.name for field in dataclasses.fields(Route)} - {"path", "guarded", "handler", "body_decoder"}
     assert {name for name in fields if getattr(one, name) != getattr(plain, name)} == set()
@@ -156,9 +156,7 @@ _TABLES = st.lists(st.tuples(st.sampled_from(["GET", "POST"]), _PATHS), max_size
 @given(
     _TABLES, st.lists(st.sampled_from(["a", "b", "c", "d", ""]), min_size=1, max_size=4), st.sampled_from(["GET", "POST", "HEAD"])
 )
-def test_a_literal_wins_over_a_parameter_and_that_over_the_rest(
-    routes: list[tuple[str, str]], segments: list[str], method: str
-) -> None:
+def test_literals_precede_parameters_and_those_the_rest(routes: list[tuple[str, str]], segments: list[str], method: str) -> None:
     made = list({(one.method, shape(one)): one for one in table(*routes)}.values())
     router, path = Router(made), "/" + "/".join(segments)
     assert found(router, method, path) == expected(made, method, path)
@@ -166,28 +164,28 @@ def test_a_literal_wins_over_a_parameter_and_that_over_the_rest(
 
 
 @given(_TABLES)
-def test_two_routes_clash_exactly_when_a_request_cannot_tell_them_apart(routes: list[tuple[str, str]]) -> None:
+def test_routes_conflict_if_they_match_the_same_requests(routes: list[tuple[str, str]]) -> None:
     shapes = [(one.method, shape(one)) for one in table(*routes)]
     try:
         Router(table(*routes))
         assert len(set(shapes)) == len(shapes)
-    except RouteClash:
+    except RouteConflict:
         assert len(set(shapes)) < len(shapes)
 
 
-def test_clashing_routes_are_both_named() -> None:
-    with pytest.raises(RouteClash, match=r"GET /a/\{y\} and /a/\{x\}"):
+def test_conflicting_routes_are_both_named() -> None:
+    with pytest.raises(RouteConflict, match=r"GET /a/\{y\} and /a/\{x\}"):
         Router(table(("GET", "/a/{x}"), ("GET", "/a/{y}")))
 
 
-def test_a_way_that_ends_nowhere_does_not_hide_another() -> None:
+def test_a_dead_end_does_not_hide_another_route() -> None:
     long, short = table(("GET", "/a/b/c"), ("GET", "/{x}/b/{y}"))
     router = Router([long, short])
     assert router.find("GET", "/a/b/d") == (short, {"x": "a", "y": "d"})
     assert router.find("GET", "/a/b/c") == (long, {})
 
 
-def test_the_methods_of_a_path_include_those_that_come_by_themselves() -> None:
+def test_the_methods_of_a_path_include_head_and_options() -> None:
     router = Router(table(("GET", "/a"), ("PUT", "/a"), ("POST", "/b")))
     assert router.methods("/a") == ["GET", "HEAD", "OPTIONS", "PUT"]
     assert router.methods("/b") == ["OPTIONS", "POST"]
@@ -215,7 +213,7 @@ def test_the_rest_is_one_parameter_with_its_slashes() -> None:
 
 
 @pytest.mark.parametrize("path", ["/s", "/s/", "/s//", "/s//a", "/", "//s/a", "/S/a"])
-def test_a_rest_of_nothing_is_not_found(path: str) -> None:
+def test_an_empty_rest_is_not_found(path: str) -> None:
     router = Router(table(("GET", "/s/{...}")))
     with pytest.raises(RouteNotFound):
         router.find("GET", path)
@@ -223,12 +221,12 @@ def test_a_rest_of_nothing_is_not_found(path: str) -> None:
 
 
 @pytest.mark.parametrize("rest", ["a/", "a//b", "a//", "a/./b", "a/../b", "%2e%2e/b"])
-def test_what_else_is_odd_about_a_rest_is_for_the_handler_to_judge(rest: str) -> None:
-    """A trailing slash is part of it: to drop it would make two names of one."""
+def test_the_rest_is_passed_unchanged(rest: str) -> None:
+    """A trailing slash is part of the name."""
     assert Router(table(("GET", "/s/{...}"))).find("GET", f"/s/{rest}")[1] == {"...": rest}
 
 
-def test_a_longer_way_that_ends_nowhere_leaves_the_rest() -> None:
+def test_the_rest_matches_after_a_longer_dead_end() -> None:
     deep, rest = table(("GET", "/s/own/{x}/y"), ("GET", "/s/{...}"))
     router = Router([deep, rest])
     assert router.find("GET", "/s/own/1/y") == (deep, {"x": "1"})
@@ -237,7 +235,7 @@ def test_a_longer_way_that_ends_nowhere_leaves_the_rest() -> None:
     assert router.find("GET", "/s/own") == (rest, {"...": "own"})
 
 
-def test_a_method_that_the_preferred_way_does_not_have_is_not_looked_for_in_another() -> None:
+def test_the_method_does_not_change_the_matched_path() -> None:
     router = Router(table(("GET", "/s/own/{x}"), ("PUT", "/s/{...}")))
     with pytest.raises(MethodNotAllowed):
         router.find("PUT", "/s/own/1")
@@ -245,27 +243,27 @@ def test_a_method_that_the_preferred_way_does_not_have_is_not_looked_for_in_anot
     assert router.methods("/s/own/1/2") == ["OPTIONS", "PUT"]
 
 
-def test_two_routes_that_take_the_rest_clash() -> None:
-    with pytest.raises(RouteClash, match=r"GET /s/\{b\} and /s/\{a\}"):
-        Router([route("/s/{a}", handler, takes_rest=True), route("/s/{b}", handler, takes_rest=True)])
+def test_two_routes_with_the_same_rest_conflict() -> None:
+    with pytest.raises(RouteConflict, match=r"GET /s/\{b\} and /s/\{a\}"):
+        Router([route("/s/{a}", handler, matches_rest=True), route("/s/{b}", handler, matches_rest=True)])
 
 
-def test_a_long_rest_is_found_and_not_remembered() -> None:
+def test_a_long_path_is_found_and_not_cached() -> None:
     router, long = Router(table(("GET", "/s/{...}"))), "a/" * 20_000 + "a"
     assert router.find("GET", f"/s/{long}")[1] == {"...": long}
-    assert not router._recent
+    assert not router._cache
 
 
 # What is remembered
 
 
-def test_what_strangers_ask_for_does_not_fill_the_memory() -> None:
+def test_the_cache_of_paths_is_bounded() -> None:
     router = Router(table(("GET", "/a/{x}")))
     router.find("GET", "/a/" + "x" * 10_000)
-    assert not router._recent, "a long path is not remembered"
+    assert not router._cache, "a long path is not remembered"
     for number in range(20_000):
         router.find("GET", f"/a/{number}")
-    assert len(router._recent) <= 8192
+    assert len(router._cache) <= 8192
     with pytest.raises(RouteNotFound):
         router.find("GET", "/b")
-    assert ("GET", "/b") not in router._recent
+    assert ("GET", "/b") not in router._cache

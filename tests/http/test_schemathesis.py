@@ -12,13 +12,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:
-    """On an engine of its own: what the requests change, up to the platform's settings, is nobody else's."""
+    """On a separate engine, since the requests change everything, including platform settings."""
     async with running_gateway(gateway_settings(own_server.url, **SETTINGS), Role.ALL) as running:
         yield running
 
 
 @pytest.mark.timeout(300)  # thousands of requests, on a machine that may be busy with other tests
 @pytest.mark.parametrize("is_platform", [False, True], ids=["a tenant's key", "a platform key"])
-async def test_every_operation_keeps_to_its_description(own_gateway: Gateway, is_platform: bool) -> None:
+async def test_every_operation_conforms_to_the_document(own_gateway: Gateway, is_platform: bool) -> None:
     outcome = await schemathesis(own_gateway, is_platform=is_platform, examples=8, is_same_each_time=True)
     assert outcome.code == 0, outcome.output

@@ -7,11 +7,11 @@ import pytest
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.api.health import Check
-from postroad.container import Role
+from postroad.container import Role, described_assembly
 from postroad.http.request import Request
 from postroad.http.routing import Route, Router
 from postroad.http.system_routes import SystemRoutes
-from postroad.kernel.errors import ERRORS, Unauthenticated
+from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller, RouteRequirement
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.http.small import NobodyIsKnown, client_of, small_app
@@ -22,18 +22,18 @@ from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/health"])
-async def test_a_process_that_runs_says_so(gateway: Gateway, path: str) -> None:
+async def test_a_running_process_is_healthy(gateway: Gateway, path: str) -> None:
     assert (await gateway.nobody.get(path)).ok() == {"status": "ok", "version": __version__}
 
 
-async def test_a_gateway_that_can_serve_is_ready(gateway: Gateway) -> None:
+async def test_a_working_gateway_is_ready(gateway: Gateway) -> None:
     ready = (await gateway.nobody.get("/readyz")).ok()
     assert ready["status"] == "ready"
     assert ready["checks"].keys() == {"engine", "registry", "pipeline"}
     assert all(check["ok"] for check in ready["checks"].values())
 
 
-async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is_back(own_server: Server) -> None:
+async def test_a_gateway_without_its_engine_is_alive_and_not_ready(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         assert (await gateway.nobody.get("/readyz")).status == 200
         own_server.kill()
@@ -51,14 +51,14 @@ async def test_a_gateway_whose_engine_is_gone_is_alive_and_not_ready_until_it_is
         await eventually(is_ready, 10)
 
 
-async def test_a_process_ends_in_order_though_its_engine_is_gone(own_server: Server) -> None:
+async def test_a_process_stops_cleanly_without_its_engine(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
         own_server.kill()
         await eventually(lambda: not gateway.node.platform.connection.is_up)
         await gateway.node.platform.connection.publish("anything", b"that waits for the connection")
 
 
-async def test_a_gateway_that_has_lost_touch_with_the_registry_is_not_ready(own_server: Server) -> None:
+async def test_a_gateway_with_a_stale_registry_is_not_ready(own_server: Server) -> None:
     settings = gateway_settings(own_server.url, registry_max_age_unready_seconds=0.2)
     async with running_gateway(settings) as gateway:
         own_server.kill()
@@ -74,11 +74,11 @@ async def test_a_process_that_is_stopping_is_not_ready(engine_url: str) -> None:
         gateway.node.app.drain()
         answer = await gateway.nobody.get("/readyz")
         assert answer.status == 503
-        assert answer.json["checks"]["process"] == {"ok": False, "detail": "stopping"}
+        assert answer.json["checks"]["process"] == {"ok": False, "detail": "shutting down"}
         assert (await gateway.nobody.get("/livez")).status == 200
 
 
-async def test_a_process_of_another_role_answers_for_its_operation_and_nothing_else(engine_url: str) -> None:
+async def test_a_process_of_another_role_serves_system_routes_only(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url), Role.CONTROL) as control:
         assert (await control.nobody.get("/readyz")).status == 200
         (await control.admin.get("/v1/queues")).problem(404, "route-not-found")
@@ -100,7 +100,7 @@ async def test_metrics_are_open_on_the_same_machine(gateway: Gateway, tenant: Te
     assert re.search(r"postroad_commit_messages_total\{way=\"single\"\} \d", text)
 
 
-async def test_metrics_have_no_paths_and_no_methods_that_strangers_chose(gateway: Gateway) -> None:
+async def test_metrics_have_no_labels_chosen_by_clients(gateway: Gateway) -> None:
     await gateway.nobody.get("/made-up-7f3a")
     await gateway.nobody.call("PROPFIND", "/healthz")
     text = (await gateway.nobody.get("/metrics")).body.decode()
@@ -112,9 +112,7 @@ FORWARDED = [{"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.9"
 
 
 @pytest.mark.parametrize("forwarded", FORWARDED)
-async def test_metrics_asked_for_through_a_proxy_need_a_platform_key(
-    gateway: Gateway, tenant: Tenant, forwarded: dict[str, str]
-) -> None:
+async def test_metrics_through_a_proxy_need_a_platform_key(gateway: Gateway, tenant: Tenant, forwarded: dict[str, str]) -> None:
     (await gateway.nobody.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
     (await tenant.client.get("/metrics", headers=forwarded)).problem(403, "forbidden")
     stranger = gateway.with_key(new_key(PLATFORM_PREFIX))
@@ -137,7 +135,7 @@ class KnowsOnePlatformKey(NobodyIsKnown):
 @pytest.mark.parametrize(
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("127.9.9.9", 200), ("10.0.0.1", 401), ("", 401), ("localhost", 401)]
 )
-async def test_another_machine_needs_a_key_for_metrics(client: str, status: int) -> None:
+async def test_metrics_from_another_machine_need_a_platform_key(client: str, status: int) -> None:
     operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
     app = small_app(*operations.table())
 
@@ -168,7 +166,7 @@ async def test_another_machine_needs_a_key_for_metrics(client: str, status: int)
 # The description
 
 
-async def test_the_docs_page_is_a_page_that_loads_nothing_from_elsewhere(gateway: Gateway) -> None:
+async def test_the_docs_page_loads_nothing_from_other_origins(gateway: Gateway) -> None:
     answer = await gateway.nobody.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = answer.body.decode()
@@ -180,8 +178,8 @@ async def test_the_errors_page_has_a_row_for_every_error(gateway: Gateway) -> No
     answer = await gateway.nobody.get("/docs/errors")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = html.unescape(answer.body.decode())
-    for code, error in ERRORS.items():
-        assert f'<tr id="{code}"><td><code>{code}</code><td>{error.status}' in page
+    for error in described_assembly().errors:
+        assert f'<tr id="{error.code}"><td><code>{error.code}</code><td>{error.status}' in page
         assert error.title in page and error.__doc__ and error.__doc__ in page
 
 
@@ -191,9 +189,9 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
     assert f'id="{row}"' in (await gateway.nobody.get(path)).body.decode()
 
 
-async def test_what_operators_ask_for_needs_no_key() -> None:
+async def test_system_routes_need_no_key() -> None:
     operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
-    operations.describe(operations.table(), {})
+    operations.describe(operations.table(), {}, ())
     assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:
         assert [(await client.get(one.path)).status for one in operations.table()] == [200] * 8

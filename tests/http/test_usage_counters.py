@@ -1,11 +1,11 @@
-"""Requests, counted as they are answered."""
+"""Usage counters of requests."""
 
 from typing import Any
 
 import pytest
 
 from postroad.http.app import App, AppSettings
-from postroad.http.request import ClientGone, Request, Scope
+from postroad.http.request import ClientDisconnected, Request, Scope
 from postroad.http.response import Response
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
@@ -26,7 +26,7 @@ async def broken(_request: Request) -> Response:
 
 
 async def answer(method: str, path: str, body: object = None) -> TenantCounters:
-    """What is counted after this one request."""
+    """The counters after one request."""
     routes = [route("/fine", fine), route("/fine", fine, "HEAD"), route("/wrong", wrong), route("/broken", broken), NOTES]
     traffic = UsageCounters()
     app = App(Router(routes), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)
@@ -40,25 +40,25 @@ async def answer(method: str, path: str, body: object = None) -> TenantCounters:
 
 
 @pytest.mark.parametrize(("path", "errors"), [("/fine", (0, 0)), ("/wrong", (1, 0)), ("/nowhere", (1, 0)), ("/broken", (0, 1))])
-async def test_requests_and_errors_are_counted_by_whose_fault_they_were(path: str, errors: tuple[int, int]) -> None:
+async def test_requests_and_errors_are_counted(path: str, errors: tuple[int, int]) -> None:
     tally = await answer("GET", path)
     assert (tally.client_errors, tally.server_errors) == errors
 
 
-async def test_the_answer_to_a_head_has_no_bytes() -> None:
+async def test_responses_to_head_count_no_bytes() -> None:
     assert (await answer("HEAD", "/fine")).bytes_out == 0
 
 
 @pytest.mark.parametrize(("body", "is_good"), [({"text": "abc"}, True), ({"nothing": "good"}, False)])
-async def test_bodies_are_counted_that_are_read_also_if_they_are_no_good(body: dict[str, str], is_good: bool) -> None:
+async def test_invalid_bodies_are_counted_too(body: dict[str, str], is_good: bool) -> None:
     tally = await answer("POST", "/notes", body)
     assert tally.bytes_in == len(str(body).replace(" ", ""))
     assert tally.client_errors == (not is_good)
 
 
-async def test_a_request_whose_client_has_gone_is_counted() -> None:
+async def test_a_request_of_a_disconnected_client_is_counted() -> None:
     async def gone(_request: Request) -> Response:
-        raise ClientGone
+        raise ClientDisconnected
 
     traffic = UsageCounters()
     app = App(Router([route("/gone", gone)]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100), traffic)

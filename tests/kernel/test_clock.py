@@ -17,17 +17,17 @@ def _expected(at_ms: int) -> str:
 
 
 @given(_moments)
-def test_a_time_is_written_as_datetime_writes_it(at_ms: int) -> None:
+def test_a_time_is_formatted_like_datetime(at_ms: int) -> None:
     assert rfc3339(at_ms) == _expected(at_ms)
 
 
 @given(_moments, st.lists(st.integers(-2500, 2500), min_size=1, max_size=8))
-def test_times_close_together_are_written_right_in_any_order(start: int, steps: list[int]) -> None:
-    """The text of the last second is kept: a neighbour must not get it."""
+def test_cached_seconds_are_formatted_correctly(start: int, steps: list[int]) -> None:
+    """The texts of seconds are cached; other seconds must not get them."""
     for step in steps:
         at_ms = min(max(start + step, 0), _END)
         assert rfc3339(at_ms) == _expected(at_ms)
 
 
-def test_now_is_now_in_milliseconds() -> None:
+def test_now_is_in_milliseconds() -> None:
     assert time.time() * 1000 - 1 <= now_ms() <= time.time() * 1000

@@ -31,7 +31,7 @@ def test_new_ids_are_unique() -> None:
     assert len({new_id() for _ in range(50_000)}) == 50_000
 
 
-def test_a_new_id_carries_the_time_and_so_sorts_by_it() -> None:
+def test_ids_sort_by_time() -> None:
     made: list[str] = []
     for _ in range(20):
         before = time.time_ns() // 1_000_000
@@ -54,13 +54,13 @@ def test_every_random_bit_of_an_id_varies() -> None:
     assert ever_set & random_bits == random_bits
 
 
-def test_a_forked_child_does_not_repeat_its_parents_randomness() -> None:
+def test_a_forked_process_does_not_reuse_random_bytes() -> None:
     answer = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=30)
     parent, child = answer.stdout.split()
     assert parent[-12:] != child[-12:]
 
 
-def test_short_ids_differ_within_one_maker_and_between_two() -> None:
+def test_short_ids_are_unique_within_and_between_processes() -> None:
     one, other = ShortIds(), ShortIds()
     made = [maker() for _ in range(1000) for maker in (one, other)]
     assert len(set(made)) == len(made)

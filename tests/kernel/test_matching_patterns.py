@@ -27,12 +27,12 @@ def _matches_word_by_word(pattern: list[str], subject: list[str]) -> bool:
 @example("a.>", "a.b")
 @example("*", "a.b")
 @example("a.*.b", "a.b")
-def test_a_pattern_matches_as_word_by_word_comparison_does(pattern: str, subject: str) -> None:
+def test_a_pattern_matches_like_a_comparison_by_token(pattern: str, subject: str) -> None:
     assert matching.pattern_matches(pattern, subject) == _matches_word_by_word(pattern.split("."), subject.split("."))
 
 
 @given(subjects)
-def test_every_subject_is_a_pattern_that_matches_itself_alone(subject: str) -> None:
+def test_a_subject_is_a_pattern_that_matches_itself_only(subject: str) -> None:
     assert matching.pattern(matching.subject(subject)) == subject
     assert matching.pattern_matches(subject, subject)
     assert not matching.pattern_matches(subject, subject + ".a")
@@ -40,7 +40,7 @@ def test_every_subject_is_a_pattern_that_matches_itself_alone(subject: str) -> N
 
 
 @given(wanted)
-def test_a_well_formed_pattern_is_taken(pattern: str) -> None:
+def test_a_valid_pattern_is_accepted(pattern: str) -> None:
     assert matching.pattern(pattern) == pattern
 
 
@@ -67,7 +67,7 @@ def test_a_well_formed_pattern_is_taken(pattern: str) -> None:
         "a" * 257,
     ],
 )
-def test_what_is_no_subject_is_refused(text: str) -> None:
+def test_an_invalid_subject_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         matching.subject(text)
 
@@ -75,10 +75,10 @@ def test_what_is_no_subject_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", ".", "a.", ".a", "a..b", "a b", "a\n", ">.a", "a.>.b", "a>", "a*", "**", "*a", ">>", ".>", "*..>", "a" * 257]
 )
-def test_what_is_no_pattern_is_refused(text: str) -> None:
+def test_an_invalid_pattern_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         matching.pattern(text)
 
 
-def test_the_longest_subject_is_taken() -> None:
+def test_the_longest_subject_is_accepted() -> None:
     assert matching.subject("a" * 256) == "a" * 256

@@ -16,8 +16,8 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.kernel.errors import EngineRefused, EngineUnavailable
-from postroad.runtime.embedded_server import DataDirectoryInUse, EmbeddedServer, EmbeddedServerSettings, find_server, free_port
+from postroad.kernel.errors import DataDirectoryInUse, EngineRefused, EngineUnavailable
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, find_server, free_port
 
 pytestmark = pytest.mark.engine
 

@@ -16,6 +16,7 @@ from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.context import RequestContext
 from postroad.kernel.identity import ALL_SCOPES, Caller
 from postroad.kernel.usage_counters import UsageCounters
+from postroad.sessions.capability import SessionsCapability
 from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
 from postroad.sessions.reconciler import SessionReconciler
@@ -23,6 +24,7 @@ from postroad.sessions.records import STREAM_PREFIX, SessionRecord, Subscriber, 
 from postroad.sessions.rules import FanoutLimits
 from postroad.sessions.service import PublishResult, SessionOptions, Sessions, SubscribeResult
 from postroad.sessions.subscribers import SubscriberLog
+from postroad.streams.capability import StreamsCapability
 from postroad.streams.lifecycle import CreateStream
 from postroad.streams.rules import AppendRequest
 from postroad.streams.service import Streams
@@ -164,7 +166,7 @@ def reborn(process: Process) -> Process:
 
 
 def _process(connection: Connection, committers: Committers, clock: Clock, tenant: str, limits: FanoutLimits) -> Process:
-    outbox, traffic = Outbox(committers, now_ms), UsageCounters()
+    outbox, traffic = Outbox(committers, now_ms), UsageCounters((*StreamsCapability.usage, *SessionsCapability.usage))
     streams = Streams(StreamStore(connection, committers, 1), outbox, traffic, clock)
     queue = FanoutQueue(connection, committers, QUEUE)
     sessions = Sessions(connection, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))

@@ -14,6 +14,7 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Overloaded
 from postroad.kernel.usage_counters import UsageCounters
+from postroad.streams.capability import StreamsCapability
 from postroad.streams.lifecycle import CreateResult, CreateStream, ForkOf
 from postroad.streams.rules import AppendOutcome, AppendRequest, ProducerClaim
 from postroad.streams.service import Streams
@@ -116,7 +117,11 @@ async def open_worker(url: str) -> Worker:
     await connection.open(deadline=10)
     clock = ShiftedClock()
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
-    store, outbox, traffic = StreamStore(connection, committers, 1), Outbox(committers, now_ms), UsageCounters()
+    store, outbox, traffic = (
+        StreamStore(connection, committers, 1),
+        Outbox(committers, now_ms),
+        UsageCounters(StreamsCapability.usage),
+    )
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
     return Worker(connection, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)

@@ -30,7 +30,7 @@ def _version(of: type[Event]) -> int:
 
 
 def event(tenant: str, queue: str = "q", *, padding: int = 0) -> QueueDeleted:
-    """Something small for `TELEMETRY`, told apart by its queue."""
+    """A small event for `TELEMETRY`, identified by its queue."""
     return QueueDeleted(
         event_id=new_id(), timestamp="2026-01-01T00:00:00.000Z", tenant=tenant, queue=queue, key_id="k", request_id="x" * padding
     )

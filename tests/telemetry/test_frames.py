@@ -14,7 +14,7 @@ _LINES = st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_
 
 
 @given(_LINES)
-def test_what_was_packed_is_unpacked_as_it_was_and_in_its_order(lines: list[bytes]) -> None:
+def test_a_packed_frame_is_unpacked_unchanged(lines: list[bytes]) -> None:
     assert list(unpack(pack(lines))) == lines
 
 
@@ -23,7 +23,7 @@ def test_a_frame_is_json_lines() -> None:
     assert list(unpack(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}'], "an end of line at the end is no event"
 
 
-def test_a_frame_says_its_version_and_how_many_events_it_has() -> None:
+def test_a_frame_has_its_version_and_event_count() -> None:
     assert frame_headers(12) == "Postroad-Frame: 1\r\nPostroad-Events: 12\r\n"
 
 
@@ -32,7 +32,7 @@ def test_each_stream_has_a_subject_per_tenant() -> None:
     assert frame_subject("TELEMETRY", "_platform") == "telemetry._platform"
 
 
-async def test_the_streams_are_laid_out_as_they_should_be(gateway: Gateway) -> None:
+async def test_the_streams_have_the_expected_configuration(gateway: Gateway) -> None:
     assert [spec.name for spec in frame_streams(1)] == list(STREAMS)
     for spec in frame_streams(1):
         info = await stream_info(gateway.node.platform.connection, spec.name)

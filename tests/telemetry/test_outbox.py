@@ -26,7 +26,7 @@ def outbox(gateway: Gateway) -> Outbox:
 
 
 async def queues_of(gateway: Gateway, tenant: Tenant) -> list[str]:
-    """What is stored, by the names that the events were told apart by."""
+    """The names of the stored events, by frame."""
     return [found["queue"] for found in await events_of(gateway.node.platform.connection, "TELEMETRY", tenant.id)]
 
 
@@ -41,12 +41,12 @@ def dropped() -> float:
 # Durable and in order
 
 
-async def test_what_was_committed_is_stored(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+async def test_committed_events_are_stored(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     await outbox.commit(None, event(tenant.id, "a"), event(tenant.id, "b"))
     assert await queues_of(gateway, tenant) == ["a", "b"]
 
 
-async def test_nothing_to_commit_is_done_at_once(outbox: Outbox) -> None:
+async def test_a_commit_without_events_returns(outbox: Outbox) -> None:
     await outbox.commit(None)
     outbox.record(None)
     await outbox.drain()
@@ -59,16 +59,14 @@ async def test_many_commits_at_once_share_frames_and_keep_their_order(gateway: G
     assert len(await frames_of(gateway, tenant)) <= 5
 
 
-async def test_emitted_and_committed_events_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+async def test_recorded_and_committed_events_keep_their_order(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     for name in ("a", "b", "c"):
         outbox.record(None, event(tenant.id, name))
     await outbox.commit(None, event(tenant.id, "d"))
     assert await queues_of(gateway, tenant) == ["a", "b", "c", "d"], "what was emitted before is stored when the commit returns"
 
 
-async def test_events_that_come_while_a_frame_is_on_its_way_go_into_the_next(
-    gateway: Gateway, tenant: Tenant, outbox: Outbox
-) -> None:
+async def test_events_that_arrive_during_a_write_form_the_next_frame(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     first = asyncio.create_task(outbox.commit(None, event(tenant.id, "first")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # its frame is taken
@@ -84,7 +82,7 @@ async def test_a_frame_is_of_one_tenant(gateway: Gateway, tenant: Tenant, outbox
         assert await queues_of(gateway, one) == [one.id] * 20
 
 
-async def test_a_commit_of_more_than_a_frame_is_whole_when_it_returns(
+async def test_a_commit_of_several_frames_returns_when_all_are_stored(
     gateway: Gateway, tenant: Tenant, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "_FRAME_EVENTS_MAX", 10)
@@ -96,14 +94,14 @@ async def test_a_commit_of_more_than_a_frame_is_whole_when_it_returns(
     assert all(int(entry.headers["Postroad-Events"]) <= 10 for entry in await frames_of(gateway, tenant))
 
 
-async def test_a_frame_has_a_bound_in_bytes(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+async def test_the_size_of_a_frame_is_bounded(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     await outbox.commit(None, *(event(tenant.id, padding=100_000) for _ in range(12)))
     frames = await frames_of(gateway, tenant)
     assert len(frames) == 3
     assert all(len(entry.payload) <= 512 * 1024 for entry in frames)
 
 
-async def test_a_caller_that_gives_up_takes_nobody_along(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+async def test_a_cancelled_commit_does_not_affect_others(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     tasks = [asyncio.create_task(outbox.commit(None, event(tenant.id, str(number)))) for number in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -115,13 +113,13 @@ async def test_a_caller_that_gives_up_takes_nobody_along(gateway: Gateway, tenan
 # Without waiting
 
 
-async def test_an_emitted_event_is_stored_soon(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
+async def test_a_recorded_event_is_stored_soon(gateway: Gateway, tenant: Tenant, outbox: Outbox) -> None:
     outbox.record(None, event(tenant.id, "a"))
     await outbox.drain()
     assert await queues_of(gateway, tenant) == ["a"]
 
 
-async def test_an_outbox_at_rest_keeps_nothing(tenant: Tenant, outbox: Outbox) -> None:
+async def test_an_idle_outbox_has_no_buffers(tenant: Tenant, outbox: Outbox) -> None:
     await outbox.commit(None, event(tenant.id))
     outbox.record(None, event(tenant.id))
     await outbox.drain()
@@ -129,7 +127,7 @@ async def test_an_outbox_at_rest_keeps_nothing(tenant: Tenant, outbox: Outbox) -
     assert outbox._waiting_bytes == 0
 
 
-async def test_over_its_bound_the_outbox_drops_what_is_emitted_and_counts_it(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_full_outbox_drops_recorded_events_and_counts_them(gateway: Gateway, tenant: Tenant) -> None:
     small = Outbox(gateway.node.platform.committers, now_ms, waiting_bytes_max=1000)
     before, started = dropped(), time.perf_counter()
     for number in range(100):
@@ -153,10 +151,10 @@ def impatient(connection: Connection) -> Committers:
     return Committers(connection, CommitPolicy(deadline_seconds=0.2), WriteBufferLimit(64 * 1024 * 1024))
 
 
-async def test_a_frame_that_cannot_be_stored_fails_everyone_who_waits_for_it(
+async def test_a_frame_that_cannot_be_stored_fails_all_its_commits(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
-    """This server has no stream for the frames, so that nobody answers."""
+    """This server has no stream for the frames, so writes fail."""
     outbox = Outbox(impatient(await open_connection(own_server.url)), now_ms)
     before = dropped()
     outcomes = await asyncio.gather(*[outbox.commit(None, event(name)) for _ in range(5)], return_exceptions=True)
@@ -165,7 +163,7 @@ async def test_a_frame_that_cannot_be_stored_fails_everyone_who_waits_for_it(
     assert (outbox._waiting_bytes, outbox._buffers) == (0, {})
 
 
-async def test_an_event_that_is_too_large_fails_those_who_have_a_line_in_its_frame_and_no_one_else(
+async def test_an_event_that_is_too_large_fails_the_commits_of_its_frame_only(
     gateway: Gateway, tenant: Tenant, outbox: Outbox
 ) -> None:
     huge = event(tenant.id, "huge", padding=9 * 1024 * 1024)
@@ -198,7 +196,7 @@ class _BrokenCommitters(Committers):
         return self.broken
 
 
-async def test_even_a_bug_reaches_everyone_who_waits(name: str) -> None:
+async def test_an_unexpected_error_fails_all_commits_of_the_frame(name: str) -> None:
     committers = _BrokenCommitters()
     outbox = Outbox(committers, now_ms)
     async with asyncio.timeout(2):

@@ -2,21 +2,26 @@ import asyncio
 import contextlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage
-from postroad.kernel.event import PLATFORM
-from postroad.kernel.identity import Scope
+from postroad.kernel.event import PLATFORM, Event, event_name
+from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.ids import new_id
+from postroad.registry import event_types
+from postroad.telemetry.frames import encode_event
+from postroad.telemetry.routes import EventVisibility
 from tests.gateway import EventReader, Gateway, ServerSentEvent, Tenant, events_of, gateway_settings, running_gateway
+from tests.telemetry.samples import sample
 from tests.waiting import eventually
 
 STREAM = "/v1/telemetry/stream"
 
 
 async def one_job(tenant: Tenant, queue: str, payload: object = 1) -> Any:
-    """Published, leased and done."""
+    """Publish, lease and acknowledge a message."""
     published = await tenant.publish(queue, payload)
     [message] = await tenant.pull(queue)
     (await tenant.ack(queue, message["receiptId"])).ok()
@@ -34,25 +39,25 @@ def names(events: list[Any] | Any) -> list[str]:
     return [event.event for event in events]
 
 
-# What is told
+# Events
 
 
-async def test_the_life_of_a_job_is_told_as_it_happens(tenant: Tenant) -> None:
+async def test_the_events_of_a_job_are_streamed(tenant: Tenant) -> None:
     queue = await tenant.queue("orders")
     async with tenant.client.events(f"{STREAM}?events=job.*") as reader:
         published = await one_job(tenant, queue)
         events = await reader.take(3)
     assert names(events) == ["job.queued", "job.leased", "job.done"]
     for event in events:
-        told = event.json
-        assert told["event"] == event.event
-        assert (told["tenant"], told["queue"], told["key_id"]) == (tenant.id, "orders", tenant.record.id)
-        assert (told["job_id"], told["message_id"]) == (published["jobId"], published["messageId"])
-        assert told["event_id"] and told["timestamp"] and told["version"] == 1
+        sent = event.json
+        assert sent["event"] == event.event
+        assert (sent["tenant"], sent["queue"], sent["key_id"]) == (tenant.id, "orders", tenant.record.id)
+        assert (sent["job_id"], sent["message_id"]) == (published["jobId"], published["messageId"])
+        assert sent["event_id"] and sent["timestamp"] and sent["version"] == 1
     assert events[0].json["timestamp"] == published["enqueuedAt"]
 
 
-async def test_queues_that_come_change_and_go_are_told(tenant: Tenant) -> None:
+async def test_the_events_of_queues_are_streamed(tenant: Tenant) -> None:
     async with tenant.client.events(STREAM) as reader:
         await tenant.queue("orders")
         (await tenant.client.put("/v1/queues/orders", {"visibilityTimeoutMs": 1})).ok()
@@ -63,7 +68,7 @@ async def test_queues_that_come_change_and_go_are_told(tenant: Tenant) -> None:
     assert len({event.json["request_id"] for event in events}) == 3
 
 
-async def test_only_ones_own_events_are_told(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_tenant_gets_its_own_events_only(gateway: Gateway, tenant: Tenant) -> None:
     other = await gateway.tenant()
     async with tenant.client.events(STREAM) as reader:
         await one_job(other, await other.queue())
@@ -83,14 +88,14 @@ async def test_only_ones_own_events_are_told(gateway: Gateway, tenant: Tenant) -
         ("none.such", []),
     ],
 )
-async def test_events_can_be_chosen_by_a_pattern(tenant: Tenant, pattern: str, expected: list[str]) -> None:
+async def test_events_can_be_filtered_by_a_pattern(tenant: Tenant, pattern: str, expected: list[str]) -> None:
     async with tenant.client.events(f"{STREAM}?events={pattern}") as reader:
         await one_job(tenant, await tenant.queue())
         assert sorted(names(await reader.take(len(expected)))) == sorted(expected)
         assert await nothing_more(reader)
 
 
-async def test_a_start_of_a_process_is_told_to_the_platform_alone(gateway: Gateway) -> None:
+async def test_the_start_of_a_process_is_an_event_of_the_platform(gateway: Gateway) -> None:
     async def started() -> list[Any]:
         found = await events_of(gateway.node.platform.connection, "TELEMETRY", PLATFORM)
         return [event for event in found if event["event"] == "worker.started"]
@@ -100,10 +105,10 @@ async def test_a_start_of_a_process_is_told_to_the_platform_alone(gateway: Gatew
     (await gateway.admin.get(STREAM, headers={"X-Postroad-Tenant": PLATFORM})).problem(404, "tenant-not-found")
 
 
-# Who may listen, and how it is asked for
+# Permissions and parameters
 
 
-async def test_listening_needs_the_scope_to_read(tenant: Tenant) -> None:
+async def test_the_stream_needs_the_scope_to_read(tenant: Tenant) -> None:
     publisher = await tenant.another_key((Scope.PUBLISH, Scope.CONSUME))
     (await publisher.client.get(STREAM)).problem(403, "forbidden")
 
@@ -111,16 +116,47 @@ async def test_listening_needs_the_scope_to_read(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "query", ["events=a..b", "events=job.>.x", "events=", "event=job.*", f"events={'x' * 257}", "lastEventId=x"]
 )
-async def test_a_question_that_does_not_fit_is_refused(tenant: Tenant, query: str) -> None:
+async def test_an_invalid_query_is_refused(tenant: Tenant, query: str) -> None:
     (await tenant.client.get(f"{STREAM}?{query}")).problem(400, "invalid-parameter")
 
 
 @pytest.mark.parametrize("last", ["x", "1", "1-2-3", "-1-2", "1-", f"{10**20}-1"])
-async def test_a_position_that_was_not_given_out_is_refused(tenant: Tenant, last: str) -> None:
+async def test_an_invalid_last_event_id_is_refused(tenant: Tenant, last: str) -> None:
     (await tenant.client.get(STREAM, headers={"Last-Event-ID": last})).problem(400, "invalid-parameter")
 
 
-# Coming back
+def caller(**allowed: tuple[str, ...]) -> Caller:
+    return Caller("acme", "key", frozenset({Scope.READ}), allowed=allowed or None)
+
+
+@pytest.mark.parametrize("kind", event_types(), ids=event_name)
+def test_a_restricted_key_sees_the_events_of_its_resources_only(kind: type[Event]) -> None:
+    visibility, line = EventVisibility(event_types()), encode_event(sample(kind))
+    name = event_name(kind)
+    assert visibility.type_of(caller(), line) == name
+    is_of_queue = any(field.name == "queue" for field in msgspec.structs.fields(kind))
+    assert kind.resource == (("queue", "queue") if is_of_queue else None)
+    assert visibility.type_of(caller(queue=("text",)), line) == (name if is_of_queue else None)
+    assert visibility.type_of(caller(stream=()), line) == (name if is_of_queue else None), "queues are not restricted"
+    assert visibility.type_of(caller(queue=("other",)), line) is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"not JSON", b"[]", b"\xff", b"", b"{}", b'{"event": 1}', b'{"event": "job.done", "queue": 1}', b'{"a":' * 100_000]
+)
+def test_a_line_that_is_not_an_event_is_visible_to_no_key(line: bytes) -> None:
+    visibility = EventVisibility(event_types())
+    assert visibility.type_of(caller(), line) is None
+    assert visibility.type_of(caller(queue=("*",)), line) is None
+
+
+def test_an_unknown_event_is_hidden_from_restricted_keys() -> None:
+    visibility = EventVisibility(event_types())
+    assert visibility.type_of(caller(), b'{"event": "later.added", "queue": "text"}') == "later.added"
+    assert visibility.type_of(caller(queue=("text",)), b'{"event": "later.added", "queue": "text"}') is None
+
+
+# Reconnecting
 
 
 def event_ids(events: Any) -> list[str]:
@@ -138,7 +174,7 @@ async def read_until(reader: EventReader, wanted: set[str]) -> list[ServerSentEv
 
 
 @pytest.mark.parametrize("is_header", [True, False])
-async def test_who_comes_back_gets_what_happened_meanwhile(tenant: Tenant, is_header: bool) -> None:
+async def test_a_client_that_reconnects_gets_the_missed_events(tenant: Tenant, is_header: bool) -> None:
     queue = await tenant.queue()
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
         await tenant.publish(queue, "before")
@@ -152,7 +188,7 @@ async def test_who_comes_back_gets_what_happened_meanwhile(tenant: Tenant, is_he
         assert event_ids(await reader.take(1)) == [live]
 
 
-async def test_who_leaves_in_the_middle_of_a_frame_loses_nothing_of_it(tenant: Tenant) -> None:
+async def test_a_client_that_disconnects_within_a_frame_gets_the_whole_frame_again(tenant: Tenant) -> None:
     queue = await tenant.queue()
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
         await tenant.publish(queue, "first")
@@ -163,7 +199,7 @@ async def test_who_leaves_in_the_middle_of_a_frame_loses_nothing_of_it(tenant: T
         wanted = [result["messageId"] for result in results]
         part = await reader.take(7)
         assert event_ids(part) == wanted[:7]
-        assert reader.last_event_id == first.id, "the middle of a frame is no place to go on from"
+        assert reader.last_event_id == first.id, "the id is sent with the last event of a frame"
         last = reader.last_event_id
     async with tenant.client.events(f"{STREAM}?events=job.queued", {"Last-Event-ID": last}) as reader:
         again = await reader.take(20)
@@ -171,8 +207,8 @@ async def test_who_leaves_in_the_middle_of_a_frame_loses_nothing_of_it(tenant: T
         assert again[-1].id and not any(event.id for event in again[:-1])
 
 
-async def test_whoever_leaves_and_comes_back_again_and_again_sees_every_event(tenant: Tenant) -> None:
-    """Both streams at once, with readers that leave wherever they are."""
+async def test_a_client_that_reconnects_repeatedly_sees_every_event(tenant: Tenant) -> None:
+    """Both streams at once, with readers that disconnect at any position."""
     queue = await tenant.queue("start")
     stop, seen, last = asyncio.Event(), set[str](), ""
 
@@ -191,7 +227,7 @@ async def test_whoever_leaves_and_comes_back_again_and_again_sees_every_event(te
     while not stop.is_set():
         rounds += 1
         async with tenant.client.events(STREAM, {"Last-Event-ID": last}) as reader:
-            with contextlib.suppress(TimeoutError):  # nothing more comes once the work is done
+            with contextlib.suppress(TimeoutError):  # no more events once the work is done
                 for _ in range(3):
                     event = await reader.next(0.5)
                     assert event is not None
@@ -206,8 +242,8 @@ async def test_whoever_leaves_and_comes_back_again_and_again_sees_every_event(te
     assert seen >= everything - made
 
 
-async def test_what_cannot_be_read_in_the_stream_does_not_stop_it(gateway: Gateway, tenant: Tenant) -> None:
-    """Somebody with access to the engine may have put anything there."""
+async def test_invalid_entries_in_the_stream_are_skipped(gateway: Gateway, tenant: Tenant) -> None:
+    """Foreign entries must not break the readers."""
     queue = await tenant.queue()
     committer = gateway.node.platform.committers.of("JOBS")
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
@@ -218,7 +254,7 @@ async def test_what_cannot_be_read_in_the_stream_does_not_stop_it(gateway: Gatew
         assert event_ids(await reader.take(2)) == [before["messageId"], after["messageId"]]
 
 
-async def test_the_stream_ends_when_the_process_is_asked_to_stop(engine_url: str) -> None:
+async def test_the_stream_ends_when_the_process_drains(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url)) as gateway:
         tenant = await gateway.tenant()
         async with tenant.client.events(STREAM) as reader:
@@ -226,7 +262,7 @@ async def test_the_stream_ends_when_the_process_is_asked_to_stop(engine_url: str
             assert await reader.next(2) is None
 
 
-async def test_frames_are_where_the_positions_say(gateway: Gateway, tenant: Tenant) -> None:
+async def test_event_ids_have_the_sequences_of_frames(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     async with tenant.client.events(f"{STREAM}?events=job.queued") as reader:
         await tenant.publish(queue, 1)

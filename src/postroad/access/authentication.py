@@ -39,7 +39,7 @@ class RequestAuthenticator:
         """The caller, if it may use the route. Raises Unauthenticated, RateLimited, Forbidden, TenantNotFound, TenantDisabled,
         RegistryStale."""
         self._identities.check_fresh()
-        if route.takes_anyone and not _has_credential(request):
+        if route.allows_anonymous and not _has_credential(request):
             return await self._anonymous(request, route)
         text, is_in_url = _credential(request, route)
         caller = await self._identify(request, route, text, is_in_url=is_in_url)
@@ -78,7 +78,7 @@ class RequestAuthenticator:
             resource = None if route.resource is None else route.resource.format(**request.parameters)
             project = request.parameters.get("project")
             return None if resource is None else await self._tokens.authenticate(text, resource, project)
-        if route.takes_jwt and text.count(".") == 2:
+        if route.accepts_jwt and text.count(".") == 2:
             return await self._jwts.authenticate(text, named or DEFAULT_TENANT)
         return None
 
@@ -118,7 +118,9 @@ def _check_permissions(caller: Caller, request: Request, route: Route) -> None:
         if not caller.is_platform:
             raise Forbidden("this operation needs a platform key")
     elif (
-        route.scope is not RouteRequirement.IDENTITY and route.scope not in caller.scopes and route.or_scope not in caller.scopes
+        route.scope is not RouteRequirement.IDENTITY
+        and route.scope not in caller.scopes
+        and route.alternative_scope not in caller.scopes
     ):
         raise Forbidden(f"the key lacks the scope {str(route.scope)!r}")
     if caller.allowed is not None or caller.only_stream is not None:

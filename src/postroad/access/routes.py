@@ -51,7 +51,7 @@ class AccessRoutes:
                 "Show the credential of the request",
                 "Access",
                 response=WhoAmI,
-                takes_jwt=True,
+                accepts_jwt=True,
                 description="Shows the tenant, scopes and restrictions of the credential. Accepts JWTs, too.",
                 sdk="keys.whoami",
             ),

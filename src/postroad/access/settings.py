@@ -9,7 +9,7 @@ from postroad.kernel.configuration import Section, positive, setting
 class AccessSettings(Section):
     authorize: str | None = setting(
         None,
-        "`module:callable` of the operator that is asked about every request (docs/security.md).",
+        "`module:callable` of the operator's authorization hook, called for every request (docs/security.md).",
         lambda value: ":" in value,
     )
     open: bool = setting(

@@ -1,9 +1,9 @@
-"""How one definition of an operation serves both clients.
+"""Decorators that define an operation once for both clients.
 
-A namespace's method builds a `Call`: what to send, and what comes back. `@operation` turns it into a method that carries the call
-out: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` does the same for lists, as an iterator,
-`@watch` for what is asked again and again until it is over, and `@live` for what is followed as it comes.
-Types follow: a type checker sees `Published` on one and `Awaitable[Published]` on the other.
+A method of a namespace builds a `Call`: the request, and the type of the response. `@operation` turns it into a method that
+executes the call: on `Postroad` it returns the result, on `AsyncPostroad` an awaitable of it. `@pages` returns an iterator over
+the items of a list, `@poll` repeats a call until it is done, and `@live` follows a stream. Type checkers see `Published` on one
+client and `Awaitable[Published]` on the other.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
@@ -23,21 +23,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-OWN_TENANT = "{tenant}"  # in a call's path: the tenant that the client acts for, which the transport knows or asks for
+OWN_TENANT = "{tenant}"  # in the path of a call: the client's tenant, which the transport fills in
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A body that goes out as it is. Without a `media` type it is said to be nothing."""
+    """A body that is sent unchanged. Without `media` the request has no content type."""
 
     data: bytes
     media: str | None
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One request. `is_repeatable`: sending it twice is the same as once, so it may be tried again when no answer came.
+    """One request. `is_repeatable`: sending it twice has the effect of once, so it can be retried without a response.
 
-    The result is the answer's JSON as the type `answer`, or what `read` makes of an answer whose headers count, too. A `body` is
-    sent as JSON, unless it is `Content`. `codes` says what a status means that comes without a body, as HEAD's do.
+    The result is the JSON of the response as the type `response`, or the result of `read`. A `body` is sent as JSON, unless it is
+    `Content`. `codes` maps statuses of responses without a body, as of HEAD, to error codes.
     """
 
     method: str
@@ -53,24 +53,24 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Pages(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list in pages: the call for the first one, whose response is a `Page`."""
+    """A list in pages: the call for the first page, whose response is a `Page`."""
 
     call: Call[Any]
     items: Callable[[Any], list[T]] = attrgetter("items")
     cursor: Callable[[Any], str | None] = attrgetter("next_cursor")
     cursor_name: str = "cursor"
 
-    def following(self, cursor: str) -> "Call[Any]":
+    def next_call(self, cursor: str) -> "Call[Any]":
         return msgspec.structs.replace(self.call, query={**self.call.query, self.cursor_name: cursor})
 
 
-class Watch(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A call to repeat until its answer says that it is over. `timeout` None is for as long as it takes; `told` hears each."""
+class Poll(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A call to repeat until `is_done` of its result. `on_result` is called with each result. `timeout` None: no limit."""
 
     call: Call[T]
-    is_over: Callable[[T], bool]
+    is_done: Callable[[T], bool]
     timeout: float | None = None
-    told: Callable[[T], None] | None = None
+    on_result: Callable[[T], None] | None = None
 
 
 class SyncNamespace:
@@ -83,7 +83,7 @@ class AsyncNamespace:
         self._transport = transport
 
 
-class operation(Generic[S, P, T]):  # noqa: N801  # a decorator, and spelled like one
+class operation(Generic[S, P, T]):  # noqa: N801  # used as a decorator
     def __init__(self, build: Callable[Concatenate[S, P], Call[T]]) -> None:
         self._build = build
         self.__doc__ = build.__doc__
@@ -127,13 +127,13 @@ class pages(Generic[S, P, T]):  # noqa: N801
         return iterate
 
 
-class watch(Generic[S, P, T]):  # noqa: N801
-    def __init__(self, build: Callable[Concatenate[S, P], Watch[T]]) -> None:
+class poll(Generic[S, P, T]):  # noqa: N801
+    def __init__(self, build: Callable[Concatenate[S, P], Poll[T]]) -> None:
         self._build = build
         self.__doc__ = build.__doc__
 
     @overload
-    def __get__(self, namespace: None, owner: type) -> "watch[S, P, T]": ...
+    def __get__(self, namespace: None, owner: type) -> "poll[S, P, T]": ...
     @overload
     def __get__(self, namespace: SyncNamespace, owner: type) -> Callable[P, T]: ...
     @overload
@@ -143,14 +143,14 @@ class watch(Generic[S, P, T]):  # noqa: N801
             return self
 
         def poll_until_done(*args: Any, **kwargs: Any) -> Any:
-            return namespace._transport.watch(self._build(namespace, *args, **kwargs))
+            return namespace._transport.poll(self._build(namespace, *args, **kwargs))
 
         poll_until_done.__doc__ = self.__doc__
         return poll_until_done
 
 
 class live(Generic[S, P]):  # noqa: N801
-    """What comes is a generator, so that `contextlib.closing` and `aclosing` can end it where it stands."""
+    """The result is a generator, which `contextlib.closing` and `aclosing` can close early."""
 
     def __init__(self, build: "Callable[Concatenate[S, P], Follower]") -> None:
         self._build = build

@@ -1,4 +1,4 @@
-"""The two clients: the same namespaces, one that waits and one that is awaited."""
+"""The clients: `Postroad` for synchronous and `AsyncPostroad` for asynchronous code, with the same namespaces."""
 
 import os
 from types import TracebackType
@@ -24,15 +24,15 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 def client_settings(
     url: str | None, key: str | None, tenant: str | None, deadline: float, *, anonymous: bool = False
 ) -> ClientSettings:
-    """What is not given comes from POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. `tenant=""` names none, whatever is set."""
+    """Settings from the arguments, else from POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. `tenant=""` names no tenant."""
     address = (url or os.environ.get("POSTROAD_URL") or DEFAULT_URL).rstrip("/")
     if anonymous:
         if key:
-            raise ValueError("a client with a key is not anonymous: pass one of them")
+            raise ValueError("pass either a key or anonymous=True")
         return ClientSettings(address, None, None, deadline)
     key = key or os.environ.get("POSTROAD_KEY")
     if not key:
-        raise ValueError("no API key: pass key=…, or set POSTROAD_KEY; anonymous=True does without one")
+        raise ValueError("no API key: pass key=… or set POSTROAD_KEY; for calls that need none, pass anonymous=True")
     named = os.environ.get("POSTROAD_TENANT") if tenant is None else tenant
     return ClientSettings(address, key, named or None, deadline)
 
@@ -43,9 +43,9 @@ class Postroad(GeneratedNamespaces):
         with Postroad(key=…) as postroad:
             postroad.queues.publish("orders", {"id": 1})
 
-    Each call is tried again while that is safe and can help, within `deadline` seconds. Errors are those of
-    `postroad.client.errors`. It may be shared by threads. With `anonymous` no key is sent, or looked for in the environment:
-    for what needs none, `invites.claim` and `health.ready`.
+    Calls are retried within `deadline` seconds if that is safe and the error is temporary. Errors are those of
+    `postroad.client.errors`. Threads can share a client. With `anonymous` no key is sent or read from the environment, for calls
+    that need none: `invites.claim` and `health.ready`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Postroad(GeneratedNamespaces):
         self.health = Health(self._transport)
 
     def as_async(self) -> "AsyncPostroad":
-        """An asynchronous client of the same server, with the same key and deadline, to be closed by itself."""
+        """An asynchronous client of the same server with the same key and deadline. Must be closed separately."""
         settings = self._transport.settings
         return AsyncPostroad(
             settings.url,
@@ -94,7 +94,7 @@ class Postroad(GeneratedNamespaces):
 
 
 class AsyncPostroad(AsyncGeneratedNamespaces):
-    """As `Postroad`, from asynchronous code: every method returns an awaitable, every list an asynchronous iterator."""
+    """Like `Postroad`, for asynchronous code: methods return awaitables, lists asynchronous iterators."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, Watch, operation, pages, watch
+from postroad.client.calls import AsyncNamespace, Call, Pages, Poll, SyncNamespace, operation, pages, poll
 from postroad.client.encoding import Moment, moment, segment
 from postroad.client.shapes.tasks import Job, JobEventPage, JobPage, JobsProgress
 
@@ -58,13 +58,13 @@ class JobCalls:
         """Make the jobs anew; the old ones answer until the new ones are there. Needs a platform key. Raises NotNow."""
         return Call(method="POST", path=f"{_CONTROL}/rebuild", response=JobsProgress, is_repeatable=False)
 
-    @watch
+    @poll
     def wait_rebuilt(
         self, timeout: float | None = None, *, on_progress: Callable[[JobsProgress], None] | None = None
-    ) -> Watch[JobsProgress]:
+    ) -> Poll[JobsProgress]:
         """Return once no rebuild goes on; `on_progress` hears how far it is. Needs a platform key. Raises TimeoutError."""
         call: Call[JobsProgress] = Call(method="GET", path=_CONTROL, response=JobsProgress)
-        return Watch(call=call, is_over=lambda progress: not progress.rebuilding, timeout=timeout, told=on_progress)
+        return Poll(call=call, is_done=lambda progress: not progress.rebuilding, timeout=timeout, on_result=on_progress)
 
 
 class Jobs(JobCalls, SyncNamespace):

@@ -13,7 +13,7 @@ from postroad.client.stream_protocol import append_call, content_of, content_of_
 from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from postroad.client.transport import AsyncTransport, Script, SyncTransport
+    from postroad.client.transport import AsyncTransport, CallSequence, SyncTransport
 
 # These say that the append was not made, and would not be. Others may come after a try that was: who is refused, or told to come
 # later, may have been heard before.
@@ -38,12 +38,12 @@ class Numbering:
         self._path, self.producer_id, self.epoch, self.next_seq = path, producer_id, epoch, next_seq
         self.in_doubt: Entry | None = None
 
-    def appending(self, entry: Entry) -> "Script[Appended]":
+    def appending(self, entry: Entry) -> "CallSequence[Appended]":
         if self.in_doubt is not None and self.in_doubt != entry:
             yield from self._sending(self.in_doubt)
         return (yield from self._sending(entry))
 
-    def _sending(self, entry: Entry) -> "Script[Appended]":
+    def _sending(self, entry: Entry) -> "CallSequence[Appended]":
         self.in_doubt = entry
         try:
             appended: Appended = yield self._call(entry)
@@ -110,7 +110,7 @@ class Producer(_Numbered):
 
     def _play(self, entry: Entry) -> Appended:
         with self._lock:
-            return self._transport.play(self._numbering.appending(entry))
+            return self._transport.run_sequence(self._numbering.appending(entry))
 
 
 class AsyncProducer(_Numbered):
@@ -134,4 +134,4 @@ class AsyncProducer(_Numbered):
 
     async def _play(self, entry: Entry) -> Appended:
         async with self._lock:
-            return await self._transport.play(self._numbering.appending(entry))
+            return await self._transport.run_sequence(self._numbering.appending(entry))

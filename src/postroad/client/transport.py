@@ -1,7 +1,7 @@
-"""Carrying calls out: retries, deadlines and errors, written once and driven by a synchronous or an asynchronous loop.
+"""Execution of calls: retries, deadlines and errors, shared by a synchronous and an asynchronous transport.
 
-`_conversation` is a generator that says what to do next (send, or pause) and is told what came of it. It holds every decision;
-the two transports below it only do the sending and the pausing.
+The generator `_attempts` yields the next step (send or pause) and receives its outcome. It makes all decisions; the transports
+only send and pause.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import msgspec
 from postroad import __version__
 from postroad.api.access import WhoAmI
 from postroad.api.streams import StreamMessage
-from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Watch
+from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Poll
 from postroad.client.encoding import segment
 from postroad.client.follower import SILENCE_SECONDS, Follower
 from postroad.kernel.errors import (
@@ -40,13 +40,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`deadline` bounds a call with all its tries; a long poll's own waiting comes on top. Without a key nobody is calling."""
+    """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous."""
 
     url: str
     key: str | None
     tenant: str | None = None
     deadline: float = 30.0
-    try_timeout: float = 10.0
+    attempt_timeout: float = 10.0
     pause_first: float = 0.1
     pause_max: float = 2.0
 
@@ -66,66 +66,60 @@ class Pause:
 
 
 Outcome = httpx.Response | httpx.HTTPError | None
+Attempts = Generator[Send | Pause, tuple[Outcome, float], T]
+CallSequence = Generator[Call[Any], Any, T]  # calls in a row, each of which may depend on the results before it
 
 
-Conversation = Generator[Send | Pause, tuple[Outcome, float], T]
-
-
-def _conversation(call: Call[T], settings: ClientSettings, started: float) -> "Conversation[T]":
-    """One call from its first try to its result. Raises what the last answer says, or Unreachable when none came in time."""
-    give_up_at = started + settings.deadline + call.wait_seconds
+def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attempts[T]":
+    """Send a call until it succeeds. Raises the error of the last response, or Unreachable if none came in time."""
+    deadline = started + settings.deadline + call.wait_seconds
     now, pause = started, settings.pause_first
     while True:
-        outcome, now = yield Send(call, min(settings.try_timeout + call.wait_seconds, max(0.001, give_up_at - now)))
+        outcome, now = yield Send(call, min(settings.attempt_timeout + call.wait_seconds, max(0.001, deadline - now)))
         if isinstance(outcome, httpx.Response):
             problem = _problem(call, outcome)
             if problem is None:
                 return _result(call, outcome)
-            # A refusal that says "later" was not carried out, except one that does not know.
-            may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_DONE)
+            may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_EXECUTED)
         else:
             problem = _unreachable(settings, outcome)
             may_repeat = call.is_repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-        wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients, guards nothing
-        if not may_repeat or now + wait >= give_up_at:
+        wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
+        if not may_repeat or now + wait >= deadline:
             raise problem
         _, now = yield Pause(wait)
         pause = min(pause * 2, settings.pause_max)
 
 
-_NOT_DONE = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "registry-stale"})
+# Retryable errors that guarantee that the request had no effect; after others, an unsafe call could be executed twice.
+_NOT_EXECUTED = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "registry-stale"})
+_POLL_PAUSES = (0.1, 1.0)
 
 
-_WATCH_PAUSES = (0.1, 1.0)
-
-
-def _watching(watch: Watch[T], started: float) -> "Generator[Call[T] | Pause, tuple[Any, float], T]":
-    """Ask, and pause, until it is over. Raises TimeoutError; the last look is taken when the time is up."""
-    give_up_at = float("inf") if watch.timeout is None else started + watch.timeout
-    pause, pause_max = _WATCH_PAUSES
+def _polling(poll: Poll[T], started: float) -> "Generator[Call[T] | Pause, tuple[Any, float], T]":
+    """Repeat a call until it is done. Raises TimeoutError after a last attempt at the deadline."""
+    deadline = float("inf") if poll.timeout is None else started + poll.timeout
+    pause, pause_max = _POLL_PAUSES
     while True:
-        answer, now = yield watch.call
-        if watch.told is not None:
-            watch.told(answer)
-        if watch.is_over(answer):
-            return answer  # type: ignore[no-any-return]
-        if now >= give_up_at:
-            raise TimeoutError(f"it was not over after {watch.timeout} s; it may go on")
-        yield Pause(min(pause, give_up_at - now))
+        result, now = yield poll.call
+        if poll.on_result is not None:
+            poll.on_result(result)
+        if poll.is_done(result):
+            return result  # type: ignore[no-any-return]
+        if now >= deadline:
+            raise TimeoutError(f"not done after {poll.timeout} s; the operation may continue on the server")
+        yield Pause(min(pause, deadline - now))
         pause = min(pause * 1.5, pause_max)
 
 
-Script = Generator[Call[Any], Any, T]  # several calls in a row, each made with what came of those before
-
-
 class _OwnTenant:
-    """The tenant that the client acts for: the one it was told, else its credential's own, which does not change."""
+    """The tenant of the client: as configured, else the tenant of its credential, which does not change."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._tenant = settings.tenant
 
-    def placing(self, call: Call[T]) -> "Script[T]":
-        """The call, with the tenant in its path; before that, if it is not known, the question who is calling."""
+    def fill_in(self, call: Call[T]) -> "CallSequence[T]":
+        """Execute the call with the tenant in its path, which `whoami` returns if it is unknown."""
         if self._tenant is None:
             me: WhoAmI = yield Call(method="GET", path="/v1/whoami", response=WhoAmI)
             self._tenant = me.tenant
@@ -134,7 +128,7 @@ class _OwnTenant:
 
 
 _STATUS_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate-limited"}
-_TOLD_IN_HEADERS = {
+_ERROR_HEADERS = {
     "producer-epoch": "epoch",
     "producer-expected-seq": "expected",
     "producer-received-seq": "received",
@@ -151,12 +145,12 @@ def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
             body["code"], response.status_code, body.get("title", ""), body.get("retryable")
         )
         detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
-    except (msgspec.DecodeError, KeyError, TypeError):  # to HEAD, which has no body; or a proxy answered, not Postroad
+    except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
         code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
         kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
         detail, extra = "" if code else f"HTTP {response.status_code}", {}
-    told = {name: response.headers[header] for header, name in _TOLD_IN_HEADERS.items() if header in response.headers}
-    extra |= {name: int(value) if value.isdigit() else value for name, value in told.items()}
+    details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
+    extra |= {name: int(value) if value.isdigit() else value for name, value in details.items()}
     after = response.headers.get("retry-after", "")
     problem = kind(detail, retry_after=float(after) if after.isdigit() else None, extra=extra)
     problem.request_id = response.headers.get("x-request-id", "")
@@ -174,16 +168,16 @@ _FAMILIES: dict[int, type[PostroadError]] = {
 
 @functools.lru_cache(maxsize=100)
 def _unknown_kind(code: str, status: int, title: str, is_retryable: bool | None) -> type[PostroadError]:
-    """An error that this client does not know, as a newer server may have: of the family that its status tells."""
+    """The class of an error code that this version does not know: a subclass of the family of its status."""
     family = _FAMILIES.get(status)
     if family is None:
         return PostroadError
-    said = {"code": code, "status": status, "title": title or code, "retryable": bool(is_retryable)}
-    return type(family.__name__, (family,), said)
+    attributes = {"code": code, "status": status, "title": title or code, "retryable": bool(is_retryable)}
+    return type(family.__name__, (family,), attributes)
 
 
 def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
-    return Unreachable(f"{settings.url} did not answer: {type(failure).__name__}")
+    return Unreachable(f"{settings.url} did not respond: {type(failure).__name__}")
 
 
 def _result(call: Call[T], response: httpx.Response) -> T:
@@ -204,9 +198,9 @@ def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Requ
     return client.build_request(call.method, call.path, params=query, content=content, headers=headers, timeout=send.timeout)
 
 
-def _line(client: httpx.Client | httpx.AsyncClient, call: Call[Any], settings: ClientSettings) -> httpx.Request:
-    """The request for a line of events: it may take as long as it likes, if only something is heard now and then."""
-    return _request(client, Send(call, httpx.Timeout(settings.try_timeout, read=SILENCE_SECONDS)))
+def _stream_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any], settings: ClientSettings) -> httpx.Request:
+    """The request for server-sent events: the response has no time limit, but must not be silent for too long."""
+    return _request(client, Send(call, httpx.Timeout(settings.attempt_timeout, read=SILENCE_SECONDS)))
 
 
 def _text(value: object) -> str:
@@ -222,7 +216,7 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=100)
     arguments = {"base_url": settings.url, "headers": headers, "limits": limits}
     if settings.url.startswith("http://") and not getproxies():
-        # Nothing will be encrypted: to load the authorities all the same takes 45 ms. This one trusts nobody.
+        # Without TLS, loading the certificate authorities would waste 45 ms. This context trusts none.
         arguments["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return arguments
 
@@ -235,9 +229,9 @@ class SyncTransport:
 
     def execute(self, call: Call[T]) -> T:
         if OWN_TENANT in call.path:
-            return self.play(self._own_tenant.placing(call))
-        conversation = _conversation(call, self.settings, time.monotonic())
-        step = next(conversation)
+            return self.run_sequence(self._own_tenant.fill_in(call))
+        attempts = _attempts(call, self.settings, time.monotonic())
+        step = next(attempts)
         while True:
             outcome: Outcome = None
             if isinstance(step, Pause):
@@ -248,43 +242,43 @@ class SyncTransport:
                 except httpx.HTTPError as exc:
                     outcome = exc
             try:
-                step = conversation.send((outcome, time.monotonic()))
+                step = attempts.send((outcome, time.monotonic()))
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
 
-    def iterate(self, listed: Pages[T]) -> Iterator[T]:
-        answer = self.execute(listed.call)
+    def iterate(self, pages: Pages[T]) -> Iterator[T]:
+        page = self.execute(pages.call)
         while True:
-            yield from listed.items(answer)
-            cursor = listed.cursor(answer)
+            yield from pages.items(page)
+            cursor = pages.cursor(page)
             if cursor is None:
                 return
-            answer = self.execute(listed.following(cursor))
+            page = self.execute(pages.next_call(cursor))
 
-    def watch(self, watched: Watch[T]) -> T:
-        watching = _watching(watched, time.monotonic())
-        step = next(watching)
+    def poll(self, poll: Poll[T]) -> T:
+        polling = _polling(poll, time.monotonic())
+        step = next(polling)
         while True:
-            answer = None
+            result = None
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
             else:
-                answer = self.execute(step)
+                result = self.execute(step)
             try:
-                step = watching.send((answer, time.monotonic()))
+                step = polling.send((result, time.monotonic()))
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
 
-    def play(self, script: Script[T]) -> T:
+    def run_sequence(self, sequence: CallSequence[T]) -> T:
         try:
-            call = next(script)
+            call = next(sequence)
             while True:
                 try:
-                    answer = self.execute(call)
+                    result = self.execute(call)
                 except PostroadError as problem:
-                    call = script.throw(problem)
+                    call = sequence.throw(problem)
                 else:
-                    call = script.send(answer)
+                    call = sequence.send(result)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -292,7 +286,7 @@ class SyncTransport:
         while not follower.is_over():
             try:
                 if follower.listens:
-                    with self._line(follower) as pieces:
+                    with self._event_stream(follower) as pieces:
                         for piece in pieces:
                             yield from follower.hear(piece)
                             if follower.is_over():
@@ -305,10 +299,10 @@ class SyncTransport:
             time.sleep(pause)
 
     @contextmanager
-    def _line(self, follower: Follower) -> Iterator[Iterator[bytes]]:
+    def _event_stream(self, follower: Follower) -> Iterator[Iterator[bytes]]:
         call = follower.call()
         try:
-            response = self._client.send(_line(self._client, call, self.settings), stream=True)
+            response = self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
                 if response.status_code >= 400:
                     response.read()
@@ -334,9 +328,9 @@ class AsyncTransport:
 
     async def execute(self, call: Call[T]) -> T:
         if OWN_TENANT in call.path:
-            return await self.play(self._own_tenant.placing(call))
-        conversation = _conversation(call, self.settings, time.monotonic())
-        step = next(conversation)
+            return await self.run_sequence(self._own_tenant.fill_in(call))
+        attempts = _attempts(call, self.settings, time.monotonic())
+        step = next(attempts)
         while True:
             outcome: Outcome = None
             if isinstance(step, Pause):
@@ -347,44 +341,44 @@ class AsyncTransport:
                 except httpx.HTTPError as exc:
                     outcome = exc
             try:
-                step = conversation.send((outcome, time.monotonic()))
+                step = attempts.send((outcome, time.monotonic()))
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
 
-    async def iterate(self, listed: Pages[T]) -> AsyncIterator[T]:
-        answer = await self.execute(listed.call)
+    async def iterate(self, pages: Pages[T]) -> AsyncIterator[T]:
+        page = await self.execute(pages.call)
         while True:
-            for item in listed.items(answer):
+            for item in pages.items(page):
                 yield item
-            cursor = listed.cursor(answer)
+            cursor = pages.cursor(page)
             if cursor is None:
                 return
-            answer = await self.execute(listed.following(cursor))
+            page = await self.execute(pages.next_call(cursor))
 
-    async def watch(self, watched: Watch[T]) -> T:
-        watching = _watching(watched, time.monotonic())
-        step = next(watching)
+    async def poll(self, poll: Poll[T]) -> T:
+        polling = _polling(poll, time.monotonic())
+        step = next(polling)
         while True:
-            answer = None
+            result = None
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             else:
-                answer = await self.execute(step)
+                result = await self.execute(step)
             try:
-                step = watching.send((answer, time.monotonic()))
+                step = polling.send((result, time.monotonic()))
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
 
-    async def play(self, script: Script[T]) -> T:
+    async def run_sequence(self, sequence: CallSequence[T]) -> T:
         try:
-            call = next(script)
+            call = next(sequence)
             while True:
                 try:
-                    answer = await self.execute(call)
+                    result = await self.execute(call)
                 except PostroadError as problem:
-                    call = script.throw(problem)
+                    call = sequence.throw(problem)
                 else:
-                    call = script.send(answer)
+                    call = sequence.send(result)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -392,7 +386,7 @@ class AsyncTransport:
         while not follower.is_over():
             try:
                 if follower.listens:
-                    async with self._line(follower) as pieces:
+                    async with self._event_stream(follower) as pieces:
                         async for piece in pieces:
                             for message in follower.hear(piece):
                                 yield message
@@ -407,10 +401,10 @@ class AsyncTransport:
             await asyncio.sleep(pause)
 
     @asynccontextmanager
-    async def _line(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _event_stream(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
         call = follower.call()
         try:
-            response = await self._client.send(_line(self._client, call, self.settings), stream=True)
+            response = await self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
                 if response.status_code >= 400:
                     await response.aread()

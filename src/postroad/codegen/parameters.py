@@ -69,7 +69,7 @@ def item_of(page: type) -> Any:
 
 def is_generatable(route: Route) -> bool:
     """True if the request is nothing but a path, a query and a JSON object of known fields."""
-    return not route.takes_bytes and (
+    return not route.raw_body and (
         route.body is None or (isinstance(route.body, type) and issubclass(route.body, msgspec.Struct))
     )
 

@@ -1,4 +1,4 @@
-"""The ASGI application: from a request's head to the last byte of its answer. Raw ASGI, chosen by numbers (decision 0005)."""
+"""The ASGI application: routing, authentication, decoding, response. Raw ASGI for throughput (decision 0005)."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ import structlog
 from postroad.http import metrics
 from postroad.http.client_ip import Network, client_address
 from postroad.http.problems import problem_response
-from postroad.http.request import ClientGone, Receive, Request, RevocationWatch, Scope, Send
+from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Route, Router
 from postroad.kernel import json
@@ -34,20 +34,20 @@ from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCount
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
-_PLATFORM = RouteRequirement.PLATFORM  # to look it up in its class takes longer than all the rest of counting
+_PLATFORM = RouteRequirement.PLATFORM  # an attribute lookup in the enum would cost more than the rest of counting
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("postroad.http")
 
 
 class Authenticator(Protocol):
-    """Decides who may come in."""
+    """Authenticates and authorizes requests."""
 
     async def authenticate(self, request: Request, route: Route) -> Caller:
-        """The caller. Raises Unauthenticated, Forbidden, RateLimited, TenantNotFound, TenantDisabled, OutOfTouch."""
+        """The caller. Raises Unauthenticated, Forbidden, RateLimited, TenantNotFound, TenantDisabled, RegistryStale."""
 
     def watch(self, caller: Caller) -> RevocationWatch:
-        """Tells when what `authenticate` found no longer holds."""
+        """Watch for the revocation of the caller's credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +60,24 @@ class AppSettings:
 
 
 class App:
-    """Serves the routes of a `Router`. `drain` makes long answers end; new requests are still served until the socket closes."""
+    """Serves the routes of a `Router`. `drain` ends long responses; new requests are served until the socket closes."""
 
     def __init__(
-        self, router: Router, authority: Authenticator, settings: AppSettings, traffic: UsageCounters | None = None
+        self, router: Router, authenticator: Authenticator, settings: AppSettings, usage: UsageCounters | None = None
     ) -> None:
-        self._router, self._authority, self._settings = router, authority, settings
-        self._usage = traffic or UsageCounters()
-        self._tallies = self._usage.tallies
+        self._router, self._authenticator, self._settings = router, authenticator, settings
+        self._usage = usage or UsageCounters()
+        self._counters_by_tenant = self._usage.by_tenant
         self._request_ids = ShortIds()
         self.draining = asyncio.Event()
-        self._common = [(b"x-content-type-options", b"nosniff")]
+        self._common_headers = [(b"x-content-type-options", b"nosniff")]
         if settings.cors_origin:
-            self._common.append((b"access-control-allow-origin", settings.cors_origin.encode()))
-            self._common.append((b"access-control-expose-headers", b"*"))
+            self._common_headers.append((b"access-control-allow-origin", settings.cors_origin.encode()))
+            self._common_headers.append((b"access-control-expose-headers", b"*"))
             if settings.cors_origin != "*":
-                self._common.append((b"vary", b"Origin"))
-        self._counters: dict[tuple[str, str, int], Any] = {}
-        self._timers: dict[tuple[str, str], Any] = {}
+                self._common_headers.append((b"vary", b"Origin"))
+        self._request_metrics: dict[tuple[str, str, int], Any] = {}
+        self._duration_metrics: dict[tuple[str, str], Any] = {}
 
     def drain(self) -> None:
         self.draining.set()
@@ -87,10 +87,7 @@ class App:
         return self._usage.open_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request; the server is set up to bring nothing else."""
-        await self._serve(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request; the server is configured for HTTP only."""
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
@@ -98,7 +95,7 @@ class App:
         method = scope["method"]
         route: Route | None = None
         request: Request | None = None
-        tally: TenantCounters | None = None
+        counters: TenantCounters | None = None
         status = 0
         self._usage.open_requests += 1
         try:
@@ -115,27 +112,27 @@ class App:
                 if problem.status >= 500:
                     log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail)
                 response = problem_response(problem, request_id)
-            except ClientGone:
+            except ClientDisconnected:
                 status = 499
                 return
-            except Exception:  # a bug: the answer says no more than where to look
+            except Exception:  # a bug: the response reveals the request id only
                 log.error("request_crashed", request_id=request_id, error=traceback.format_exc())
                 response = problem_response(PostroadError("see the logs for this request id"), request_id)
             status = response.status
-            tally = self._tally(request, route)
+            counters = self._counters_of(request, route)
             try:
-                await self._send(response, request_id, method, request, tally, receive, send)
-            except Exception:  # its head is out: all that is left is to break off, so that the client sees it
-                log.error("answer_broken_off", request_id=request_id, error=traceback.format_exc())
+                await self._send(response, request_id, method, request, counters, receive, send)
+            except Exception:  # the headers are sent: closing the connection is the only way to signal the error
+                log.error("response_aborted", request_id=request_id, error=traceback.format_exc())
                 raise
         finally:
             self._usage.open_requests -= 1
-            tally = tally or self._tally(request, route)
-            tally.requests += 1
+            counters = counters or self._counters_of(request, route)
+            counters.requests += 1
             if status >= 400:
-                tally.client_errors += status < 500
-                tally.server_errors += status >= 500
-            self._count(method, route.path if route else "", status, time.perf_counter() - started, request_id)
+                counters.client_errors += status < 500
+                counters.server_errors += status >= 500
+            self._observe(method, route.path if route else "", status, time.perf_counter() - started, request_id)
 
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Response:
         client = scope.get("client")
@@ -145,41 +142,41 @@ class App:
             request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
         request.query_string = scope["query_string"]
         if route.scope is not None:
-            request._caller = await self._authority.authenticate(request, route)
-            request._watch = self._authority.watch
+            request._caller = await self._authenticator.authenticate(request, route)
+            request._watch = self._authenticator.watch
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
             body = await self._read_body(_json_only(request))
-            self._tally(request, route).bytes_in += len(body)
+            self._counters_of(request, route).bytes_in += len(body)
             request.body = json.decode(route.body_decoder, body)
-        elif route.takes_bytes:
+        elif route.raw_body:
             request.body = await self._read_body(request)
-            self._tally(request, route).bytes_in += len(request.body)
+            self._counters_of(request, route).bytes_in += len(request.body)
         return await route.handler(request)
 
-    def _tally(self, request: Request | None, route: Route | None) -> TenantCounters:
-        """Whose counts it goes to: those of the tenant that the caller was let in for."""
+    def _counters_of(self, request: Request | None, route: Route | None) -> TenantCounters:
+        """The counters of the caller's tenant, or of `ANONYMOUS`."""
         if request is None or request._caller is None or route is None or route.scope is _PLATFORM:
-            return self._tallies[ANONYMOUS]
-        return self._tallies[request._caller.tenant]
+            return self._counters_by_tenant[ANONYMOUS]
+        return self._counters_by_tenant[request._caller.tenant]
 
     async def _read_body(self, request: Request) -> bytes:
-        """The body, which nearly always comes in one piece. That it comes in time is the server's concern."""
+        """The body, which nearly always is one chunk. The server enforces the time limit. Raises TooLarge."""
         limit = self._settings.body_bytes_max
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
-            raise TooLarge(f"the body has {int(length)} bytes; at most {limit} are allowed")
+            raise TooLarge(f"the body has {int(length)} bytes; {limit} is the limit")
         chunks: list[bytes] = []
         size = 0
         while True:
             message = await request.receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > limit:
-                raise TooLarge(f"the body is over {limit} bytes")
+                raise TooLarge(f"the body exceeds {limit} bytes")
             if not message.get("more_body"):
                 return b"".join([*chunks, chunk]) if chunks else chunk
             chunks.append(chunk)
@@ -187,7 +184,7 @@ class App:
     def _preflight(self, path: str) -> Response:
         methods = ", ".join(self._router.methods(path)).encode()
         if not methods:
-            raise RouteNotFound(f"nothing is served at {path[:200]}")
+            raise RouteNotFound(f"there is no route {path[:200]}")
         response = Response(status=204, headers=[(b"allow", methods)])
         if self._settings.cors_origin:
             response.headers += [
@@ -203,16 +200,16 @@ class App:
         request_id: str,
         method: str,
         request: Request | None,
-        tally: TenantCounters,
+        counters: TenantCounters,
         receive: Receive,
         send: Send,
     ) -> None:
-        headers = [*self._common, (b"x-request-id", request_id.encode()), *response.headers]
+        headers = [*self._common_headers, (b"x-request-id", request_id.encode()), *response.headers]
         if isinstance(response.body, AsyncIterator):
             headers.append((b"content-type", response.media))
             if request is None:
-                raise TypeError("only a route's answer is a stream")
-            await self._send_stream(response, headers, request, tally, receive, send)
+                raise TypeError("only a handler can return a stream")
+            await self._send_stream(response, headers, request, counters, receive, send)
             return
         body = response.encoded()
         if body or response.status not in (204, 304):
@@ -220,7 +217,7 @@ class App:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if method == "HEAD":
             body = b""
-        tally.bytes_out += len(body)
+        counters.bytes_out += len(body)
         await send({"type": "http.response.body", "body": body})
 
     async def _send_stream(
@@ -228,61 +225,61 @@ class App:
         response: Response,
         headers: list[tuple[bytes, bytes]],
         request: Request,
-        tally: TenantCounters,
+        counters: TenantCounters,
         receive: Receive,
         send: Send,
     ) -> None:
-        """Chunk by chunk until the source ends, the client leaves, or its right to the answer ends."""
+        """Send chunks until the source ends, the client disconnects, or the caller's credential is revoked."""
         chunks = response.body
         if not isinstance(chunks, AsyncIterator):
             raise TypeError("not a stream")
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         metrics.live_readers.inc()
 
-        async def pump() -> None:
+        async def send_chunks() -> None:
             if request.method != "HEAD":
                 async for chunk in chunks:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    tally.bytes_out += len(chunk)
+                    counters.bytes_out += len(chunk)
             await send({"type": "http.response.body", "body": b""})
 
-        async def leave() -> None:
+        async def wait_for_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        pumping, leaving = asyncio.ensure_future(pump()), asyncio.ensure_future(leave())
+        sending, disconnected = asyncio.ensure_future(send_chunks()), asyncio.ensure_future(wait_for_disconnect())
         try:
-            with request.watching() as ended:
-                await asyncio.wait({pumping, leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
-                is_ended = ended.done()
-            if pumping.done():
-                pumping.result()
-            elif is_ended:
-                pumping.cancel()
-                await asyncio.gather(pumping, return_exceptions=True)
+            with request.watch_revocation() as revoked:
+                await asyncio.wait({sending, disconnected, revoked}, return_when=asyncio.FIRST_COMPLETED)
+                is_revoked = revoked.done()
+            if sending.done():
+                sending.result()
+            elif is_revoked:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
                 await send({"type": "http.response.body", "body": b""})
         finally:
             metrics.live_readers.dec()
-            leaving.cancel()
-            pumping.cancel()
-            await asyncio.gather(pumping, leaving, return_exceptions=True)
+            disconnected.cancel()
+            sending.cancel()
+            await asyncio.gather(sending, disconnected, return_exceptions=True)
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
 
-    def _count(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    def _observe(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
         if method not in _METHODS:
             method = "other"
         key = (method, path, status)
-        counter = self._counters.get(key)
+        counter = self._request_metrics.get(key)
         if counter is None:
-            counter = self._counters[key] = metrics.requests.labels(method, path or "none", str(status))
+            counter = self._request_metrics[key] = metrics.requests.labels(method, path or "none", str(status))
         counter.inc()
-        timer = self._timers.get((method, path))
-        if timer is None and path:
-            timer = self._timers[method, path] = metrics.request_seconds.labels(method, path)
-        if timer is not None:
-            timer.observe(seconds)
+        duration = self._duration_metrics.get((method, path))
+        if duration is None and path:
+            duration = self._duration_metrics[method, path] = metrics.request_seconds.labels(method, path)
+        if duration is not None:
+            duration.observe(seconds)
         if self._settings.access_log:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
 
@@ -303,8 +300,8 @@ def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = 
     try:
         pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=64)
     except (ValueError, UnicodeDecodeError) as exc:
-        raise InvalidParameter("the query string cannot be read") from exc
-    if has_bearer:  # a credential, and seen to already
+        raise InvalidParameter("the query string is malformed") from exc
+    if has_bearer:  # the credential, which authentication has read
         pairs = [(name, value) for name, value in pairs if name != "bearer"]
     names = [name for name, _ in pairs]
     repeated = next((name for name in names if names.count(name) > 1), None)
@@ -315,8 +312,8 @@ def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = 
     except msgspec.ValidationError as exc:
         raise InvalidParameter(f"query parameter: {exc}") from exc
     fields = dict(zip(found.__struct_encode_fields__, found.__struct_fields__, strict=True))
-    for name, given in pairs:  # msgspec reads the word null as None, and a number as a time
+    for name, given in pairs:  # msgspec converts the text null to None, and a number to a time
         value = getattr(found, fields[name]) if name in fields else given
         if value is None or (isinstance(value, datetime) and ":" not in given):
-            raise InvalidParameter(f"query parameter: {given[:64]!r} is nothing that {name!r} can be")
+            raise InvalidParameter(f"query parameter: {given[:64]!r} is not a valid value of {name!r}")
     return found

@@ -31,22 +31,22 @@ from postroad.kernel.names import TENANT
 
 _REF = "#/components/schemas/{name}"
 _HEADERS: dict[str, dict[str, Any]] = {
-    "X-Request-Id": {"description": "Names the request in logs and records.", "required": True, "schema": {"type": "string"}},
-    "WWW-Authenticate": {"description": "Which credentials.", "required": True, "schema": {"type": "string"}},
+    "X-Request-Id": {"description": "Identifies the request in logs and events.", "required": True, "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "Accepted credentials.", "required": True, "schema": {"type": "string"}},
     "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}},
 }
 _HEADERS_BY_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "503": ("Retry-After",)}
 _TENANT = Annotated[str, Meta(pattern=f"^{TENANT.pattern}$", description="The tenant that a platform key acts for.")]
 _PROBLEM = {PROBLEM_MEDIA.decode(): {"schema": {"$ref": _REF.format(name="Problem")}}}
 _EMPTY_STATUSES = (204, 304)
-# Bytes of any kind, so without a schema; the common ones by name, so that the docs page and generated clients have one to send.
-_ANYTHING: dict[str, Any] = {"application/json": {}, "text/plain": {}, "application/octet-stream": {}, "*/*": {}}
+# Any content type, without a schema. Common types are listed for the docs page and generated clients.
+_ANY_CONTENT: dict[str, Any] = {"application/json": {}, "text/plain": {}, "application/octet-stream": {}, "*/*": {}}
 
 
 def openapi_document(
     routes: Sequence[Route], version: str, parameters: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """`parameters` has the JSON Schema of each path parameter."""
+    """The document of these routes. `parameters` has the JSON Schemas of path parameters."""
     kinds = [kind for route in routes for kind in (route.body, route.response, route.query) if kind is not None]
     parts = [part for kind in (*kinds, Problem) for part in _alternatives(kind)]
     schemas, components = msgspec.json.schema_components(parts, ref_template=_REF)
@@ -107,8 +107,8 @@ def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, M
     operation["security"] = _security(route)
     if route.scope:
         operation["x-postroad-scope"] = str(route.scope)
-    if route.takes_bytes:
-        operation["requestBody"] = {"content": _ANYTHING}
+    if route.raw_body:
+        operation["requestBody"] = {"content": _ANY_CONTENT}
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
     return operation
@@ -116,9 +116,9 @@ def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, M
 
 def _drop_nulls(components: dict[str, Any], kinds: Sequence[Any]) -> None:
     """Describe fields that are left out when they are None as optional, not as nullable."""
-    left_out = {kind.__name__: kind for kind in _structs(kinds) if kind.__struct_config__.omit_defaults}
+    omitting = {kind.__name__: kind for kind in _structs(kinds) if kind.__struct_config__.omit_defaults}
     for name, schema in components.items():
-        kind = left_out.get(name.rpartition(".")[2])
+        kind = omitting.get(name.rpartition(".")[2])
         if kind is None:
             continue
         nullable = {one.encode_name for one in msgspec.structs.fields(kind) if one.default is None}
@@ -149,18 +149,18 @@ def _structs(kinds: Sequence[Any]) -> list[type[msgspec.Struct]]:
 
 def _needs(route: Route) -> str:
     if route.scope is None:
-        return "Open to anyone."
+        return "Needs no credential."
     if route.scope is RouteRequirement.PLATFORM:
         return "Needs a platform key."
     if route.scope is RouteRequirement.IDENTITY:
         return "Needs any valid credential."
-    return f"Needs the scope `{route.scope}`" + (f" or `{route.or_scope}`." if route.or_scope else ".")
+    return f"Needs the scope `{route.scope}`" + (f" or `{route.alternative_scope}`." if route.alternative_scope else ".")
 
 
 def _security(route: Route) -> list[dict[str, list[str]]]:
     if route.scope is None:
         return []
-    kinds = ["bearer", "apiKey", *(["jwt"] if route.takes_jwt else []), *(["streamToken"] if route.resource else [])]
+    kinds = ["bearer", "apiKey", *(["jwt"] if route.accepts_jwt else []), *(["streamToken"] if route.resource else [])]
     return [{kind: []} for kind in kinds]
 
 
@@ -193,15 +193,15 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is left out or has a text; there is no null."""
-    shape = {word: meant for word, meant in shape.items() if (word, meant) != ("default", None)}
+    """The schema without null: an omitted parameter or field has no value at all."""
+    shape = {name: value for name, value in shape.items() if (name, value) != ("default", None)}
     kinds = [kind for kind in shape.pop("anyOf", []) if kind != {"type": "null"}]
     return {**kinds[0], **shape} if len(kinds) == 1 else {**shape, "anyOf": kinds} if kinds else shape
 
 
 def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
-    for status in (route.status, *route.more_statuses):
+    for status in (route.status, *route.other_statuses):
         has_content = route.media and status not in _EMPTY_STATUSES
         responses[str(status)] = {"description": route.summary, "content": _content(route, by_kind) if has_content else {}}
     by_status: dict[int, list[type[PostroadError]]] = {}
@@ -216,13 +216,13 @@ def _responses(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
 
 def _content(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
     if route.media == "*/*":
-        return {"*/*": {}}  # bytes of any kind: no schema could say more
+        return {"*/*": {}}  # any content type, without a schema
     unknown = {"type": "object" if route.media == "application/json" else "string"}
     return {route.media: {"schema": by_kind[id(route.response)] if route.response is not None else unknown}}
 
 
 def _response(route: Route, status: str, description: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Nothing that answers a HEAD has a body, refusals included."""
+    """Responses to HEAD have no body, errors included."""
     response = {"description": description, "headers": _response_headers(status)}
     return response if route.method == "HEAD" or not content else {**response, "content": content}
 
@@ -232,7 +232,7 @@ def _response_headers(status: str) -> dict[str, Any]:
 
 
 def possible_errors(route: Route) -> list[type[PostroadError]]:
-    """What the route says of itself, and what the app may answer for it."""
+    """The errors that the route declares, and those that the app may respond with."""
     errors: list[type[PostroadError]] = list(route.errors)
     if route.parameters or route.query is not None:
         errors.append(InvalidParameter)
@@ -240,6 +240,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, RegistryStale]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
-    if route.takes_bytes:
+    if route.raw_body:
         errors += [TooLarge, BodyTooSlow]
     return list(dict.fromkeys([*errors, Overloaded, PostroadError]))

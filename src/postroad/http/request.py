@@ -1,4 +1,4 @@
-"""A request as handlers see it."""
+"""Requests, as handlers receive them."""
 
 import asyncio
 import re
@@ -21,20 +21,20 @@ _TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class RevocationWatch(Protocol):
-    """What `Request.watching` needs of whoever lets callers in."""
+    """Resolves `ended` when a caller's credential is revoked or expires. Must be closed."""
 
     ended: "asyncio.Future[None]"
 
     def close(self) -> None: ...
 
 
-class ClientGone(Exception):
-    """The client closed its connection; there is nobody to answer."""
+class ClientDisconnected(Exception):
+    """The client closed its connection before the response."""
 
 
 @dataclass(slots=True)
 class Request:
-    """`body` and `query` are of the types that the route declares; `caller` is set on routes that have a scope."""
+    """One request. `body` and `query` have the types that the route declares; `caller` is set on routes with a scope."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Request:
     @property
     def caller(self) -> Caller:
         if self._caller is None:
-            raise RuntimeError("the route has no scope, so nobody was authenticated")
+            raise RuntimeError("the route has no scope, so the request was not authenticated")
         return self._caller
 
     @property
@@ -61,23 +61,23 @@ class Request:
         return RequestContext(self.caller, self.request_id, self.client, self.traceparent)
 
     def header(self, name: bytes) -> str | None:
-        """A header by its lower-case name."""
+        """The value of a header, given its lower-case name."""
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
 
     def base_url(self, public_url: str | None) -> str:
-        """How the client reaches this installation: as the operator says, or else by the host that it named."""
+        """The URL of this installation: `public_url`, else the `Host` header of the request."""
         return (public_url or f"http://{self.header(b'host') or 'localhost'}").rstrip("/")
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace that the request belongs to, if it names one in the right form."""
+        """The W3C trace context of the request, None if it is missing or malformed."""
         value = self.headers.get(b"traceparent")
         return value.decode() if value is not None and _TRACEPARENT.fullmatch(value) else None
 
     @contextmanager
-    def watching(self) -> "Iterator[asyncio.Future[None]]":
-        """What is done once the caller's right to the answer has ended: its key was revoked or its time is over."""
+    def watch_revocation(self) -> "Iterator[asyncio.Future[None]]":
+        """A future that is done once the caller's credential is revoked or has expired."""
         if self._watch is None or self._caller is None:
             yield asyncio.get_running_loop().create_future()
             return
@@ -88,26 +88,26 @@ class Request:
             watch.close()
 
     async def cancel_on_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result. If the client hangs up first, its key is revoked, or the process is asked to stop, the work is
-        cancelled: ClientGone, Unauthenticated or Draining is raised."""
+        """The result of the work. Cancels it and raises ClientDisconnected, Unauthenticated or Draining if the client
+        disconnects, its credential is revoked, or the process shuts down first."""
         working = asyncio.ensure_future(work)
         ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._disconnected()),
             asyncio.ensure_future(self.draining.wait()),
         ]
         try:
-            with self.watching() as ended:
-                await asyncio.wait({working, *ends, ended}, return_when=asyncio.FIRST_COMPLETED)
-                is_ended = ended.done()
+            with self.watch_revocation() as revoked:
+                await asyncio.wait({working, *ends, revoked}, return_when=asyncio.FIRST_COMPLETED)
+                is_revoked = revoked.done()
             if working.done():
                 return working.result()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             if ends[0].done():
-                raise ClientGone
-            if is_ended:
-                raise Unauthenticated("the key was revoked meanwhile")
-            raise Draining("the process is stopping", retry_after=1)
+                raise ClientDisconnected
+            if is_revoked:
+                raise Unauthenticated("the key was revoked during the request")
+            raise Draining("the process is shutting down", retry_after=1)
         finally:
             for end in ends:
                 end.cancel()

@@ -1,4 +1,4 @@
-"""A response as handlers return it."""
+"""Responses, as handlers return them."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from postroad.kernel.json import encode
 
 @dataclass(slots=True)
 class Response:
-    """What to answer. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
+    """One response. `body` is bytes, a msgspec value to be encoded, or an iterator of chunks."""
 
     body: bytes | msgspec.Struct | AsyncIterator[bytes] | None = None
     status: int = 200

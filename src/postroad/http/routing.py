@@ -1,4 +1,4 @@
-"""The route table: each route is declared once, and routing, authentication, OpenAPI and the docs page come from it."""
+"""The route table: routing, authentication, OpenAPI, SDK and CLI follow from the declaration of each route."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation. `scope` None means that anyone may call it; `query`, `body` and `answer` are msgspec types.
+    """One operation. `scope` None needs no credential; `query`, `body` and `response` are msgspec types.
 
-    `{name}` in the path takes one segment; with `takes_rest` the last one takes the rest of the path, slashes included.
-    `takes_bytes`: the body is whatever comes, as bytes. `media` empty: a good answer has no body.
-    `resource` is what a stream token must be for to be let in here, made of the path's parameters. `takes_jwt`: the
-    tenant's own JWTs are let in. `takes_anyone`: who shows no credential is let in as nobody, with no scopes, and the handler
-    decides. `or_scope`: a scope that does instead.
+    `{name}` in the path matches one segment; with `matches_rest` the last one matches the rest of the path, slashes included.
+    `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
+    `resource` is the resource that a stream token must be for, made of path parameters. `accepts_jwt`: JWTs of the tenant are
+    accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
+    `alternative_scope` is a scope that is accepted instead of `scope`.
     """
 
     method: str
@@ -53,17 +53,17 @@ class Route:
     query: type[msgspec.Struct] | None = None
     response: Any = None
     status: int = 200
-    more_statuses: tuple[int, ...] = ()
+    other_statuses: tuple[int, ...] = ()
     media: str = "application/json"
     errors: tuple[type[PostroadError], ...] = ()
     description: str = ""
-    headers: tuple[tuple[str, Any], ...] = ()  # that mean something here, each with its type
+    headers: tuple[tuple[str, Any], ...] = ()  # request headers with their types
     resource: str | None = None
-    takes_jwt: bool = False
-    takes_anyone: bool = False
-    takes_bytes: bool = False
-    takes_rest: bool = False
-    or_scope: Scope | None = None
+    accepts_jwt: bool = False
+    allows_anonymous: bool = False
+    raw_body: bool = False
+    matches_rest: bool = False
+    alternative_scope: Scope | None = None
     sdk: str = ""  # generated SDK method, such as `tasks.list`
     cli: Command | None = None  # generated CLI command
     repeatable: bool | None = None  # safe to send again when no response came; None: all methods but POST
@@ -79,12 +79,12 @@ class Route:
         return [segment.strip("{}") for segment in self.path.split("/") if segment.startswith("{")]
 
 
-_RECENT_MAX = 8192  # paths whose routes are remembered; a busy gateway sees the same few again and again
-_RECENT_CHARS_MAX = 256  # longer ones are not: before anyone is authenticated, strangers choose what is remembered
+_CACHE_MAX = 8192  # paths whose routes are cached: a busy gateway serves few distinct paths
+_CACHED_CHARS_MAX = 256  # longer paths are not cached, since unauthenticated clients can fill the cache
 
 
-class RouteClash(Exception):
-    """Two routes would answer the same request."""
+class RouteConflict(Exception):
+    """Two routes match the same request."""
 
 
 class _Node:
@@ -98,50 +98,50 @@ class _Node:
 
 
 class Router:
-    """Finds a request's route by its path's segments: a literal segment wins over a parameter, and that over the rest."""
+    """Finds the route of a request by path segments: literals precede parameters, and those the rest of a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._root = _Node()
-        self._recent: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
+        self._cache: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
         for route in self.routes:
             self._add(route)
 
     def _add(self, route: Route) -> None:
         node = self._root
         *segments, last = route.path.split("/")[1:]
-        for segment in segments if route.takes_rest else (*segments, last):
+        for segment in segments if route.matches_rest else (*segments, last):
             if segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
                 node = node.literals.setdefault(segment, _Node())
-        if route.takes_rest:
+        if route.matches_rest:
             node.rest = node.rest or _Node()
             node = node.rest
         if route.method in node.routes:
-            raise RouteClash(f"{route.method} {route.path} and {node.routes[route.method][0].path}")
+            raise RouteConflict(f"{route.method} {route.path} and {node.routes[route.method][0].path}")
         node.routes[route.method] = (route, tuple(route.parameters))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route and its path parameters. Raises RouteNotFound, or MethodNotAllowed with the methods that there are."""
-        known = self._recent.get((method, path))
+        """The route and its path parameters. Raises RouteNotFound, MethodNotAllowed."""
+        known = self._cache.get((method, path))
         if known is None:
             known = self._search(method, path)
-            if len(self._recent) >= _RECENT_MAX:
-                self._recent.clear()
-            if len(path) <= _RECENT_CHARS_MAX:
-                self._recent[method, path] = known
+            if len(self._cache) >= _CACHE_MAX:
+                self._cache.clear()
+            if len(path) <= _CACHED_CHARS_MAX:
+                self._cache[method, path] = known
         return known
 
     def _search(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         values: list[str] = []
         node = self._walk(self._root, path.split("/")[1:], 0, values)
         if node is None:
-            raise RouteNotFound(f"nothing is served at {path[:200]}")
+            raise RouteNotFound(f"there is no route {path[:200]}")
         found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
         if found is None:
-            raise MethodNotAllowed(f"{path[:200]} does not take {method}", extra={"allow": allowed_methods(node.routes)})
+            raise MethodNotAllowed(f"{path[:200]} does not support {method}", extra={"allow": allowed_methods(node.routes)})
         route, names = found
         return route, dict(zip(names, values, strict=True))
 

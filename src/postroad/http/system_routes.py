@@ -1,9 +1,9 @@
-"""Routes for those who run Postroad: health, readiness, metrics, the API's description."""
+"""System routes: health, readiness, metrics, OpenAPI and the documentation pages."""
 
 import ipaddress
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
@@ -20,7 +20,7 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.buffered_metrics import flush
-from postroad.kernel.errors import ERRORS, Forbidden, Unauthenticated
+from postroad.kernel.errors import Forbidden, PostroadError, Unauthenticated
 from postroad.kernel.identity import RouteRequirement
 from postroad.kernel.json import encode
 
@@ -31,36 +31,49 @@ ReadinessChecks = Callable[[], Awaitable[dict[str, Check]]]
 class SystemRoutes:
     version: str
     checks: ReadinessChecks
-    authority: Authenticator
+    authenticator: Authenticator
     metrics_dir: Path | None = None
     _document: bytes = field(init=False, default=b"")
+    _errors_page: bytes = field(init=False, default=b"")
 
     def table(self) -> Sequence[Route]:
         tag = "Operation"
         return [
-            Route("GET", "/healthz", self.healthz, None, "Is the process alive?", tag, response=Health),
-            Route("GET", "/livez", self.livez, None, "Is the process alive?", tag, response=Health),
-            Route("GET", "/health", self.health, None, "Is the process alive?", tag, response=Health),
-            Route("GET", "/readyz", self.readyz, None, "Can it serve?", tag, response=Readiness, more_statuses=(503,)),
+            Route("GET", "/healthz", self.healthz, None, "Check that the process is alive", tag, response=Health),
+            Route("GET", "/livez", self.livez, None, "Check that the process is alive", tag, response=Health),
+            Route("GET", "/health", self.health, None, "Check that the process is alive", tag, response=Health),
+            Route(
+                "GET",
+                "/readyz",
+                self.readyz,
+                None,
+                "Check that the process is ready",
+                tag,
+                response=Readiness,
+                other_statuses=(503,),
+            ),
             Route(
                 "GET",
                 "/metrics",
                 self.metrics,
                 None,
-                "Metrics for Prometheus",
+                "Show Prometheus metrics",
                 tag,
                 media="text/plain",
                 errors=(Unauthenticated, Forbidden),
-                description="Open on the same machine; from others it needs a platform key, since tenants' ids are labels.",
+                description="Open on the same machine. Other addresses need a platform key, since tenant ids are labels.",
             ),
-            Route("GET", "/openapi.json", self.openapi, None, "This description", tag),
-            Route("GET", "/docs", self.docs, None, "A page to read and try the API", tag, media="text/html"),
-            Route("GET", "/docs/errors", self.errors, None, "What each error means", tag, media="text/html"),
+            Route("GET", "/openapi.json", self.openapi, None, "Show this OpenAPI document", tag),
+            Route("GET", "/docs", self.docs, None, "Show the interactive API page", tag, media="text/html"),
+            Route("GET", "/docs/errors", self.errors, None, "Show the error reference", tag, media="text/html"),
         ]
 
-    def describe(self, routes: Sequence[Route], parameters: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set the routes of the OpenAPI document, these ones included."""
+    def describe(
+        self, routes: Sequence[Route], parameters: Mapping[str, Mapping[str, Any]], errors: Iterable[type[PostroadError]]
+    ) -> None:
+        """Set the content of the OpenAPI document and of the error reference."""
         self._document = encode(openapi_document(routes, self.version, parameters))
+        self._errors_page = errors_page(errors)
 
     async def healthz(self, _request: Request) -> Response:
         return Response(Health("ok", self.version))
@@ -74,12 +87,12 @@ class SystemRoutes:
     async def readyz(self, request: Request) -> Response:
         checks = await self.checks()
         if request.draining.is_set():
-            checks = {**checks, "process": Check(False, "stopping")}
+            checks = {**checks, "process": Check(False, "shutting down")}
         is_ready = all(check.ok for check in checks.values())
         return Response(Readiness("ready" if is_ready else "not ready", checks), status=200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        await self._admit_to_metrics(request)
+        await self._check_metrics_access(request)
         registry = REGISTRY
         if self.metrics_dir is not None:
             flush()
@@ -87,11 +100,11 @@ class SystemRoutes:
             MultiProcessCollector(registry, str(self.metrics_dir))  # type: ignore[no-untyped-call]
         return Response(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
 
-    async def _admit_to_metrics(self, request: Request) -> None:
+    async def _check_metrics_access(self, request: Request) -> None:
         is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers
         if _is_loopback(request.client) and not is_forwarded:
             return
-        await self.authority.authenticate(request, Route("GET", "/metrics", self.metrics, RouteRequirement.PLATFORM, "", ""))
+        await self.authenticator.authenticate(request, Route("GET", "/metrics", self.metrics, RouteRequirement.PLATFORM, "", ""))
 
     async def openapi(self, _request: Request) -> Response:
         return Response(self._document)
@@ -100,11 +113,11 @@ class SystemRoutes:
         return page_response((files("postroad.http") / "docs.html").read_bytes())
 
     async def errors(self, _request: Request) -> Response:
-        return page_response(errors_page())
+        return page_response(self._errors_page)
 
 
 def page_response(page: bytes) -> Response:
-    """A page that may run its own script and style, call its own origin, and nothing else."""
+    """A page whose Content-Security-Policy allows its own script and style, and requests to its origin."""
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; style-src {_hash_of(page, b'style')}; "
         f"script-src {_hash_of(page, b'script')}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -125,12 +138,12 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def errors_page() -> bytes:
-    """The error table as a page: `type` of every problem points into it."""
+def errors_page(errors: Iterable[type[PostroadError]]) -> bytes:
+    """The error reference, which the `type` of every problem links to."""
     rows = "".join(
-        f'<tr id="{code}"><td><code>{code}</code><td>{error.status}<td>{"yes" if error.retryable else "no"}'
+        f'<tr id="{error.code}"><td><code>{error.code}</code><td>{error.status}<td>{"yes" if error.retryable else "no"}'
         f"<td>{error.title}<td>{error.__doc__ or ''}"
-        for code, error in sorted(ERRORS.items())
+        for error in errors
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Postroad: errors</title>"

@@ -11,7 +11,7 @@ class Secret(str):
     """Text that is masked when printed or logged; `.reveal()` returns it."""
 
     def __new__(cls, text: str = "") -> "Secret":
-        """Copy of another secret included: `str()` alone would copy the mask."""
+        """Also copies a secret: `str()` alone would copy the mask."""
         return super().__new__(cls, text.reveal() if isinstance(text, Secret) else text)
 
     def __repr__(self) -> str:

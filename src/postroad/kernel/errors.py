@@ -1,7 +1,8 @@
 """Expected failures: code, HTTP status, whether a retry can succeed.
 
-A class declares one row of the error table. Problem responses, SDK exceptions and the error reference are made from `ERRORS`.
-Errors of one capability are declared next to its API structs in `postroad.api`.
+A class declares one row of the error table. Problem responses, SDK exceptions and the error reference are generated from it.
+Errors of one capability are defined next to its API structs in `postroad.api` and declared by the capability. `ERRORS` has every
+class that is imported, by code.
 
     PostroadError
     ├── InvalidRequest      the request cannot be used                  400, 413, 415, 422 …
@@ -186,3 +187,10 @@ class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, t
 
 class EngineRefused(Unavailable, code="engine-refused", status=502, title="Engine refused the request"):
     """JetStream responded with an unexpected error; `detail` has its message."""
+
+
+class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500, title="The data directory is in use"):
+    """Another Postroad process uses the same data directory."""
+
+
+KERNEL_ERRORS = tuple(ERRORS.values())

@@ -1,4 +1,4 @@
-"""Who is calling, and what that allows."""
+"""Callers and their permissions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,34 +16,34 @@ class Scope(StrEnum):
 
 
 class RouteRequirement(StrEnum):
-    """What a route may ask of a caller beside a scope: to be somebody, or to hold a platform key."""
+    """Requirements of routes other than scopes: any valid credential, or a platform key."""
 
     IDENTITY = "identity"
     PLATFORM = "platform"
 
 
 class Credential(StrEnum):
-    """By what a caller was known. `HOOK`: by the operator's own code; `NONE`: by nothing, it is anybody."""
+    """The kind of credential of a caller. `HOOK`: accepted by the operator's hook; `NONE`: anonymous."""
 
     KEY = "key"
     JWT = "jwt"
-    TOKEN = "token"  # noqa: S105  # the word, not one of them
+    TOKEN = "token"  # noqa: S105  # not a secret
     HOOK = "hook"
     NONE = "none"
 
 
 ALL_SCOPES = tuple(Scope)
 ALL_RESOURCES = ("*",)
-# All that nobody in particular is told, wherever it is refused: two answers that differ would tell what is there.
+# The only detail that anonymous callers get, for every refusal: different texts would reveal which resources exist.
 MISSING_CREDENTIALS_HINT = "send the key as 'Authorization: Bearer <key>' or 'ApiKey <key>'"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is calling, as authentication found it. For a platform key `tenant` is the one that the request names.
+    """The authenticated caller of a request. For a platform key, `tenant` is the tenant that the request names.
 
-    `allowed` has the globs of each kind of thing that the caller is kept to; a kind that is not in it is free. `only_stream` is
-    the one stream that a JWT is for.
+    `allowed` has the globs of each kind of resource that the caller is restricted to; other kinds are not restricted.
+    `only_stream` is the stream that a JWT is restricted to.
     """
 
     tenant: str
@@ -58,7 +58,7 @@ class Caller:
     only_stream: str | None = None
 
     def may_use(self, kind: str, name: str) -> bool:
-        """Whether the caller may touch the `queue`, `topic` or `stream` of this name, as far as its globs go."""
+        """True if the restrictions allow the resource of this kind and name."""
         if self.only_stream is not None and (kind != "stream" or name != self.only_stream):
             return False
         if self.allowed is None:
@@ -68,6 +68,6 @@ class Caller:
 
 
 def resource_restrictions(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
-    """The globs by kind, without those that allow everything; None if that leaves nothing."""
+    """The globs by kind, without kinds that allow every name; None if no kind is restricted."""
     kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}
     return kept or None

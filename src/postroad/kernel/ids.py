@@ -1,4 +1,4 @@
-"""Identifiers: sortable UUIDs for what is stored, short ones for requests."""
+"""Identifiers: sortable UUIDs for stored records, short ids for requests."""
 
 import itertools
 import os
@@ -7,11 +7,11 @@ from binascii import hexlify
 
 _pool = b""
 _used = 0
-_VARIANT = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}  # the two bits that say RFC 9562
+_VARIANT = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}  # the variant bits of RFC 9562
 
 
 def _random(count: int) -> bytes:
-    """Bytes from the system's generator, fetched 4 KiB at a time: a system call per id would cost more than the id."""
+    """Random bytes of the system, fetched 4 KiB at a time: a system call per id would cost more than the id."""
     global _pool, _used
     if _used + count > len(_pool):
         _pool, _used = os.urandom(4096), 0
@@ -19,23 +19,24 @@ def _random(count: int) -> bytes:
     return _pool[_used - count : _used]
 
 
-def _forget_pool() -> None:
+def _clear_pool() -> None:
+    """Child processes must not share the random bytes of their parent."""
     global _pool
     _pool = b""
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+os.register_at_fork(after_in_child=_clear_pool)
 
 
 def new_id() -> str:
-    """A UUID version 7: its order is the order of time, to the millisecond."""
+    """A UUID version 7, which sorts by time to the millisecond."""
     stamp = f"{time.time_ns() // 1_000_000:012x}"
     noise = hexlify(_random(10)).decode()
     return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
 
 
 class ShortIds:
-    """Ids unique across processes by their prefix and within one by a counter; for requests and batches."""
+    """Generates ids for requests and batches: a random prefix per process, and a counter."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(6).hex()

@@ -1,4 +1,4 @@
-"""JSON in and out, with errors that name the field."""
+"""JSON encoding and decoding, with errors that name the field."""
 
 import re
 from typing import TypeVar
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 
-_NESTED_SAFELY = 500
-_FRAMES_TO_SPARE = 50
+_SAFE_DEPTH = 500
+_SPARE_FRAMES = 50
 
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
+_PATH = re.compile(r"^(?P<detail>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
-    """The body as the decoder's type. Raises MalformedJson, or BodyInvalid with the path of the field in `errors`."""
+    """Decode a body. Raises MalformedJson, or BodyInvalid with the path of the field in `errors`."""
     try:
         if not body.isascii():
-            body.decode()  # msgspec.Raw skips over strings without looking at them
-        if body.count(b"[") + body.count(b"{") > _NESTED_SAFELY:
-            return _decode_deep_down(_FRAMES_TO_SPARE, decoder, body)
+            body.decode()  # msgspec.Raw does not check strings
+        if body.count(b"[") + body.count(b"{") > _SAFE_DEPTH:
+            return _decode_below(_SPARE_FRAMES, decoder, body)
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
         raise _field_error(str(exc)) from exc
@@ -33,19 +33,19 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
         raise MalformedJson("the JSON is nested too deeply") from exc
 
 
-def _decode_deep_down(frames: int, decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
-    """Deeper in the stack than anyone who reads the same text later, so that what is accepted here can be read there.
+def _decode_below(frames: int, decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
+    """Decode deeper in the stack than later readers of the same text, so that they can decode every body accepted here.
 
-    Until Python 3.12 the interpreter's frames and the text's nesting count against the same limit.
+    Until Python 3.12 the frames of the interpreter and the nesting of the text count against the same limit.
     """
-    return decoder.decode(body) if frames == 0 else _decode_deep_down(frames - 1, decoder, body)
+    return decoder.decode(body) if frames == 0 else _decode_below(frames - 1, decoder, body)
 
 
 def _field_error(text: str) -> InvalidRequest:
     found = _PATH.match(text)
-    what, path = (found["what"], found["path"] or "$") if found else (text, "$")
-    return invalid_field(path, what)
+    detail, path = (found["detail"], found["path"] or "$") if found else (text, "$")
+    return invalid_field(path, detail)
 
 
-def invalid_field(path: str, what: str) -> BodyInvalid:
-    return BodyInvalid(f"{what} (at {path})", extra={"errors": [{"path": path, "detail": what}]})
+def invalid_field(path: str, detail: str) -> BodyInvalid:
+    return BodyInvalid(f"{detail} (at {path})", extra={"errors": [{"path": path, "detail": detail}]})

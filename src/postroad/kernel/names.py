@@ -1,8 +1,8 @@
-"""Names that users choose, and the injective way they become NATS tokens.
+"""Names of resources, and their encoding as NATS tokens.
 
-A token keeps letters, digits and `-`. Everything else is escaped with `_`: the common marks by one letter, any other byte of
-the UTF-8 text as `_x` and two hex digits. Since `_` itself is escaped, two names never make the same token, and a joined
-name such as `Q_<tenant>__<queue>` can be read in one way only: a tenant's id has no `_`.
+A token keeps letters, digits and `-`. Other characters are escaped with `_`: common ones by one letter, any other byte of
+the UTF-8 text as `_x` and two hex digits. Since `_` itself is escaped, two names never have the same token, and a joined
+name such as `Q_<tenant>__<queue>` is unambiguous: a tenant id has no `_`.
 """
 
 import re
@@ -16,10 +16,10 @@ QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 STREAM_CHARS_MAX = 256
 STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
 
-# API nouns stand where a project may stand (`/v1/{project}/stream/…`), so no tenant may be called by one of them.
+# Words of announced API areas, which future routes under `/v1/` will use. The words of existing routes are collected from the
+# route table (`access.tenants.reserved_words`): a tenant of such an id would be hidden, as in `/v1/{project}/stream/…`.
 RESERVED = frozenset(
     [
-        "admin",
         "alert-channels",
         "alert-rules",
         "alerts",
@@ -30,14 +30,11 @@ RESERVED = frozenset(
         "control",
         "grants",
         "health",
-        "insights",
         "invites",
-        "jobs",
         "keys",
         "live",
         "loadtests",
         "publish",
-        "queues",
         "quotas",
         "registry",
         "replays",
@@ -47,19 +44,14 @@ RESERVED = frozenset(
         "session",
         "sessions",
         "settings",
-        "stream",
         "streams",
         "subscribe",
         "subscriptions",
-        "tasks",
-        "telemetry",
         "tenant-config",
         "tenants",
-        "tokens",
         "topics",
         "topology",
         "unsubscribe",
-        "whoami",
         "ws",
     ]
 )
@@ -86,25 +78,27 @@ def escape(name: str) -> str:
 
 
 def unescape(token: str) -> str:
-    """The name that `escape` made this token of. Raises ValueError if there is none."""
+    """Decode a token of `escape`. Raises ValueError for any other text."""
     raw = _ESCAPED.sub(lambda m: chr(int(m[1], 16)) if m[1] else _LONG.get(m[2], ""), token)
     name = raw.encode("latin-1").decode("utf-8", "surrogatepass")
     if escape(name) != token:
-        raise ValueError(f"not a token of a name: {token[:100]!r}")
+        raise ValueError(f"not an escaped name: {token[:100]!r}")
     return name
 
 
 def tenant_id(text: str) -> str:
+    """Return the text if it is a tenant id. Raises InvalidParameter."""
     if not TENANT.fullmatch(text):
-        raise InvalidParameter(f"a tenant's id is 1 to 32 of a-z, 0-9 and '-', not starting with '-': {text!r}")
+        raise InvalidParameter(f"a tenant id has 1 to 32 characters of a-z, 0-9 and '-', and does not start with '-': {text!r}")
     if text in RESERVED:
-        raise InvalidParameter(f"{text!r} is a word of the API and cannot be a tenant's id")
+        raise InvalidParameter(f"{text!r} is a word of the API and cannot be a tenant id")
     return text
 
 
 def queue_name(text: str) -> str:
+    """Return the text if it is a queue name. Raises InvalidParameter."""
     if not QUEUE.fullmatch(text):
-        raise InvalidParameter(f"a queue's name is 1 to 80 of letters, digits and '_ . : -': {text[:100]!r}")
+        raise InvalidParameter(f"a queue name has 1 to 80 letters, digits and '_ . : -': {text[:100]!r}")
     return text
 
 
@@ -124,30 +118,33 @@ def dead_subject(tenant: str, queue: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def queue_subject(tenant: str, queue: str) -> str:
-    """What every subject of the queue starts with: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
+    """Prefix of the subjects of a queue: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
     return f"q.{tenant}.{escape(queue)}"
 
 
 @lru_cache(maxsize=65_536)
 def stream_id(text: str) -> str:
-    """A durable stream's id, which may have several segments. `__ds` is the protocol's own word for what is not a stream."""
+    """Return the text if it is a stream id, which may have several segments. Raises InvalidParameter.
+
+    `__ds` is reserved by the Durable Streams protocol.
+    """
     if len(text) > STREAM_CHARS_MAX or not STREAM.fullmatch(text):
         raise InvalidParameter(
-            f"a stream's id is 1 to {STREAM_CHARS_MAX} of letters, digits and '_ . : ~ @ + = -', in segments parted by '/': "
+            f"a stream id has 1 to {STREAM_CHARS_MAX} letters, digits and '_ . : ~ @ + = -', in segments separated by '/': "
             f"{text[:100]!r}"
         )
     segments = text.split("/")
     if segments[0] == "__ds" or "." in segments or ".." in segments:
-        raise InvalidParameter(f"no stream can have this id: {text[:100]!r}")
+        raise InvalidParameter(f"this stream id is not allowed: {text[:100]!r}")
     return text
 
 
 def streams_store(tenant: str) -> str:
-    """The engine's stream that has all durable streams of a tenant."""
+    """The JetStream stream that holds all durable streams of a tenant."""
     return f"S_{tenant}"
 
 
 @lru_cache(maxsize=65_536)
 def stream_subject(tenant: str, stream: str) -> str:
-    """What the subjects of a durable stream start with: `.d` are its data, `.m` the records of what it is."""
+    """Prefix of the subjects of a durable stream: `.d` is data, `.m` metadata."""
     return f"s.{tenant}.{escape(stream)}"

@@ -1,73 +1,56 @@
-"""What one process does for each tenant, counted as it is done. Counting is an addition and nothing more: it is on every path."""
+"""Counters of the work that one process does for each tenant. Counting is an attribute addition: it is on every request path."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-ANONYMOUS = ""  # requests that are no tenant's: their callers were not let in, or are the platform's
+ANONYMOUS = ""  # in place of a tenant id: requests that were not authenticated, or used platform routes
+HTTP_COUNTERS = ("requests", "client_errors", "server_errors", "bytes_in", "bytes_out")  # bytes of bodies
 
 
 class TenantCounters:
-    """Counts that only grow. Whoever counts often for one tenant keeps its tally."""
+    """Counters of one tenant, which only grow: `HTTP_COUNTERS`, and those that capabilities declare."""
 
-    __slots__ = (
-        "append_bytes",
-        "appends",
-        "bytes_in",
-        "bytes_out",
-        "client_errors",
-        "fanout_messages",
-        "requests",
-        "server_errors",
-    )
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.requests = self.client_errors = self.server_errors = 0
-        self.bytes_in = self.bytes_out = 0  # of bodies
-        self.appends = self.append_bytes = 0
-        self.fanout_messages = 0
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> int: ...
+        def __setattr__(self, name: str, value: int) -> None: ...
 
 
-class UsageDelta(NamedTuple):
-    """What was counted in some time, or, as they add up, since the beginning."""
+class CountersByTenant(dict[str, TenantCounters]):
+    """Creates the counters of a tenant on first access."""
 
-    requests: int = 0
-    client_errors: int = 0
-    server_errors: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    appends: int = 0
-    append_bytes: int = 0
-    fanout_messages: int = 0
-
-    @property
-    def failures(self) -> int:
-        return self.client_errors + self.server_errors
-
-
-class TenantCounterMap(dict[str, TenantCounters]):
-    """By tenant; one that is not there yet is made."""
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._kind: type[TenantCounters] = type("TenantCounters", (TenantCounters,), {"__slots__": names})
 
     def __missing__(self, tenant: str) -> TenantCounters:
-        found = self[tenant] = TenantCounters()
-        return found
+        counters = self[tenant] = self._kind()
+        for name in self._names:
+            setattr(counters, name, 0)
+        return counters
 
 
 class UsageCounters:
-    """The tallies of one process."""
+    """Counters of one process. `declared` are the names of the capabilities' counters."""
 
-    def __init__(self) -> None:
+    def __init__(self, declared: tuple[str, ...] = ()) -> None:
+        self.names = (*HTTP_COUNTERS, *declared)
         self.open_requests = 0
-        self.tallies = TenantCounterMap()
-        self._taken: dict[str, UsageDelta] = {}
+        self.by_tenant = CountersByTenant(self.names)
+        self._taken: dict[str, dict[str, int]] = {}
 
     def of(self, tenant: str) -> TenantCounters:
-        return self.tallies[tenant]
+        """The counters of a tenant; callers that count often may keep them."""
+        return self.by_tenant[tenant]
 
-    def take(self) -> Iterator[tuple[str, UsageDelta]]:
-        """What was counted since the last time, of the tenants for whom that is anything."""
-        for tenant, tally in self.tallies.items():
-            now = UsageDelta(*(getattr(tally, field) for field in UsageDelta._fields))
-            before = self._taken.get(tenant, UsageDelta())
+    def take(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Tenants whose counters changed since the last call, with the differences."""
+        unused = dict.fromkeys(self.names, 0)
+        for tenant, counters in self.by_tenant.items():
+            now = {name: getattr(counters, name) for name in self.names}
+            before = self._taken.get(tenant, unused)
             if now != before:
                 self._taken[tenant] = now
-                yield tenant, UsageDelta(*(new - old for new, old in zip(now, before, strict=True)))
+                yield tenant, {name: now[name] - before[name] for name in self.names}

@@ -82,7 +82,7 @@ class DeadLetterRoutes:
                 body=RedriveRequest,
                 response=Redriven,
                 status=202,
-                more_statuses=(200,),
+                other_statuses=(200,),
                 errors=(PreconditionFailed, *errors),
                 description="Starts a task that moves them at the given rate; see /v1/tasks. "
                 "One redrive per queue is active at a time. The status of a dry run is 200.",

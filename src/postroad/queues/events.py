@@ -114,6 +114,7 @@ class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
     """All messages that were in the queue were dropped; with `is_deleted` the queue itself, too. Their jobs have expired."""
 
     stream: ClassVar[str] = "JOBS"
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
     version: int = 1
     queue: str
@@ -130,6 +131,8 @@ class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
 class QueueChanged(Event, frozen=True, kw_only=True, tag="queue.changed"):
     """A queue was created, or its settings were changed."""
 
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
+
     version: int = 1
     queue: str
     is_new: bool
@@ -140,6 +143,8 @@ class QueueChanged(Event, frozen=True, kw_only=True, tag="queue.changed"):
 class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
     """A queue was deleted with all that was in it."""
 
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
+
     version: int = 1
     queue: str
     key_id: str = ""
@@ -149,6 +154,8 @@ class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
 class QueueSampled(Event, frozen=True, kw_only=True, tag="queue.sampled"):
     """What is in a queue. Those with something in them are looked at every few seconds, the others now and then; `seconds` is how
     long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how old the oldest is."""
+
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
     version: int = 1
     queue: str

@@ -53,7 +53,7 @@ class QueueRoutes:
                 _TAG,
                 body=StrictQueueSettings,
                 response=Queue,
-                more_statuses=(201,),
+                other_statuses=(201,),
                 errors=(EngineUnavailable, EngineRefused),
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
                 sdk="queues.put",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroad.jetstream.connection import VERSION_FLOOR
-from postroad.kernel.errors import EngineRefused
+from postroad.kernel.errors import DataDirectoryInUse, EngineRefused
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command
 
@@ -31,10 +31,6 @@ class EmbeddedServerSettings:
     max_payload: int = 8 * 1024 * 1024
     encryption_key: str | None = None
     stop_seconds: float = 4.0
-
-
-class DataDirectoryInUse(EngineRefused, code="data-directory-in-use", status=500, title="The data directory is in use"):
-    """Another Postroad process uses the same data directory."""
 
 
 class EmbeddedServer:

@@ -23,6 +23,7 @@ class SessionsCapability(Capability):
     name = "sessions"
     events = EVENTS
     errors = (SessionNotFound,)
+    usage = ("fanout_messages",)
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"session": {"pattern": f"^{SESSION_PATTERN}$"}}
 
     def __init__(self, platform: Platform) -> None:

@@ -69,8 +69,10 @@ class SubscriptionRoutes:
         by_token = (*missing, Unauthenticated, TenantDisabled, WakeFenced)
 
         def route(method: str, path: str, handler: Handler, scope: Scope | None, summary: str, **more: Any) -> Route:
-            takes_anyone = scope is not None  # for open installations; others refuse callers without credentials
-            return Route(method, path, _with_protocol_error(handler), scope, summary, _TAG, takes_anyone=takes_anyone, **more)
+            allows_anonymous = scope is not None  # for open installations; others refuse callers without credentials
+            return Route(
+                method, path, _with_protocol_error(handler), scope, summary, _TAG, allows_anonymous=allows_anonymous, **more
+            )
 
         return [
             route(
@@ -82,7 +84,7 @@ class SubscriptionRoutes:
                 body=NewStreamSubscription,
                 response=StreamSubscription,
                 status=201,
-                more_statuses=(200,),
+                other_statuses=(200,),
                 errors=(*missing, WebhookRefused, AlreadyExists, PreconditionFailed),
                 description="If the subscription exists with the same properties, the response is 200; with other properties it "
                 "is 409. Data that a stream has at this time counts as acknowledged. In a pattern, `*` is one path segment and "
@@ -108,7 +110,7 @@ class SubscriptionRoutes:
                 self.remove_subscription_stream,
                 Scope.WRITE,
                 "Remove a named stream from a subscription",
-                takes_rest=True,
+                matches_rest=True,
                 status=204,
                 errors=missing,
             ),

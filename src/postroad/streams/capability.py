@@ -29,7 +29,11 @@ _EXPIRE_SECONDS = 300.0
 
 class StreamsCapability(Capability):
     name = "streams"
-    resources = (ResourceKind("stream", {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX}, ("S",)),)
+    resources = (
+        ResourceKind(
+            "stream", {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX}, ("S",), counted_by="s.{tenant}.*.m"
+        ),
+    )
     events = EVENTS
     errors = (
         StreamNotFound,
@@ -41,6 +45,7 @@ class StreamsCapability(Capability):
         ProducerGap,
         ProducerFenced,
     )
+    usage = ("appends", "append_bytes")
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)

@@ -1,5 +1,7 @@
 """HTTP routes of durable streams: the Durable Streams protocol."""
 
+from typing import Any
+
 from postroad.api.streams import (
     ContentTypeMismatch,
     ProducerFenced,
@@ -52,8 +54,10 @@ class StreamRoutes:
         return [route for path in ("/v1/stream/{stream}", "/v1/{project}/stream/{stream}") for route in self._routes(path)]
 
     def _routes(self, path: str) -> list[Route]:
-        def route(method: str, handler: Handler, scope: Scope, summary: str, **more: object) -> Route:
-            return Route(method, path, handler, scope, summary, _TAG, takes_jwt=True, takes_anyone=True, takes_rest=True, **more)  # type: ignore[arg-type]
+        def route(method: str, handler: Handler, scope: Scope, summary: str, **more: Any) -> Route:
+            return Route(
+                method, path, handler, scope, summary, _TAG, accepts_jwt=True, allows_anonymous=True, matches_rest=True, **more
+            )
 
         write_errors = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, EngineUnavailable)
         append_errors = (StreamClosed, ContentTypeMismatch, SequenceConflict, ProducerGap, ProducerFenced)
@@ -63,9 +67,9 @@ class StreamRoutes:
                 self.create_stream,
                 Scope.WRITE,
                 "Create a stream or a fork",
-                takes_bytes=True,
+                raw_body=True,
                 status=201,
-                more_statuses=(200,),
+                other_statuses=(200,),
                 media="",
                 headers=protocol_headers.CREATE_HEADERS,
                 errors=(*write_errors, StreamExists, ContentTypeMismatch, PreconditionFailed),
@@ -77,9 +81,9 @@ class StreamRoutes:
                 self.append_to_stream,
                 Scope.WRITE,
                 "Append to a stream, close it, or both",
-                takes_bytes=True,
+                raw_body=True,
                 status=204,
-                more_statuses=(200,),
+                other_statuses=(200,),
                 media="",
                 headers=protocol_headers.APPEND_HEADERS,
                 errors=(*write_errors, *append_errors),
@@ -92,7 +96,7 @@ class StreamRoutes:
                 "Read a stream from an offset, once or live",
                 query=StreamReadQuery,
                 media="*/*",
-                more_statuses=(204, 304),
+                other_statuses=(204, 304),
                 headers=(("If-None-Match", str), ("Last-Event-ID", str)),
                 errors=(*_MISSING, InvalidParameter, EngineUnavailable),
                 resource="stream/{stream}",

@@ -1,1 +1,1 @@
-"""Everything that happens, as typed events in durable frames, and as metrics."""
+"""Events in durable frames, samples of processes and storage, and the live stream of events."""

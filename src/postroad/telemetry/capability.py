@@ -11,7 +11,7 @@ from postroad.settings import Settings
 from postroad.telemetry.events import EVENTS, WorkerStarted
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.process_sampler import ProcessSampler
-from postroad.telemetry.routes import TelemetryRoutes
+from postroad.telemetry.routes import EventVisibility, TelemetryRoutes
 from postroad.telemetry.settings import TelemetrySettings
 from postroad.telemetry.storage_sampler import StorageSampler
 
@@ -31,13 +31,14 @@ class TelemetryCapability(Capability):
             seconds=platform.settings.section(TelemetrySettings).sample_seconds,
         )
         self.storage = StorageSampler(platform.connection, platform.outbox, platform.identities.tenant_ids)
+        self._routes = TelemetryRoutes(platform.connection)
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
         return frame_streams(settings.replica_count)
 
     def routes(self) -> Sequence[Route]:
-        return TelemetryRoutes(self.platform.connection).table()
+        return self._routes.table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
@@ -46,7 +47,8 @@ class TelemetryCapability(Capability):
         )
 
     def assembled(self, assembly: Assembly) -> None:
-        self.storage.count(prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
+        self.storage.set_kinds(assembly.resources)
+        self._routes.visibility = EventVisibility(assembly.events)
 
     async def _sample_process(self) -> None:
         platform = self.platform

@@ -4,7 +4,7 @@ from postroad.kernel.event import Event
 
 
 class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
-    """What a tenant has stored, in all its queues and streams; it counts for the `seconds` since the sample before."""
+    """The storage of a tenant in all its queues and streams. It covers the `seconds` since the previous sample."""
 
     version: int = 1
     bytes: int
@@ -15,7 +15,7 @@ class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
 
 
 class TrafficSampled(Event, frozen=True, kw_only=True, tag="traffic.sampled"):
-    """What one process did for a tenant in the last `seconds`. Only processes that did something say so."""
+    """The requests that one process served for a tenant in the last `seconds`. Idle processes send no sample."""
 
     version: int = 1
     worker: str
@@ -30,7 +30,7 @@ class TrafficSampled(Event, frozen=True, kw_only=True, tag="traffic.sampled"):
 
 
 class ProcessSampled(Event, frozen=True, kw_only=True, tag="process.sampled"):
-    """How a process of Postroad is; the tenant is `_platform`. `loop_lag_ms`: the longest that its work waited for its turn."""
+    """The state of a Postroad process; the tenant is `_platform`. `loop_lag_ms` is the longest delay of its event loop."""
 
     version: int = 1
     worker: str
@@ -46,7 +46,7 @@ class ProcessSampled(Event, frozen=True, kw_only=True, tag="process.sampled"):
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True, tag="worker.started"):
-    """A process of Postroad is ready. The tenant is `_platform`."""
+    """A Postroad process is ready. The tenant is `_platform`."""
 
     version: int = 1
     worker: str

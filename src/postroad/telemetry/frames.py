@@ -1,8 +1,8 @@
 """Frames: many events in one stored message.
 
 Format 1. Subject `job.<tenant>` or `telemetry.<tenant>`; headers `Postroad-Frame: 1` and `Postroad-Events: <count>`; the body
-is the events as JSON lines, in the order in which they happened in the process that sent them. An event's position is the
-frame's sequence and its line; its identity is `event_id`.
+has the events as JSON lines, in the order in which they happened in the sending process. The position of an event is the
+sequence of its frame and its line; `event_id` identifies it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,12 @@ def pack(lines: Sequence[bytes]) -> bytes:
 
 
 def unpack(payload: bytes) -> Iterator[bytes]:
-    """The events of a frame, each as the JSON text that it was sent as."""
+    """The JSON texts of the events of a frame."""
     return (line for line in payload.split(b"\n") if line)
 
 
 def frame_streams(replicas: int) -> list[StreamSpec]:
-    """Kept until the pipeline has read them; it trims behind itself. The age is the bound for when no pipeline runs."""
+    """The streams of frames. The pipeline purges frames that it has read; the maximum age applies if no pipeline runs."""
     return [
         StreamSpec(
             stream,

@@ -1,10 +1,10 @@
-"""What telemetry counts about itself."""
+"""Metrics of telemetry."""
 
 from postroad.kernel.buffered_metrics import Counter, Histogram
 
 events_framed = Counter("postroad_events_total", "Events stored, by stream.", ["stream"])
 events_dropped = Counter(
-    "postroad_events_dropped_total", "Events that could not be stored and were given up, by stream.", ["stream"]
+    "postroad_events_dropped_total", "Events that were dropped because they could not be stored, by stream.", ["stream"]
 )
 frame_events = Histogram("postroad_frame_events", "Events per stored frame.", buckets=(1, 4, 16, 64, 256, 1024, 4096))
 
@@ -12,10 +12,10 @@ _TENANTS_MAX = 100
 
 
 class TenantCounter:
-    """A counter by tenant: by name for the first hundred, then as `other`, so that a metric does not grow with the tenants."""
+    """A counter per tenant. Tenants after the first hundred share the label `other`, which bounds the number of series."""
 
-    def __init__(self, name: str, what: str) -> None:
-        self._counter = Counter(name, what, ["tenant"])
+    def __init__(self, name: str, description: str) -> None:
+        self._counter = Counter(name, description, ["tenant"])
         self._children: dict[str, Counter] = {}
 
     def add(self, tenant: str, count: int = 1) -> None:

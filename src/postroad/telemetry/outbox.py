@@ -1,8 +1,8 @@
-"""The outbox: events wait per tenant, and all that wait go out as one frame while the one before is being stored.
+"""The outbox: buffers events per tenant. Events that arrive while a frame is being stored form the next frame.
 
-`commit` returns when the event is durable, for answers that promise it. `emit` never waits and never fails: the event is on its
-way at once, and it is lost only if the process dies within that moment or the engine stays away for longer than the buffer
-lasts, which the metric `postroad_events_dropped_total` counts.
+`commit` returns once the events are durable, for responses that promise it. `record` never waits and never fails: its events
+are lost only if the process dies before they are stored, or the engine is unavailable for longer than the buffer lasts, which
+the metric `postroad_events_dropped_total` counts.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = structlog.get_logger("postroad.telemetry")
 
 
 class _Waiter:
-    """Somebody who waits until the lane's lines from `first` to before `last` are stored."""
+    """A caller that waits until the buffer's lines from `first` to before `last` are stored."""
 
     __slots__ = ("first", "future", "last")
 
@@ -37,7 +37,7 @@ class _Waiter:
 
 
 class _TenantBuffer:
-    """The events of one tenant for one stream."""
+    """Buffered events of one tenant for one stream."""
 
     __slots__ = ("lines", "sending", "subject", "waiters")
 
@@ -61,10 +61,10 @@ class Outbox:
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._buffers: dict[tuple[str, str], _TenantBuffer] = {}
-        self.dropped = 0  # events that were given up since the beginning
+        self.dropped = 0  # events dropped since the start
 
     def record(self, context: RequestContext | None, *events: Event) -> None:
-        """Store the events of one tenant and one stream soon. Does not wait and does not raise.
+        """Store events of one tenant and one stream soon. Does not wait and does not raise.
 
         Empty ids, times, tenant, key and request are filled in from the context. Job events follow the tenant's audit mode.
         """
@@ -92,7 +92,7 @@ class Outbox:
         await future
 
     def _complete(self, context: RequestContext | None, events: Sequence[Event]) -> list[Event]:
-        """Fill in the events, which are fresh and not shared; leave out those that the audit mode suppresses."""
+        """Fill in the events in place, as callers do not share them; omit those that the audit mode suppresses."""
         complete = []
         for event in events:
             if not event.tenant and context is not None:
@@ -129,20 +129,20 @@ class Outbox:
             buffer.sending = asyncio.create_task(self._send(key, buffer))
 
     async def _send(self, key: tuple[str, str], buffer: _TenantBuffer) -> None:
-        """Frame after frame, until nothing waits; then the lane is forgotten."""
+        """Send frames until the buffer is empty, then remove it."""
         try:
             while buffer.lines:
-                lines, touched = self._take_frame(buffer)
+                lines, waiters = self._take_frame(buffer)
                 try:
-                    draft = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
-                    await self._committers.of(key[0]).append(draft)
+                    message = PendingMessage(buffer.subject, pack(lines), new_id(), frame_headers(len(lines)))
+                    await self._committers.of(key[0]).append(message)
                     metrics.events_framed.labels(key[0]).inc(len(lines))
                     metrics.frame_events.observe(len(lines))
-                    _resolve([waiter for waiter in touched if waiter.last <= 0], None)
-                except Exception as problem:  # our own mistakes too: whoever waits must be told
+                    _resolve([waiter for waiter in waiters if waiter.last <= 0], None)
+                except Exception as problem:  # bugs, too: waiting callers must not hang
                     self._drop(key[0], len(lines))
                     log.error("events_not_stored", stream=key[0], count=len(lines), error=repr(problem))
-                    _resolve(touched, problem)
+                    _resolve(waiters, problem)
                 finally:
                     self._waiting_bytes -= sum(map(len, lines))
         finally:
@@ -151,7 +151,7 @@ class Outbox:
                 del self._buffers[key]
 
     def _take_frame(self, buffer: _TenantBuffer) -> tuple[list[bytes], list[_Waiter]]:
-        """The lines of the next frame, and the waiters who have a line in it; done is one whose `last` is now 0 or less."""
+        """The lines of the next frame, and the waiters of these lines. A waiter with `last` at 0 or less has no more lines."""
         count = size = 0
         for line in buffer.lines:
             if count and (count >= _FRAME_EVENTS_MAX or size + len(line) > _FRAME_BYTES_MAX):
@@ -159,15 +159,15 @@ class Outbox:
             count += 1
             size += len(line) + 1
         lines, buffer.lines = buffer.lines[:count], buffer.lines[count:]
-        touched = [waiter for waiter in buffer.waiters if waiter.first < count]
+        waiters = [waiter for waiter in buffer.waiters if waiter.first < count]
         for waiter in buffer.waiters:
             waiter.first -= count
             waiter.last -= count
         buffer.waiters = [waiter for waiter in buffer.waiters if waiter.last > 0]
-        return lines, touched
+        return lines, waiters
 
     async def drain(self) -> None:
-        """Wait until everything that was emitted is stored or given up."""
+        """Wait until all events are stored or dropped."""
         while self._buffers:
             tasks = [buffer.sending for buffer in self._buffers.values() if buffer.sending]
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,4 +187,4 @@ def _resolve(waiters: Sequence[_Waiter], problem: Exception | None) -> None:
         if problem is None:
             waiter.future.set_result(None)
         else:
-            waiter.future.set_exception(EngineUnavailable("the job's record could not be stored", retry_after=1))
+            waiter.future.set_exception(EngineUnavailable("the events could not be stored", retry_after=1))

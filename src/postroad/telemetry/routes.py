@@ -1,8 +1,9 @@
-"""A tenant's events as they happen, over server-sent events."""
+"""HTTP route of the tenant's events: a live stream over server-sent events."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from postroad.jetstream.management import stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
+from postroad.kernel.event import Event, event_name
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.matching import pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
@@ -23,17 +25,44 @@ from postroad.telemetry.frames import STREAMS, frame_subject, unpack
 _POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
-class _Head(msgspec.Struct):
-    event: str = ""
-    queue: str | None = None
+class EventVisibility:
+    """Reads the type of a stored event, and decides whether a caller may see it.
 
+    Keys that are restricted to some resources see the events of these resources only.
+    """
 
-_head_of = msgspec.json.Decoder(_Head).decode
+    def __init__(self, types: Iterable[type[Event]] = ()) -> None:
+        self._resources = {event_name(one): one.resource for one in types if one.resource is not None}
+        names = sorted({field for _, field in self._resources.values()})
+        fields: list[Any] = [("event", str, ""), *((name, str | None, None) for name in names)]
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("_EventHeader", fields))
+
+    def type_of(self, caller: Caller, line: bytes) -> str | None:
+        """The type of the event; None if the caller may not see it, or the line is not an event: a foreign entry in the stream
+        must not break the readers."""
+        try:
+            header = self._decoder.decode(line)
+        except (ValueError, RecursionError):  # not JSON, of another type, or not UTF-8
+            return None
+        return header.event if header.event and self._is_visible(caller, header) else None
+
+    def _is_visible(self, caller: Caller, header: Any) -> bool:
+        if caller.allowed is None:
+            return True
+        resource = self._resources.get(header.event)
+        if resource is None:
+            return False
+        kind, field = resource
+        name = getattr(header, field)
+        return name is not None and caller.may_use(kind, name)
 
 
 class TelemetryRoutes:
+    """`visibility` is set once all capabilities are built."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.visibility = EventVisibility()
 
     def table(self) -> Sequence[Route]:
         return [
@@ -66,40 +95,24 @@ class TelemetryRoutes:
         if last_event_id is not None:
             found = _POSITION.fullmatch(last_event_id)
             if found is None:
-                raise InvalidParameter("Last-Event-ID is not one that this stream gave out")
+                raise InvalidParameter("Last-Event-ID was not sent by this stream")
             return dict(zip(STREAMS, map(int, found.groups()), strict=True))
         infos = {stream: await stream_info(self._connection, stream) for stream in STREAMS}
         return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
 
     async def _frames(self, caller: Caller, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
-        """The id is given with a frame's last event: who reconnects in the middle of a frame gets all of it again."""
+        """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again."""
         async for stream, entry in _merged(self._connection, caller.tenant, positions):
             positions[stream] = entry.sequence
             position = "-".join(str(positions[name]) for name in STREAMS)
-            named = [(_head(line), line) for line in unpack(entry.payload)]
-            chosen = [
-                (head.event, line) for head, line in named if pattern_matches(wanted, head.event) and _may_see(caller, head)
-            ]
+            typed = [(self.visibility.type_of(caller, line), line) for line in unpack(entry.payload)]
+            chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted, name)]
             for index, (name, line) in enumerate(chosen, 1):
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
 
 
-def _head(line: bytes) -> _Head:
-    """The event's type and queue; nothing for what is no event. Somebody with access to the engine may have put anything there,
-    and a reader that stumbled over it would do so again each time it comes back."""
-    try:
-        return _head_of(line)
-    except (ValueError, RecursionError):  # not JSON, another shape, or not UTF-8
-        return _Head()
-
-
-def _may_see(caller: Caller, head: _Head) -> bool:
-    """A key that is kept to some queues sees their events and no others."""
-    return caller.allowed is None or (head.queue is not None and caller.may_use("queue", head.queue))
-
-
 async def _merged(connection: Connection, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
-    """The entries of all event streams, in the order in which they arrive."""
+    """The entries of all event streams, in the order of arrival."""
     ready: asyncio.Queue[tuple[str, Entry]] = asyncio.Queue(maxsize=64)
 
     async def copy(stream: str, after: int) -> None:
@@ -113,7 +126,7 @@ async def _merged(connection: Connection, tenant: str, positions: dict[str, int]
             try:
                 await asyncio.wait({coming, *copies}, return_when=asyncio.FIRST_COMPLETED)
                 for ended in (task for task in copies if task.done()):
-                    ended.result()  # they only end by an error: the reader's connection breaks off, and it comes back
+                    ended.result()  # a copy ends by an error only: the response breaks off, and the client reconnects
                 yield await coming
             finally:
                 coming.cancel()

@@ -1,33 +1,33 @@
-"""What each tenant has stored, told now and then as `storage.sampled`. One process looks, the control role's leader."""
+"""Samples the storage of each tenant periodically (`storage.sampled`). Runs in the leader of the control role."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamState, count_subjects, stream_states
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.names import streams_store
+from postroad.kernel.resources import ResourceKind
 from postroad.telemetry.events import StorageSampled
 from postroad.telemetry.outbox import Outbox
 
-EVERY_SECONDS = 60.0
+INTERVAL_SECONDS = 60.0
 
 log = structlog.get_logger("postroad.telemetry")
 
 
 @dataclass(slots=True)
-class _Stored:
+class _TenantStorage:
     bytes: int = 0
     messages: int = 0
-    queues: int = 0
-    streams: int = 0
+    resources: Counter[str] = field(default_factory=Counter)
 
 
 class StorageSampler:
-    """`tenants`: of whom it is told."""
+    """Samples the tenants that `tenants` returns."""
 
     def __init__(
         self,
@@ -35,65 +35,67 @@ class StorageSampler:
         outbox: Outbox,
         tenants: Callable[[], list[str]],
         *,
-        seconds: float = EVERY_SECONDS,
+        seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self._connection, self._outbox, self._tenants, self._seconds = connection, outbox, tenants, seconds
-        self._prefixes: frozenset[str] = frozenset()
+        self._kinds: dict[str, ResourceKind] = {}
         self._counts: dict[str, tuple[StreamState, int]] = {}
-        self._told: set[str] = set()
-        self._told_at = 0.0
+        self._nonempty: set[str] = set()
+        self._sampled_at = 0.0
 
-    def count(self, prefixes: Iterable[str]) -> None:
-        """Set the prefixes of the JetStream streams that belong to tenants."""
-        self._prefixes = frozenset(prefixes)
+    def set_kinds(self, kinds: Iterable[ResourceKind]) -> None:
+        """Set the kinds of resources whose streams are the storage of tenants."""
+        self._kinds = {prefix: kind for kind in kinds for prefix in kind.stream_prefixes}
 
     async def run(self) -> None:
-        """Until cancelled. The first time is after a while: a sample counts for the time before it."""
-        self._told_at = asyncio.get_running_loop().time()
+        """Sample until cancelled. The first sample is after one interval, since a sample covers the time before it."""
+        self._sampled_at = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(self._seconds)
             try:
-                await self.tell()
-            except PostroadError as problem:  # another time; it will count for this one, too
+                await self.sample()
+            except PostroadError as problem:  # the next sample covers this interval, too
                 log.warning("storage_not_sampled", code=problem.code)
 
-    async def tell(self) -> None:
-        """Of all who have something, and once more of those who have nothing any more."""
+    async def sample(self) -> None:
+        """Record a sample of each tenant that has storage, and one of each that had some at the last sample."""
         states = await stream_states(self._connection)
-        served = set(self._tenants())
-        stored: dict[str, _Stored] = {tenant: _Stored() for tenant in self._told & served}
-        for name, state in states.items():
-            kind, _, rest = name.partition("_")
-            tenant = rest.partition("__")[0]
-            if kind not in self._prefixes or tenant not in served:
+        tenants = set(self._tenants())
+        found = {tenant: _TenantStorage() for tenant in self._nonempty & tenants}
+        for stream, state in states.items():
+            prefix, _, rest = stream.partition("_")
+            tenant, kind = rest.partition("__")[0], self._kinds.get(prefix)
+            if kind is None or tenant not in tenants:
                 continue
-            one = stored.setdefault(tenant, _Stored())
-            one.bytes += state.bytes
-            one.messages += state.messages
-            one.queues += kind == "Q"
-            if kind == "S":
-                one.streams = await self._streams(tenant, state)
+            storage = found.setdefault(tenant, _TenantStorage())
+            storage.bytes += state.bytes
+            storage.messages += state.messages
+            if prefix == kind.stream_prefixes[0]:
+                storage.resources[kind.name] += await self._count(kind, tenant, stream, state)
         now = asyncio.get_running_loop().time()
-        seconds, self._told_at = round(now - self._told_at, 3), now
-        for tenant, one in stored.items():
-            self._outbox.record(None, self._event(tenant, one, seconds))
-        self._told = {tenant for tenant, one in stored.items() if one != _Stored()}
-        self._counts = {name: known for name, known in self._counts.items() if name in states}
+        seconds, self._sampled_at = round(now - self._sampled_at, 3), now
+        for tenant, storage in found.items():
+            self._outbox.record(None, _event(tenant, storage, seconds))
+        self._nonempty = {tenant for tenant, storage in found.items() if storage != _TenantStorage()}
+        self._counts = {stream: known for stream, known in self._counts.items() if stream in states}
 
-    async def _streams(self, tenant: str, state: StreamState) -> int:
-        """How many durable streams there are, sessions' own included; counted anew if anything was written or removed."""
-        name = streams_store(tenant)
-        known = self._counts.get(name)
+    async def _count(self, kind: ResourceKind, tenant: str, stream: str, state: StreamState) -> int:
+        """The number of resources in a stream. Subjects are counted again only if the stream has changed."""
+        if kind.counted_by is None:
+            return 1
+        known = self._counts.get(stream)
         if known is None or known[0] != state:
-            known = self._counts[name] = (state, await count_subjects(self._connection, name, f"s.{tenant}.*.m"))
+            subjects = kind.counted_by.format(tenant=tenant)
+            known = self._counts[stream] = (state, await count_subjects(self._connection, stream, subjects))
         return known[1]
 
-    def _event(self, tenant: str, stored: _Stored, seconds: float) -> StorageSampled:
-        return StorageSampled(
-            tenant=tenant,
-            bytes=stored.bytes,
-            messages=stored.messages,
-            queues=stored.queues,
-            streams=stored.streams,
-            seconds=seconds,
-        )
+
+def _event(tenant: str, storage: _TenantStorage, seconds: float) -> StorageSampled:
+    return StorageSampled(
+        tenant=tenant,
+        bytes=storage.bytes,
+        messages=storage.messages,
+        queues=storage.resources["queue"],
+        streams=storage.resources["stream"],
+        seconds=seconds,
+    )

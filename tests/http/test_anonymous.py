@@ -1,5 +1,5 @@
-"""Who comes without a credential: what is public may be read, what is not is refused without a word of what is there; and on a
-machine of one's own the first tenant's streams may be open to all."""
+"""Requests without a credential: public streams can be read, other refusals do not reveal which streams exist. In open mode the
+streams of the default tenant need no credential."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ each_read = pytest.mark.parametrize(("method", "query"), READS, ids=lambda text:
 
 
 async def made(tenant: Tenant, name: str, headers: dict[str, str], data: bytes = b"abc") -> str:
-    """The path of a new stream, as anybody may ask for it."""
+    """The path of a new stream, with its project."""
     (await tenant.client.call("PUT", f"/v1/stream/{name}", headers=headers, data=data)).ok(201)
     return f"/v1/{tenant.id}/stream/{name}"
 
@@ -37,8 +37,8 @@ def refused(method: str, answer: Answer) -> None:
         answer.problem(401, "unauthenticated")
 
 
-def told(answer: Answer) -> tuple[int, object]:
-    """All that differs from one refusal to another, were there a difference."""
+def refusal_of(answer: Answer) -> tuple[int, object]:
+    """The parts of a refusal that could differ."""
     problem = {name: value for name, value in answer.json.items() if name != "requestId"} if answer.body else None
     return answer.status, problem
 
@@ -46,7 +46,7 @@ def told(answer: Answer) -> tuple[int, object]:
 # What is public
 
 
-async def test_anyone_may_catch_up_with_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_public_stream_can_be_read_without_a_credential(gateway: Gateway, tenant: Tenant) -> None:
     path = await made(tenant, "news/today", PUBLIC)
     answer = await gateway.nobody.get(path)
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"abc", "text/plain")
@@ -55,13 +55,13 @@ async def test_anyone_may_catch_up_with_a_public_stream(gateway: Gateway, tenant
     assert (again.status, again.body) == (304, b"")
 
 
-async def test_anyone_may_look_at_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+async def test_the_metadata_of_a_public_stream_can_be_read_without_a_credential(gateway: Gateway, tenant: Tenant) -> None:
     path = await made(tenant, "news", PUBLIC)
     head, own = await gateway.nobody.call("HEAD", path), await tenant.client.call("HEAD", path)
     assert head.status == 200 and head.headers["stream-next-offset"] == own.headers["stream-next-offset"]
 
 
-async def test_anyone_may_wait_for_more_of_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_public_stream_can_be_long_polled_without_a_credential(gateway: Gateway, tenant: Tenant) -> None:
     path = await made(tenant, "news", PUBLIC)
     assert (await gateway.nobody.get(f"{path}?offset=-1&live=long-poll")).body == b"abc"
     waiting = asyncio.create_task(gateway.nobody.get(f"{path}?offset=now&live=long-poll"))
@@ -73,7 +73,7 @@ async def test_anyone_may_wait_for_more_of_a_public_stream(gateway: Gateway, ten
     assert answer.status == 200 and set(answer.body.split(b"more")) == {b""}
 
 
-async def test_anyone_may_follow_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_public_stream_can_be_followed_without_a_credential(gateway: Gateway, tenant: Tenant) -> None:
     path = await made(tenant, "news", PUBLIC)
     async with gateway.nobody.events(f"{path}?offset=-1&live=sse") as reader:
         first = await reader.next()
@@ -84,14 +84,14 @@ async def test_anyone_may_follow_a_public_stream(gateway: Gateway, tenant: Tenan
         assert event is not None and event.data == "more"
 
 
-async def test_a_public_stream_can_be_asked_for_by_a_header_too(gateway: Gateway, tenant: Tenant) -> None:
+async def test_the_tenant_of_a_public_stream_can_be_named_in_a_header(gateway: Gateway, tenant: Tenant) -> None:
     await made(tenant, "news", PUBLIC)
     answer = await gateway.nobody.get("/v1/stream/news", headers={"X-Postroad-Tenant": tenant.id})
     assert (answer.status, answer.body) == (200, b"abc")
 
 
 @pytest.mark.parametrize("method", WRITES)
-async def test_nobody_in_particular_may_write_to_a_public_stream(gateway: Gateway, tenant: Tenant, method: str) -> None:
+async def test_writing_to_a_public_stream_needs_a_credential(gateway: Gateway, tenant: Tenant, method: str) -> None:
     path = await made(tenant, "news", PUBLIC)
     for headers in (PUBLIC, {**PUBLIC, "Stream-Closed": "true"}, {**TEXT, "Stream-Forked-From": path}):
         refused(method, await gateway.nobody.call(method, path, headers=headers, data=b"mine"))
@@ -101,8 +101,8 @@ async def test_nobody_in_particular_may_write_to_a_public_stream(gateway: Gatewa
     assert (await tenant.client.get(f"{path}/new")).status == 404
 
 
-async def test_a_bad_credential_is_not_as_good_as_none(gateway: Gateway, tenant: Tenant) -> None:
-    """Who shows one is told that it is not good, and does not wonder later why so little is allowed."""
+async def test_an_invalid_credential_is_refused_on_a_public_stream(gateway: Gateway, tenant: Tenant) -> None:
+    """An invalid credential must not be treated like a missing one."""
     path = await made(tenant, "news", PUBLIC)
     for client in (gateway.with_key("pr_live_nonsense"), gateway.nobody.with_headers(Authorization="Basic eDp5")):
         refused("GET", await client.get(path))
@@ -110,14 +110,14 @@ async def test_a_bad_credential_is_not_as_good_as_none(gateway: Gateway, tenant:
 
 
 @each_read
-async def test_a_public_stream_of_a_tenant_that_is_disabled_is_not_read(gateway: Gateway, method: str, query: str) -> None:
+async def test_a_public_stream_of_a_disabled_tenant_is_refused(gateway: Gateway, method: str, query: str) -> None:
     tenant = await gateway.tenant()
     path = await made(tenant, "news", PUBLIC)
     (await gateway.admin.call("PATCH", f"/api/control/tenants/{tenant.id}", {"enabled": False})).ok()
     refused(method, await gateway.nobody.call(method, path + query))
 
 
-async def test_a_reader_of_a_public_stream_is_let_go_when_its_tenant_is_disabled(gateway: Gateway) -> None:
+async def test_readers_of_a_public_stream_are_disconnected_when_its_tenant_is_disabled(gateway: Gateway) -> None:
     tenant = await gateway.tenant()
     path = await made(tenant, "news", PUBLIC)
     async with gateway.nobody.events(f"{path}?offset=-1&live=sse") as reader:
@@ -132,7 +132,7 @@ async def test_a_reader_of_a_public_stream_is_let_go_when_its_tenant_is_disabled
 
 
 @each_read
-async def test_what_is_not_public_cannot_be_told_from_what_is_not_there(
+async def test_private_and_missing_streams_have_the_same_response(
     gateway: Gateway, tenant: Tenant, method: str, query: str
 ) -> None:
     private, gone = await made(tenant, "diary", TEXT), await made(tenant, "letters", PUBLIC)
@@ -145,11 +145,11 @@ async def test_what_is_not_public_cannot_be_told_from_what_is_not_there(
     ]
     for answer in answers:
         refused(method, answer)
-        assert told(answer) == told(answers[0])
+        assert refusal_of(answer) == refusal_of(answers[0])
 
 
 @pytest.mark.parametrize("word", ["false", "1", "yes", ""])
-async def test_only_the_word_true_makes_a_stream_public(gateway: Gateway, tenant: Tenant, word: str) -> None:
+async def test_only_the_value_true_makes_a_stream_public(gateway: Gateway, tenant: Tenant, word: str) -> None:
     path = await made(tenant, "diary", {**TEXT, "Stream-Public": word})
     refused("GET", await gateway.nobody.get(path))
 
@@ -161,7 +161,7 @@ async def test_a_stream_does_not_become_public_later(gateway: Gateway, tenant: T
     refused("GET", await gateway.nobody.get(path))
 
 
-async def test_a_fork_of_a_public_stream_is_public_only_if_it_says_so(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_fork_of_a_public_stream_is_private_by_default(gateway: Gateway, tenant: Tenant) -> None:
     path = await made(tenant, "news", PUBLIC)
     fork = {"Stream-Forked-From": path}
     refused("GET", await gateway.nobody.get(await made(tenant, "quiet", {**TEXT, **fork}, b"")))
@@ -170,7 +170,7 @@ async def test_a_fork_of_a_public_stream_is_public_only_if_it_says_so(gateway: G
 
 @pytest.mark.parametrize("project", ["no-such-tenant", "queues", "stream", "UPPER", "a_b", "*", ">", "a.b", "é", "..%2f"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", *WRITES])
-async def test_a_project_that_there_is_not_is_refused_like_one_that_there_is(
+async def test_existing_and_missing_projects_have_the_same_response(
     gateway: Gateway, tenant: Tenant, project: str, method: str
 ) -> None:
     known = await gateway.nobody.call(method, f"/v1/{tenant.id}/stream/none", headers=TEXT)
@@ -179,12 +179,12 @@ async def test_a_project_that_there_is_not_is_refused_like_one_that_there_is(
     if project == "..%2f":
         assert answer.status in (401, 404)  # there is no such route, once it is read
     elif project != "stream":  # `/v1/stream/stream/none` is a stream of the first tenant
-        assert told(answer) == told(known)
+        assert refusal_of(answer) == refusal_of(known)
     else:
         refused(method, answer)
 
 
-async def test_whoever_tries_one_project_after_the_other_is_braked(engine_url: str) -> None:
+async def test_scanning_for_projects_is_throttled(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url, auth_failures_burst=3, auth_failures_per_minute=1)) as gateway:
         tenant = await gateway.tenant()
         path = await made(tenant, "diary", TEXT)
@@ -215,18 +215,16 @@ async def whole_life(client: Client, path: str) -> list[int]:
 
 
 @pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{DEFAULT_TENANT}/stream"])
-async def test_where_all_is_open_anyone_may_do_everything_with_the_first_tenants_streams(
-    opened: Gateway, name: str, root: str
-) -> None:
+async def test_in_open_mode_the_default_tenants_streams_need_no_credential(opened: Gateway, name: str, root: str) -> None:
     assert await whole_life(opened.nobody, f"{root}/{name}") == [201, 204, 200, 200, 200, 204]
 
 
 @pytest.mark.parametrize("root", ["/v1/stream", f"/v1/{DEFAULT_TENANT}/stream"])
-async def test_where_it_is_not_open_nobody_may(gateway: Gateway, name: str, root: str) -> None:
+async def test_without_open_mode_streams_need_a_credential(gateway: Gateway, name: str, root: str) -> None:
     assert await whole_life(gateway.nobody, f"{root}/{name}") == [401] * 6
 
 
-async def test_where_all_is_open_other_tenants_streams_are_not(opened: Gateway) -> None:
+async def test_in_open_mode_streams_of_other_tenants_need_a_credential(opened: Gateway) -> None:
     tenant = await opened.tenant()
     path = await made(tenant, "diary", TEXT)
     assert await whole_life(opened.nobody, path) == [401] * 6
@@ -236,18 +234,18 @@ async def test_where_all_is_open_other_tenants_streams_are_not(opened: Gateway) 
     assert (await opened.nobody.get(await made(tenant, "news", PUBLIC))).body == b"abc"
 
 
-async def test_where_all_is_open_only_streams_are(opened: Gateway) -> None:
+async def test_in_open_mode_other_routes_need_a_credential(opened: Gateway) -> None:
     for path in ("/v1/queues", "/v1/whoami", "/api/control/keys", "/v1/admin/settings", "/v1/telemetry/stream"):
         (await opened.nobody.get(path)).problem(401, "unauthenticated")
     (await opened.nobody.post("/v1/tokens", {"resource": "stream/x"})).problem(401, "unauthenticated")
 
 
-async def test_where_all_is_open_a_bad_key_is_still_a_bad_key(opened: Gateway, name: str) -> None:
+async def test_in_open_mode_an_invalid_key_is_refused(opened: Gateway, name: str) -> None:
     assert await whole_life(opened.with_key("pr_live_nonsense"), f"/v1/stream/{name}") == [401] * 6
 
 
-async def test_where_all_is_open_a_key_means_what_it_says(opened: Gateway, name: str) -> None:
-    """A key that may only read is not let write because nobody in particular may."""
+async def test_in_open_mode_the_scopes_of_a_key_apply(opened: Gateway, name: str) -> None:
+    """A key that may only read cannot write, although anonymous callers can."""
     tenant = await opened.tenant()
     reader = await tenant.another_key(())
     assert set(await whole_life(reader.client, f"/v1/stream/{name}")) == {403}
