@@ -8,7 +8,7 @@ import msgspec
 import postroad.runtime.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
 from postroad.kernel.event import event_name
-from postroad.pipeline.job_archive import ENDED
+from postroad.pipeline.ended_jobs import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
