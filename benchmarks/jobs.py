@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.harness import table
+from postroad.api.jobs import JobStatus
 from postroad.jetstream.stream_reader import Entry
 from postroad.jobs.event_decoder import read_frames
-from postroad.jobs.queries import Wanted, events, find, page
-from postroad.jobs.rules import JobStatus
+from postroad.jobs.queries import JobFilter, events, find, page
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
@@ -119,19 +119,19 @@ def measured(ask: Callable[[], object], times: int = 200) -> list[str]:
 def questions(store: Store, count: int) -> list[list[str]]:
     now = now_ms()
     ids = [job for [job] in store.connection.execute("SELECT job FROM jobs WHERE tenant = ?", (store.tenant_number("tenant-3"),))]
-    middle = page(store, Wanted("tenant-3", since=0, until=now - count // 2), now, 1)[0]
+    middle = page(store, JobFilter("tenant-3", since=0, until=now - count // 2), now, 1)[0]
     asked: list[tuple[str, Callable[[], object]]] = [
         ("one job", lambda: find(store, "tenant-3", random.choice(ids))),
         ("one job's events", lambda: events(store, "tenant-3", random.choice(ids), (0, 0, ""), 100, 1 << 20)),
-        ("100 newest", lambda: page(store, Wanted("tenant-3"), now, 100)),
-        ("100 from the middle", lambda: page(store, Wanted("tenant-3"), now, 100, (middle.created_at, middle.job_id))),
-        ("100 of a queue", lambda: page(store, Wanted("tenant-3", queue="queue-4"), now, 100)),
-        ("100 done", lambda: page(store, Wanted("tenant-3", status=JobStatus.DONE), now, 100)),
-        ("100 dead of a queue", lambda: page(store, Wanted("tenant-2", queue="queue-4", status=JobStatus.DEAD), now, 100)),
-        ("none delayed", lambda: page(store, Wanted("tenant-3", status=JobStatus.DELAYED), now, 100)),
-        ("100 of 4 queues by glob", lambda: page(store, Wanted("tenant-3", globs=("*-4", "*-5", "*-6", "*-7")), now, 100)),
-        ("by correlation", lambda: page(store, Wanted("tenant-10", correlation_id=f"cart-{count // 6 * 10 // 30}"), now, 100)),
-        ("by message", lambda: page(store, Wanted("tenant-3", message_id=middle.message_id), now, 100)),
+        ("100 newest", lambda: page(store, JobFilter("tenant-3"), now, 100)),
+        ("100 from the middle", lambda: page(store, JobFilter("tenant-3"), now, 100, (middle.created_at, middle.job_id))),
+        ("100 of a queue", lambda: page(store, JobFilter("tenant-3", queue="queue-4"), now, 100)),
+        ("100 done", lambda: page(store, JobFilter("tenant-3", status=JobStatus.DONE), now, 100)),
+        ("100 dead of a queue", lambda: page(store, JobFilter("tenant-2", queue="queue-4", status=JobStatus.DEAD), now, 100)),
+        ("none delayed", lambda: page(store, JobFilter("tenant-3", status=JobStatus.DELAYED), now, 100)),
+        ("100 of 4 queues by glob", lambda: page(store, JobFilter("tenant-3", globs=("*-4", "*-5", "*-6", "*-7")), now, 100)),
+        ("by correlation", lambda: page(store, JobFilter("tenant-10", correlation_id=f"cart-{count // 6 * 10 // 30}"), now, 100)),
+        ("by message", lambda: page(store, JobFilter("tenant-3", message_id=middle.message_id), now, 100)),
     ]
     return [[name, *measured(ask)] for name, ask in asked]
 

@@ -46,7 +46,7 @@ def write_events(folder: Path, count: int, seed: int = 7) -> None:
         pq.write_table(table, folder / f"events-{number:03}.parquet", compression="zstd", row_group_size=250_000)
 
 
-def _events(random: np.random.Generator, wanted: int, number: int) -> pa.ReplicatedTable:
+def _events(random: np.random.Generator, wanted: int, number: int) -> pa.Table:
     begin = START_MS + number * SECONDS_PER_FILE * 1000
     seconds = SECONDS_PER_FILE * wanted // EVENTS_PER_FILE
     parts = [
@@ -63,7 +63,7 @@ def _events(random: np.random.Generator, wanted: int, number: int) -> pa.Replica
     return pa.table([have.get(field.name, pa.nulls(len(table), field.type)) for field in SCHEMA], schema=SCHEMA)
 
 
-def _table(columns: Columns) -> pa.ReplicatedTable:
+def _table(columns: Columns) -> pa.Table:
     """The columns that these events have."""
     count = len(columns["time"])
     arrays = {}

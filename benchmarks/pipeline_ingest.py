@@ -1,9 +1,9 @@
-"""How fast framed events go from the engine to the silver table: `python -m benchmarks.pipeline_ingest [events]`.
+"""Throughput of framed events from the engine to the silver table: `python -m benchmarks.pipeline_ingest [events]`.
 
-Starts its own engine and publishes the events in frames of a hundred. What is measured is `pipeline run --once`, twice, over as
-many events each: reading, bronze, parsing, judging and deduplicating (`to silver`), then rollups and the commit (`in the lake`),
-then every report and the upkeep (`told`). A first run over a fifth as many is not counted. The second shows what a pipeline does
-that has run for a while: the JVM compiles what it runs often.
+Starts its own engine and publishes the events in frames of a hundred. Measures `pipeline run --once`, twice, over the same number
+of events: reading, bronze, parsing, validating and deduplicating (`to silver`), then rollups and the commit (`in the lake`), then
+every report and maintenance (`published`). A first run over a fifth of the events is not measured. The second round shows a
+pipeline that has run for a while, after the JVM has compiled its code.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.pipeline.traffic import Traffic, engine_of, framed, own_engine, send
 
-from postroad.pipeline.driver import Pipeline, PipelineConfig, Progress
+from postroad.pipeline.driver import BatchProgress, Pipeline, PipelineConfig
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.spark_session import make_session
 
@@ -29,33 +29,33 @@ def _traffic(seed: int) -> Traffic:
 
 def main(events: int) -> None:
     with tempfile.TemporaryDirectory(prefix="postroad-bench-") as folder, own_engine(Path(folder)) as settings:
-        told: list[Progress] = []
+        batches: list[BatchProgress] = []
         spark = make_session("local[2]", memory="2g")
-        pipeline = Pipeline(Lake(settings.lake_root, spark), engine_of(settings), PipelineConfig(tell=told.append))
+        pipeline = Pipeline(Lake(settings.lake_root, spark), engine_of(settings), PipelineConfig(on_progress=batches.append))
         send(settings, framed(_traffic(1).jobs(events // 15, minutes=_MINUTES), size=100))
         pipeline.run_once()
         for round_number in (1, 2):
             made = _traffic(1 + round_number).jobs(events // 3, minutes=_MINUTES)
             send(settings, framed(made, size=100))
-            told.clear()
+            batches.clear()
             begun = time.perf_counter()
             pipeline.run_once()
-            _say(round_number, told, len(made), time.perf_counter() - begun)
+            _print_rates(round_number, batches, len(made), time.perf_counter() - begun)
         spark.stop()
 
 
-def _say(round_number: int, told: Sequence[Progress], sent: int, seconds: float) -> None:
-    found = sum(progress.counts.events for progress in told)
+def _print_rates(round_number: int, batches: Sequence[BatchProgress], sent: int, seconds: float) -> None:
+    found = sum(progress.counts.events for progress in batches)
     assert found == sent, f"{found} of {sent}"
     until = {
-        "to silver": sum(progress.to_silver for progress in told),
-        "in the lake": sum(progress.seconds for progress in told),
-        "told": seconds,
+        "to silver": sum(progress.to_silver for progress in batches),
+        "in the lake": sum(progress.seconds for progress in batches),
+        "published": seconds,
     }
-    for what, took in until.items():
+    for stage, took in until.items():
         line = {
             "round": round_number,
-            "until": what,
+            "until": stage,
             "events": found,
             "seconds": round(took, 1),
             "per_second": round(found / took),

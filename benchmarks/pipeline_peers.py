@@ -1,4 +1,4 @@
-"""The reports of the pipeline as somebody with DuckDB, or with Polars, would write them: minutes first, then the rest."""
+"""The reports of the pipeline in DuckDB and in Polars: minutes first, then hours and days."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ import duckdb
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from postroad.pipeline.reports import GRAINS
+from postroad.api.insights import Grain
 
-Tables = dict[tuple[str, str], pa.ReplicatedTable]
+Tables = dict[tuple[str, str], pa.Table]
 
 _TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
 _LEVELS = ("ready", "leased", "delayed", "dead")
@@ -79,7 +79,7 @@ def duckdb_reports(events: Path, threads: int) -> Tables:
         return {
             (report, grain): database.sql(query.format(grain=grain, **parts)).to_arrow_table()
             for report, query in _ROWS.items()
-            for grain in GRAINS
+            for grain in Grain
         }
 
 
@@ -106,7 +106,7 @@ def polars_reports(events: Path) -> Tables:
         [_latency(every), _usage(every), _dead_letters(every), _sessions(every), _backlog(every)]
     )
     tables: Tables = {}
-    for grain in GRAINS:
+    for grain in Grain:
         time = pl.col("minute").dt.truncate({"day": "1d", "hour": "1h", "minute": "1m"}[grain]).alias("time")
         who, queue = ["tenant", time], ["tenant", time, "queue"]
         means = [(pl.col(name).sum() / pl.col("n").sum()).alias(name) for name in _LEVELS]

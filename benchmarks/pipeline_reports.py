@@ -1,11 +1,11 @@
-"""All reports over ten million events: how long does Spark take, beside DuckDB and Polars on the same files in the same run?
+"""All reports over ten million events: Spark compared with DuckDB and Polars on the same files in the same run.
 
     python -m benchmarks.pipeline_reports [events=10000000]
 
-Spark does what the pipeline does: it adds the events up into minutes, writes these, and works out every report by day, hour and
-minute from what it wrote. The others keep their minutes in memory. The answers are compared: whole numbers, percentiles among
-them, must be equal, and percentiles within 0.8 % of those found by sorting everything. Spark's start, and a first run over few
-events that has the JVM compile what it runs, are not counted. Takes some 200 MB of disk for as long as it runs.
+Spark does the work of the pipeline: it adds the events up into minutes, writes these, and computes every report by day, hour and
+minute from them. The others keep their minutes in memory. The results are compared: whole numbers, including percentiles, must be
+equal, and percentiles within 0.8 % of the exact ones. The start of Spark and a first run over few events, during which the JVM
+compiles, are not measured. Needs about 200 MB of disk space.
 """
 
 import shutil
@@ -23,8 +23,10 @@ from pyspark.sql import SparkSession
 from benchmarks.harness import table
 from benchmarks.pipeline_events import write_events
 from benchmarks.pipeline_peers import Tables, duckdb_reports, exact_percentiles, polars_reports
-from postroad.pipeline.reports import GRAINS, REPORTS
-from postroad.pipeline.rollups import ROLLUPS, measures
+from postroad.api.insights import Grain
+from postroad.pipeline import reports
+from postroad.pipeline.measures import measures
+from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import events_schema
 from postroad.pipeline.spark_session import make_session
 
@@ -35,11 +37,12 @@ _SMALL = 50_000
 def spark_reports(spark: SparkSession, events: Path, rollups: Path) -> Tables:
     measures(spark.read.schema(events_schema()).parquet(str(events))).write.parquet(str(rollups), mode="overwrite")
     minutes = spark.read.schema(ROLLUPS).parquet(str(rollups))
-    return {(name, grain): report.rows(minutes, grain).toArrow() for name, report in REPORTS.items() for grain in GRAINS}
+    declared = [one for one in reports.spark_reports() if not one.report.is_snapshot]
+    return {(one.report.name, grain): one.rows(minutes, grain).toArrow() for one in declared for grain in Grain}
 
 
 class Stopwatch:
-    """Seconds, and seconds of processor time: on a machine that others use, too, the latter say more."""
+    """Measures seconds and processor seconds; the latter are more reliable on a shared machine."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -50,13 +53,13 @@ class Stopwatch:
         return time.perf_counter() - begun, self._cpu() - begun_cpu, found
 
     def _cpu(self) -> float:
-        """Of this process, in which DuckDB and Polars are, and of Spark's."""
+        """Processor seconds of this process, which runs DuckDB and Polars, and of Spark's JVM."""
         spent = self._jvm.java.lang.ProcessHandle.current().info().totalCpuDuration().get().toMillis()
         return time.process_time() + float(spent) / 1000
 
 
 def compare(name: str, ours: Tables, theirs: Tables) -> int:
-    """Returns how many rows were compared. Raises SystemExit if one differs."""
+    """Returns the number of compared rows. Raises SystemExit if one differs."""
     for key, mine in ours.items():
         left, right = _in_order(pl.from_arrow(mine)), _in_order(pl.from_arrow(theirs[key]))
         right.columns = left.columns
@@ -64,7 +67,7 @@ def compare(name: str, ours: Tables, theirs: Tables) -> int:
             one, other = left[column], right[column]
             are_equal = (one - other).abs() < 0.002 if one.dtype.is_float() else one == other.cast(one.dtype)
             if len(one) != len(other) or not are_equal.all():
-                raise SystemExit(f"{name} has other answers: {key}, {column}\n{left}\n{right}")
+                raise SystemExit(f"{name} has other results: {key}, {column}\n{left}\n{right}")
     return sum(len(one) for one in ours.values())
 
 
@@ -109,21 +112,21 @@ def main(events: int) -> None:
                 "DuckDB": partial(duckdb_reports, folder, THREADS),
                 "Polars": partial(polars_reports, folder),
             }
-            answers: dict[str, Tables] = {}
+            results: dict[str, Tables] = {}
             for name, work in works.items():
-                took, cpu, answers[name] = stopwatch.time(work)
+                took, cpu, results[name] = stopwatch.time(work)
                 seconds[name].append(took)
                 cpu_seconds[name].append(cpu)
                 print(f"{size:,} events by {name}: {took:.1f} s, {cpu:.1f} s of processor time", flush=True)
-            rows = min(compare(name, answers["Spark"], answers[name]) for name in ("DuckDB", "Polars"))
-            far = farthest_from_exact(answers["Spark"], folder)
+            rows = min(compare(name, results["Spark"], results[name]) for name in ("DuckDB", "Polars"))
+            far = farthest_from_exact(results["Spark"], folder)
             print(f"{size:,} events: {rows:,} rows equal in all three; daily percentiles within {far:.2%} of the exact ones")
-        for what, taken in {"seconds": seconds, "of the processors": cpu_seconds}.items():
+        for unit, taken in {"seconds": seconds, "processor seconds": cpu_seconds}.items():
             lines = [
                 (name, *(f"{one:.1f}" for one in took), f"{took[1] / took[0]:.1f}x", f"{taken['Spark'][1] / took[1]:.1f}x")
                 for name, took in taken.items()
             ]
-            print(table((what, *(f"{size:,} events" for size in sizes), "for ten times the events", "Spark takes"), lines))
+            print(table((unit, *(f"{size:,} events" for size in sizes), "for ten times the events", "Spark needs"), lines))
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

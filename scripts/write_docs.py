@@ -7,7 +7,7 @@ import msgspec
 
 from postroad.container import described_assembly
 from postroad.kernel.event import event_name
-from postroad.pipeline.job_archive import ENDED
+from postroad.pipeline.ended_jobs import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES

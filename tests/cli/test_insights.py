@@ -90,13 +90,13 @@ async def test_health_lists_the_worst_queues_first(run: Run, own: Tenant, link: 
 async def test_a_report_that_was_never_computed_points_to_the_pipeline_status(run: Run, report: str) -> None:
     found = await run("insights", report)
     assert (found.code, found.stdout) == (0, "")
-    assert found.stderr == "nothing computed yet: is the pipeline running? postroad pipeline status\n"
+    assert found.stderr == "no results yet: is the pipeline running? See postroad pipeline status\n"
 
 
 async def test_an_empty_report_differs_from_one_that_was_never_computed(run: Run, own: Tenant, link: Connection) -> None:
     await publish(link, own.id, "latency", day_of(NOW), "hour", [results.latency(NOW)])
     found = await run("insights", "latency", "--queue", "other")
-    assert found.stdout == "" and found.stderr.startswith("no rows for what was asked; computed 2026-11-16 12:00:04 UTC")
+    assert found.stdout == "" and found.stderr.startswith("no matching rows; computed 2026-11-16 12:00:04 UTC")
 
 
 async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Connection) -> None:
@@ -110,7 +110,7 @@ async def test_ranges_grains_and_limits(run: Run, own: Tenant, link: Connection)
     assert len(found.stdout.splitlines()) == 13 and found.stdout.splitlines()[1].startswith(
         f"{rfc3339(midnight - 5 * DAY)[:10]} "
     )
-    assert "6 rows were too many to be kept" in found.stderr
+    assert "6 rows are missing" in found.stderr
     short = await run(*words, "--limit", "3", "--queue", "a")
     assert len(short.stdout.splitlines()) == 4 and "there are more rows: --limit" in short.stderr
     past = await run("insights", "latency", "--from", rfc3339(midnight - 3 * DAY), "--to", rfc3339(midnight - 2 * DAY), "--json")

@@ -46,7 +46,7 @@ _MEANING = (
     "a stream id has",  # in a body
     "`from` must be before `to`",
     "covers at most",  # so many days by the minute or hour
-    "not a cursor that this report gave out",
+    "not a cursor of this report",
     "so many copies",  # as there are servers
     "cannot place the queue there",
     "a platform key has all scopes",

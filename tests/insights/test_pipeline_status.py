@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from postroad.api.insights import PipelineState
 from postroad.container import Role
 from postroad.insights import metrics
-from postroad.insights.pipeline_status import PipelineState, PipelineWatch, measure
+from postroad.insights.pipeline_status import PipelineMonitor
 from postroad.insights.store import insights_stream
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
@@ -53,8 +54,8 @@ def hand() -> Hand:
 
 
 @pytest.fixture
-def watch(own_connection: Connection, hand: Hand) -> PipelineWatch:
-    return PipelineWatch(own_connection, hand, look_every=3600)
+def monitor(own_connection: Connection, hand: Hand) -> PipelineMonitor:
+    return PipelineMonitor(own_connection, hand, refresh_seconds=3600)
 
 
 async def append(connection: Connection, stream: str, count: int) -> None:
@@ -62,41 +63,41 @@ async def append(connection: Connection, stream: str, count: int) -> None:
         await connection.request(f"{'job' if stream == 'JOBS' else 'telemetry'}.t", b"x")
 
 
-async def test_a_pipeline_that_was_never_heard_of_is_off(watch: PipelineWatch) -> None:
-    found = await watch.now()
+async def test_a_pipeline_that_was_never_heard_of_is_off(monitor: PipelineMonitor) -> None:
+    found = await monitor.read()
     assert (found.state, found.batch, found.computed_at, found.age, found.lag, found.streams) == ("off", None, None, None, 0, [])
-    assert await watch.detail() == "off"
+    assert await monitor.detail() == "off"
 
 
-async def test_it_is_running_until_three_periods_are_over(watch: PipelineWatch, own_connection: Connection, hand: Hand) -> None:
+async def test_it_runs_until_three_periods_are_over(monitor: PipelineMonitor, own_connection: Connection, hand: Hand) -> None:
     await tell_of_pipeline(own_connection, NOON, period=10)
     for seconds, state in ((0, "running"), (29.9, "running"), (30, "behind"), (10**6, "behind")):
         hand.at = NOON + int(seconds * 1000)
-        found = await watch.now()
+        found = await monitor.read()
         assert (found.state, found.age, found.period) == (state, seconds, 10)
 
 
 @pytest.mark.parametrize("given", [{}, {"period": None}])
 async def test_a_period_that_is_not_given_is_a_minute(
-    watch: PipelineWatch, own_connection: Connection, hand: Hand, given: dict[str, Any]
+    monitor: PipelineMonitor, own_connection: Connection, hand: Hand, given: dict[str, Any]
 ) -> None:
     await tell_of_pipeline(own_connection, NOON, **given)
     hand.at = NOON + 179_999
-    assert (await watch.now()).state is PipelineState.RUNNING
+    assert (await monitor.read()).state is PipelineState.RUNNING
     hand.at = NOON + 180_000
-    assert (await watch.now()).state is PipelineState.BEHIND
+    assert (await monitor.read()).state is PipelineState.BEHIND
 
 
-async def test_a_clock_that_is_ahead_makes_no_age_below_nothing(watch: PipelineWatch, own_connection: Connection) -> None:
+async def test_a_clock_that_is_ahead_makes_no_age_below_nothing(monitor: PipelineMonitor, own_connection: Connection) -> None:
     await tell_of_pipeline(own_connection, NOON + 5000)
-    assert (await watch.now()).age == 0
+    assert (await monitor.read()).age == 0
 
 
-async def test_lag_is_as_of_now_and_not_as_it_was_told(watch: PipelineWatch, own_connection: Connection) -> None:
+async def test_lag_is_as_of_now_and_not_as_it_was_told(monitor: PipelineMonitor, own_connection: Connection) -> None:
     await append(own_connection, "JOBS", 5)
     await append(own_connection, "TELEMETRY", 3)
     await tell_of_pipeline(own_connection, NOON, [row("JOBS", 4, 4), row("TELEMETRY", 3, 3), row("GONE", 7, 9)])
-    found = await watch.now()
+    found = await monitor.read()
     assert [(one.stream, one.sequence, one.last_sequence, one.lag) for one in found.streams] == [
         ("JOBS", 4, 5, 1),
         ("TELEMETRY", 3, 3, 0),
@@ -104,12 +105,12 @@ async def test_lag_is_as_of_now_and_not_as_it_was_told(watch: PipelineWatch, own
     ]
     assert found.lag == 3
     await append(own_connection, "JOBS", 10)
-    assert (await watch.now()).lag == 13
+    assert (await monitor.read()).lag == 13
 
 
-async def test_a_stream_that_began_anew_has_no_lag_below_nothing(watch: PipelineWatch, own_connection: Connection) -> None:
+async def test_a_stream_that_began_anew_has_no_lag_below_nothing(monitor: PipelineMonitor, own_connection: Connection) -> None:
     await tell_of_pipeline(own_connection, NOON, [row("JOBS", 100, 100)])
-    assert (await watch.now()).lag == 0
+    assert (await monitor.read()).lag == 0
 
 
 @pytest.mark.parametrize(
@@ -118,27 +119,27 @@ async def test_a_stream_that_began_anew_has_no_lag_below_nothing(watch: Pipeline
     ids=range(7),
 )
 async def test_what_cannot_be_read_is_as_if_nothing_was_heard(
-    watch: PipelineWatch, own_connection: Connection, body: object
+    monitor: PipelineMonitor, own_connection: Connection, body: object
 ) -> None:
     await put(own_connection, SUBJECT, body)
-    assert (await watch.now()).state is PipelineState.OFF
-    assert await watch.detail() == "off"
+    assert (await monitor.read()).state is PipelineState.OFF
+    assert await monitor.detail() == "off"
 
 
-async def test_names_that_no_stream_can_have_are_not_asked_for(watch: PipelineWatch, own_connection: Connection) -> None:
+async def test_names_that_no_stream_can_have_are_not_asked_for(monitor: PipelineMonitor, own_connection: Connection) -> None:
     await tell_of_pipeline(own_connection, NOON, [row("a.b", 1), row("a *", 1), row("", 1), row("JOBS", 0)])
-    assert [one.stream for one in (await watch.now()).streams] == ["JOBS"]
+    assert [one.stream for one in (await monitor.read()).streams] == ["JOBS"]
 
 
-async def test_readiness_says_it_in_a_few_words(watch: PipelineWatch, own_connection: Connection, hand: Hand) -> None:
+async def test_readiness_says_it_in_a_few_words(monitor: PipelineMonitor, own_connection: Connection, hand: Hand) -> None:
     await append(own_connection, "JOBS", 5)
     await tell_of_pipeline(own_connection, NOON, [row("JOBS", 2, 2)])
     hand.at = NOON + 12_345
-    assert await watch.detail() == "batch 4181, 12 s ago, lag 3 messages"
+    assert await monitor.detail() == "batch 4181, 12 s ago, lag 3 messages"
 
 
 async def test_being_asked_often_costs_one_look(
-    own_connection: Connection, hand: Hand, monkeypatch: pytest.MonkeyPatch, watch: PipelineWatch
+    own_connection: Connection, hand: Hand, monkeypatch: pytest.MonkeyPatch, monitor: PipelineMonitor
 ) -> None:
     looks: list[str] = []
     last = stream_reader.last
@@ -149,34 +150,34 @@ async def test_being_asked_often_costs_one_look(
 
     monkeypatch.setattr(stream_reader, "last", counted)
     await tell_of_pipeline(own_connection, NOON)
-    assert len(set(await asyncio.gather(*(watch.detail() for _ in range(50))))) == 1
+    assert len(set(await asyncio.gather(*(monitor.detail() for _ in range(50))))) == 1
     hand.at = NOON + 7000
-    assert await watch.detail() == "batch 4181, 7 s ago, lag 0 messages"
+    assert await monitor.detail() == "batch 4181, 7 s ago, lag 0 messages"
     assert len(looks) == 1
-    hasty = PipelineWatch(own_connection, hand, look_every=0)
+    hasty = PipelineMonitor(own_connection, hand, refresh_seconds=0)
     for _ in range(3):
         await hasty.detail()
     assert len(looks) == 4
 
 
 async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
-    watch: PipelineWatch, own_connection: Connection, own_server: Server
+    monitor: PipelineMonitor, own_connection: Connection, own_server: Server
 ) -> None:
     await tell_of_pipeline(own_connection, NOON)
     own_server.stop()
-    assert await watch.detail() == "unknown: the engine did not answer"
+    assert await monitor.detail() == "unknown: the engine did not answer"
     own_server.start()
 
     async def is_known() -> bool:
-        return (await watch.detail()).startswith("batch 4181")
+        return (await monitor.detail()).startswith("batch 4181")
 
     await eventually(is_known, 15)
 
 
 async def test_metrics_follow(own_connection: Connection, hand: Hand) -> None:
     await append(own_connection, "JOBS", 5)
-    watch = PipelineWatch(own_connection, hand, look_every=0.01)
-    following = asyncio.create_task(watch.follow(measure))
+    monitor = PipelineMonitor(own_connection, hand, refresh_seconds=0.01)
+    following = asyncio.create_task(monitor.measure())
     try:
         await eventually(lambda: metrics.last_batch._value.get() == 0)
         await tell_of_pipeline(own_connection, NOON, [row("JOBS", 1, 1)], quarantined={"no-json": 2, "unknown-event": 5})

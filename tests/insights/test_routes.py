@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from postroad.api.insights import Report
+from postroad.api.reports.usage import REPORT as USAGE
 from postroad.insights import metrics, service, store
-from postroad.insights.rows import Report, Results, read_results
+from postroad.insights.results import Results, read_results
+from postroad.insights.rules import Part
 from postroad.insights.store import ResultsStore
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms, rfc3339
@@ -146,7 +149,7 @@ async def test_a_newer_batch_takes_the_place_of_the_older_one_at_once(
     for batch, count in ((1, 3), (2, 5), (3, 4)):
         at = f"2026-11-16T12:00:0{batch}.500Z"
         await publish(engine, tenant.id, "latency", TODAY, "hour", [latency(NOON, count=count)], batch=batch, computedAt=at)
-        for _ in range(2):  # read, and read again from what is kept
+        for _ in range(2):  # read, and read again from the cache
             found = await read(tenant, "latency")
             assert ([row["count"] for row in found["items"]], found["batch"]) == ([count], batch)
             assert found["computedAt"].startswith(f"2026-11-16T12:00:0{batch}.5")
@@ -253,8 +256,8 @@ async def test_a_list_goes_on_in_the_range_that_it_began_with(tenant: Tenant, en
 async def test_a_page_that_would_cost_too_much_ends_early(
     tenant: Tenant, engine: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_BYTES_MAX", 500)
-    monkeypatch.setattr(service, "_AT_ONCE", 2)
+    monkeypatch.setattr(service, "_PAGE_BYTES_MAX", 500)
+    monkeypatch.setattr(service, "_CONCURRENT_READS", 2)
     for day in range(8):
         at = MIDNIGHT + day * DAY
         await publish(engine, tenant.id, "latency", day_of(at), "day", [latency(at, "a"), latency(at, "b")])
@@ -272,24 +275,25 @@ async def test_rows_are_read_anew_only_when_there_are_new_ones(
 ) -> None:
     read_times: list[bytes] = []
 
-    def counted(payload: bytes, report: Report, of: str) -> Results:
+    def counted(payload: bytes, report: Report[Any], of: str) -> Results:
         read_times.append(payload)
         return read_results(payload, report, of)
 
     monkeypatch.setattr(store, "read_results", counted)
-    kept = ResultsStore(engine)
+    results_store = ResultsStore(engine)
     await publish(engine, tenant.id, "usage", TODAY, "day", [usage(MIDNIGHT)])
     for _ in range(3):
-        await kept.read(tenant.id, Report.USAGE, [(TODAY, "day")])
+        await results_store.read(tenant.id, USAGE, [Part(TODAY, "day", 0, 0)])
     assert len(read_times) == 1
     await publish(engine, tenant.id, "usage", TODAY, "day", [usage(MIDNIGHT)], batch=2)
-    await kept.read(tenant.id, Report.USAGE, [(TODAY, "day")])
+    await results_store.read(tenant.id, USAGE, [Part(TODAY, "day", 0, 0)])
     assert len(read_times) == 2
-    monkeypatch.setattr(store, "KEPT_BYTES_MAX", 900)
+    monkeypatch.setattr(store, "CACHE_BYTES_MAX", 900)
     for day in range(5):
         await publish(engine, tenant.id, "usage", day_of(MIDNIGHT + day * DAY), "day", [usage(MIDNIGHT + day * DAY)], batch=3)
-        await kept.read(tenant.id, Report.USAGE, [(day_of(MIDNIGHT + day * DAY), "day")])
-    assert 0 < kept._kept_bytes <= 900 and kept._kept_bytes == sum(one.size for one in kept._kept.values())
+        await results_store.read(tenant.id, USAGE, [Part(day_of(MIDNIGHT + day * DAY), "day", 0, 0)])
+    assert 0 < results_store._cached_bytes <= 900
+    assert results_store._cached_bytes == sum(one.size for one in results_store._cache.values())
 
 
 # What is asked wrongly
@@ -372,9 +376,9 @@ async def test_a_key_kept_to_some_queues_sees_their_rows_alone(tenant: Tenant, e
     assert [row["queue"] for row in (await narrow.client.get("/v1/insights/health")).ok()["items"]] == ["orders.eu"]
 
 
-@pytest.mark.parametrize("kept", [{"allowed_queues": ("a",)}, {"allowed_streams": ("a",)}, {"allowed_topics": ("a",)}])
-async def test_a_key_that_is_kept_to_anything_sees_no_report_of_the_whole_tenant(tenant: Tenant, kept: dict[str, Any]) -> None:
-    narrow = await tenant.another_key(**kept)
+@pytest.mark.parametrize("restrictions", [{"allowed_queues": ("a",)}, {"allowed_streams": ("a",)}, {"allowed_topics": ("a",)}])
+async def test_a_restricted_key_may_not_read_reports_of_the_whole_tenant(tenant: Tenant, restrictions: dict[str, Any]) -> None:
+    narrow = await tenant.another_key(**restrictions)
     for report in ("usage", "sessions"):
         (await narrow.client.get(f"/v1/insights/{report}")).problem(403, "forbidden")
 

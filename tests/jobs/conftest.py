@@ -11,7 +11,7 @@ from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.jobs.archive import Budget, History
+from postroad.jobs.archive import Budget, JobArchive
 from postroad.jobs.capability import JobsCapability
 from postroad.jobs.projection import Projection
 from postroad.jobs.rpc import JobsRpcClient
@@ -37,7 +37,7 @@ def jobs_on(connection: Connection, folder: Path, keep_days: int, budget: Budget
     """The capability on this connection, with its projection in `folder`."""
     jobs = platform_on(connection, data_dir=folder, jobs_keep_days=keep_days).add(JobsCapability)
     if budget is not None:
-        jobs.archive = History(connection, now_ms, budget)
+        jobs.archive = JobArchive(connection, now_ms, budget)
         jobs.service = JobService(JobsRpcClient(connection), jobs.archive)
     return jobs
 
@@ -92,7 +92,7 @@ def following(connection: Connection, tmp_path: Path, background: Background) ->
     """A projection that runs."""
 
     def start(folder: str = "jobs", on: Connection | None = None) -> Projection:
-        projection = Projection(on or connection, now_ms, tmp_path / folder, 30, look_every=0.1, sweep_every=0.05)
+        projection = Projection(on or connection, now_ms, tmp_path / folder, 30, poll_seconds=0.1, sweep_seconds=0.05)
         background(projection.run())
         return projection
 

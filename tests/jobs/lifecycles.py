@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.event_decoder import Batch, read_frames, told_by
-from postroad.jobs.rules import Job, fold
+from postroad.jobs.event_decoder import Batch, read_frames, transition_of
+from postroad.jobs.rules import JobRecord, fold
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
@@ -80,10 +80,10 @@ def purged(at: int, tenant: str = "t", queue: str = "q", *, is_deleted: bool = F
     )
 
 
-def folded(events: Sequence[JobEvent]) -> Job:
-    job: Job | None = None
+def folded(events: Sequence[JobEvent]) -> JobRecord:
+    job: JobRecord | None = None
     for event in events:
-        job = fold(job, told_by(event))
+        job = fold(job, transition_of(event))
     assert job is not None
     return job
 

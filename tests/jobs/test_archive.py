@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from postroad.api.jobs import Job
 from postroad.http.app import App, AppSettings
 from postroad.http.routing import Router
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
 from postroad.jobs import metrics
-from postroad.jobs.archive import Budget, History, history_stream
+from postroad.jobs.archive import Budget, JobArchive, history_stream
 from postroad.jobs.capability import JobsCapability
 from postroad.jobs.page_merge import LOWEST, KeyRange
-from postroad.jobs.views import JobView
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
@@ -349,14 +349,14 @@ async def test_who_reads_the_newest_does_not_wait_for_the_archive(
 # Budgets
 
 
-def anything(_job: JobView) -> bool:
+def anything(_job: Job) -> bool:
     return True
 
 
 WHOLE = KeyRange((LONG_AGO + 20 * DAY, LOWEST), (0, ""))
 
 
-async def gone_through(history: History, tenant: str, limit: int, window: KeyRange = WHOLE) -> tuple[list[str], int]:
+async def gone_through(history: JobArchive, tenant: str, limit: int, window: KeyRange = WHOLE) -> tuple[list[str], int]:
     """All pages of the archive, and how many it were."""
     found: list[str] = []
     for count in range(1, 1000):
@@ -375,7 +375,7 @@ async def gone_through(history: History, tenant: str, limit: int, window: KeyRan
 async def test_many_days_are_gone_through_a_few_at_a_time(engine: Connection, tenant_id: str) -> None:
     jobs = [ended(LONG_AGO + day * DAY) for day in (0, 1, 7, 15)]
     await archive(engine, tenant_id, jobs)
-    history = History(engine, now_ms, Budget(days=3, days_back_max=120))
+    history = JobArchive(engine, now_ms, Budget(days=3, days_back_max=120))
     found, pages = await gone_through(history, tenant_id, 10)
     assert found == ids(jobs)[::-1] and pages >= 12
 
@@ -389,7 +389,7 @@ async def test_many_chunks_of_a_day_are_learned_a_few_at_a_time(
     for part in range(20):
         some = jobs[part * 3 : part * 3 + 3] if is_in_order else jobs[part::20]
         await archive(engine, tenant_id, some, str(part))
-    history = History(engine, now_ms, Budget(chunks_max=6, at_once=2))
+    history = JobArchive(engine, now_ms, Budget(chunks_max=6, concurrency=2))
     found, _ = await gone_through(history, tenant_id, limit)
     assert found == ids(jobs)[::-1]
 
@@ -398,7 +398,7 @@ async def test_a_page_ends_where_its_budget_of_unread_chunks_does(engine: Connec
     jobs = [ended(LONG_AGO + number * 1000) for number in range(20)]
     for part, job in enumerate(jobs):
         await archive(engine, tenant_id, [job], str(part))
-    history = History(engine, now_ms, Budget(chunks_max=6, at_once=2))
+    history = JobArchive(engine, now_ms, Budget(chunks_max=6, concurrency=2))
     read = counting(history)
     page = await history.page(tenant_id, WHOLE, 10, anything)
     assert (page.jobs, page.reached, len(read)) == ([], ((LONG_AGO // DAY + 1) * DAY, LOWEST), 6)
@@ -406,7 +406,7 @@ async def test_a_page_ends_where_its_budget_of_unread_chunks_does(engine: Connec
     assert (page.jobs, len(read)) == ([], 12)
 
 
-def counting(history: History) -> list[str]:
+def counting(history: JobArchive) -> list[str]:
     """The chunks that it reads from now on."""
     read: list[str] = []
     reading = history._read
@@ -423,7 +423,7 @@ async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(
     jobs = [ended(LONG_AGO + number * 1000) for number in range(60)]
     for part in range(20):
         await archive(engine, tenant_id, jobs[part * 3 : part * 3 + 3], str(part))
-    history = History(engine, now_ms, Budget(at_once=1))
+    history = JobArchive(engine, now_ms, Budget(concurrency=1))
     await history.page(tenant_id, WHOLE, 1, anything)
     read = counting(history)
     page = await history.page(tenant_id, KeyRange((LONG_AGO + 30_000, LOWEST), (0, "")), 4, anything)
@@ -432,7 +432,7 @@ async def test_a_page_reads_only_the_chunks_that_can_matter_once_they_are_known(
 
 
 async def test_nothing_that_was_remembered_for_too_long_is_believed(engine: Connection, tenant_id: str) -> None:
-    history = History(engine, now_ms, Budget(remember_seconds=0))
+    history = JobArchive(engine, now_ms, Budget(cache_seconds=0))
     await archive(engine, tenant_id, [ended(LONG_AGO)])
     assert len((await history.page(tenant_id, WHOLE, 10, anything)).jobs) == 1
     await archive(engine, tenant_id, [ended(LONG_AGO), ended(LONG_AGO + 1)])
@@ -444,6 +444,6 @@ async def test_what_a_tenant_had_goes_with_it(engine: Connection, tenant_id: str
     for tenant in (tenant_id, "another"):
         await archive(engine, tenant, [ended(LONG_AGO)])
     await jobs.delete_tenant(tenant_id)
-    history = History(engine, now_ms)
+    history = JobArchive(engine, now_ms)
     assert (await history.page(tenant_id, WHOLE, 10, anything)).jobs == []
     assert len((await history.page("another", WHOLE, 10, anything)).jobs) == 1

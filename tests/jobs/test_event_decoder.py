@@ -41,7 +41,7 @@ def test_every_event_on_jobs_is_known(kind: type[Event]) -> None:
     event = msgspec.structs.replace(event, **{name: at for name, at in times.items() if hasattr(event, name)})
     batch = read_frames([entry(encode_event(event), subject="job.text")])
     assert (batch.events, batch.unreadable) == (1, [])
-    assert len(batch.purges if kind is QueuePurged else batch.told) == 1
+    assert len(batch.purges if kind is QueuePurged else batch.transitions) == 1
 
 
 def test_what_cannot_be_read_is_left_out_and_said() -> None:
@@ -49,19 +49,19 @@ def test_what_cannot_be_read_is_left_out_and_said() -> None:
     good = encode_event(life.queued())
     lines = [b"nonsense", good, b'{"event":"job.unheard-of"}', encode_event(life.done(5)), b"\xff\xfe", b"[" * 5000]
     batch = read_frames([entry(b"\n".join(lines))])
-    assert (len(batch.told), batch.events, batch.last) == (2, 2, 7)
+    assert (len(batch.transitions), batch.events, batch.last) == (2, 2, 7)
     assert [sequence for sequence, _ in batch.unreadable] == [7, 7, 7, 7]
 
 
 def test_frames_of_another_version_are_left_out() -> None:
     good = encode_event(Life().queued())
     batch = read_frames([entry(good, {}), entry(good, {"Postroad-Frame": "2"})])
-    assert (batch.told, len(batch.unreadable)) == ([], 2)
+    assert (batch.transitions, len(batch.unreadable)) == ([], 2)
 
 
 def test_an_event_of_another_tenant_than_its_frame_is_left_out() -> None:
     batch = read_frames([entry(encode_event(Life("other").queued()), subject="job.t")])
-    assert (batch.told, batch.unreadable) == ([], [(7, "an event of another tenant")])
+    assert (batch.transitions, batch.unreadable) == ([], [(7, "an event of another tenant")])
 
 
 def test_events_with_times_that_are_none_are_left_out() -> None:
@@ -71,4 +71,4 @@ def test_events_with_times_that_are_none_are_left_out() -> None:
 
 def test_only_what_full_audit_says_is_kept_as_an_event() -> None:
     batch = read_frames([frame(1, Life(audit="full").queued(), Life(audit="jobs_only").queued(), purged(5))])
-    assert (len(batch.told), len(batch.kept), len(batch.purges)) == (2, 1, 1)
+    assert (len(batch.transitions), len(batch.lines), len(batch.purges)) == (2, 1, 1)

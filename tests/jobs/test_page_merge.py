@@ -3,13 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.api.jobs import Job, JobStatus
 from postroad.jobs.page_merge import Key, KeyedJob, latest_of_each, merge
-from postroad.jobs.rules import JobStatus
-from postroad.jobs.views import JobView
 
 
 def placed(at: int, name: str, *, archived: bool = False, updated: str = "1") -> KeyedJob:
-    job = JobView(
+    job = Job(
         job_id=name,
         queue="q",
         status=JobStatus.DONE,
@@ -24,7 +23,7 @@ def placed(at: int, name: str, *, archived: bool = False, updated: str = "1") ->
     return KeyedJob((at, name), job)
 
 
-def keys(page: list[JobView]) -> list[Key]:
+def keys(page: list[Job]) -> list[Key]:
     return [(int(job.created_at), job.job_id) for job in page]
 
 

@@ -12,10 +12,10 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, stream_info
 from postroad.jobs import metrics, stream_follower
 from postroad.jobs.projection import Projection
-from postroad.jobs.queries import Wanted, find, page
+from postroad.jobs.queries import JobFilter, find, page
 from postroad.jobs.rules import status_at
 from postroad.jobs.store import Store, files_in
-from postroad.jobs.stream_follower import stream_now
+from postroad.jobs.stream_follower import jobs_stream_info
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.ids import new_id
@@ -108,7 +108,7 @@ async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
         await asyncio.gather(running, return_exceptions=True)
     projection = following()
     await caught_up(projection, connection, lives[0].tenant)
-    found = await projection.read(page, Wanted(lives[0].tenant), now_ms(), 5000)
+    found = await projection.read(page, JobFilter(lives[0].tenant), now_ms(), 5000)
     assert sorted(job.job_id for job in found) == sorted(one.job_id for one in lives)
     assert {job.step.status for job in found} == {"done"}
 
@@ -131,7 +131,7 @@ async def test_two_that_write_to_one_file_do_no_harm(
         await send(outbox, one.queued(), one.done(5))
     for projection in (first, second):
         await caught_up(projection, connection, lives[0].tenant)
-        found = await projection.read(page, Wanted(lives[0].tenant), now_ms(), 100)
+        found = await projection.read(page, JobFilter(lives[0].tenant), now_ms(), 100)
         assert len(found) == 50
     assert len(files_in(tmp_path / "shared")) == 1
 
@@ -248,7 +248,7 @@ async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
     old, new = Life("t", t0=now_ms()), Life("t", t0=now_ms())
     for at in range(5):
         await send(outbox, old.queued(), old.leased(at, at + 1))
-    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, look_every=0.1)
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, poll_seconds=0.1)
     background(projection.run())
     await caught_up(projection, connection, "t")
     await delete_stream(connection, "JOBS")
@@ -264,7 +264,7 @@ async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
 
     await eventually(is_new)
     await caught_up(projection, connection, "t")
-    assert projection.position == (await stream_now(connection)).state.last_seq == frames
+    assert projection.position == (await jobs_stream_info(connection)).state.last_seq == frames
     assert len(files_in(tmp_path / "jobs")) == 1
 
 
@@ -275,7 +275,7 @@ async def test_it_survives_the_engines_death(
     await make_streams(connection)
     one, two = Life("t", t0=now_ms()), Life("t", t0=now_ms())
     await send(outbox_on(connection), one.queued())
-    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, look_every=0.1)
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, poll_seconds=0.1)
     background(projection.run())
     await caught_up(projection, connection, "t")
     await restart(own_server, connection)
@@ -288,7 +288,7 @@ async def test_it_survives_the_engines_death(
 async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kept_waiting(
     connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
+    monkeypatch.setattr(stream_follower, "_PAUSE_SECONDS", 60)
     projection, jobs = following(), [life() for _ in range(3)]
     await send(outbox, jobs[0].queued())
     await caught_up(projection, connection, jobs[0].tenant)
@@ -302,7 +302,7 @@ async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kep
 async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
     connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_follower, "_REST_SECONDS", 60)
+    monkeypatch.setattr(stream_follower, "_PAUSE_SECONDS", 60)
     jobs = [life() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.jobs.queries import Key, Wanted, page
-from postroad.jobs.rules import Job, JobStatus, status_at
+from postroad.api.jobs import JobStatus
+from postroad.jobs.page_merge import Key
+from postroad.jobs.queries import JobFilter, page
+from postroad.jobs.rules import JobRecord, status_at
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.event import Event
 from postroad.kernel.matching import glob_matches
@@ -16,21 +18,21 @@ SPAN = 20_000
 
 
 def some_events(chance: random.Random, count: int) -> list[Event]:
-    told: list[Event] = []
+    sent: list[Event] = []
     for _ in range(count):
         life = Life(chance.choice("ab"), chance.choice(["x.1", "x.2", "y"]))
         at = chance.randrange(0, SPAN, 500)  # many in the same millisecond
         expires_at = chance.choice([None, at + chance.randrange(1, SPAN)])
-        told.append(life.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"])))
+        sent.append(life.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"])))
         if chance.random() < 0.7:
-            told.append(life.leased(at + 10, until=at + chance.randrange(20, SPAN)))
-            told += chance.choice([[], [life.done(at + 50)], [life.dead(at + 50)], [life.retried(at + 50, next_at=at + 900)]])
+            sent.append(life.leased(at + 10, until=at + chance.randrange(20, SPAN)))
+            sent += chance.choice([[], [life.done(at + 50)], [life.dead(at + 50)], [life.retried(at + 50, next_at=at + 900)]])
     if chance.random() < 0.7:
-        told.append(purged(chance.randrange(SPAN), "a", "x.1"))
-    return told
+        sent.append(purged(chance.randrange(SPAN), "a", "x.1"))
+    return sent
 
 
-def expected(jobs: list[Job], wanted: Wanted, now: int) -> list[str]:
+def expected(jobs: list[JobRecord], wanted: JobFilter, now: int) -> list[str]:
     found = [
         job
         for job in jobs
@@ -45,7 +47,7 @@ def expected(jobs: list[Job], wanted: Wanted, now: int) -> list[str]:
     return [job.job_id for job in sorted(found, key=lambda job: (job.created_at, job.job_id), reverse=True)]
 
 
-def all_pages(store: Store, wanted: Wanted, now: int, limit: int) -> list[str]:
+def all_pages(store: Store, wanted: JobFilter, now: int, limit: int) -> list[str]:
     found: list[str] = []
     before: Key | None = None
     while True:
@@ -58,31 +60,31 @@ def all_pages(store: Store, wanted: Wanted, now: int, limit: int) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_pages_have_what_the_rules_say_whatever_was_swept(tmp_path: Path, seed: int) -> None:
-    """Many small worlds, told in any order, at any time; nothing of it is worth shrinking."""
+    """Many small worlds, sent in any order, at any time; nothing of it is worth shrinking."""
     chance = random.Random(seed)
     store = make_store(tmp_path / "1.sqlite", "s")
     try:
-        told = some_events(chance, 40)
-        chance.shuffle(told)
+        sent = some_events(chance, 40)
+        chance.shuffle(sent)
         times = sorted(T0 + chance.randrange(2 * SPAN) for _ in range(4))
-        store.apply(batch(1, *told[:50]), times[0])
-        store.apply(batch(2, *told[50:]), times[1])
+        store.apply(batch(1, *sent[:50]), times[0])
+        store.apply(batch(2, *sent[50:]), times[1])
         if chance.random() < 0.5:
             store.sweep(times[2], chance.choice([5, 1000]))
         now = times[3]
-        jobs = page(store, Wanted("a"), now, 1000) + page(store, Wanted("b"), now, 1000)
-        assert len(jobs) == len({event.job_id for event in told if hasattr(event, "job_id")})
+        jobs = page(store, JobFilter("a"), now, 1000) + page(store, JobFilter("b"), now, 1000)
+        assert len(jobs) == len({event.job_id for event in sent if hasattr(event, "job_id")})
         since, until = sorted(T0 + chance.randrange(SPAN) for _ in range(2))
         for tenant in "ab":
             for status in (None, *JobStatus):
                 for queue, globs in ((None, None), ("x.1", None), (None, ("x.*",)), ("y", ("x.*",)), (None, ()), (None, ("*",))):
-                    wanted = Wanted(tenant, queue, status, globs=globs)
+                    wanted = JobFilter(tenant, queue, status, globs=globs)
                     assert all_pages(store, wanted, now, 3) == expected(jobs, wanted, now)
             for wanted in (
-                Wanted(tenant, since=since, until=until),
-                Wanted(tenant, status=JobStatus.QUEUED, since=since, until=until),
-                Wanted(tenant, correlation_id="c", status=JobStatus.DONE),
-                Wanted(tenant, message_id=jobs[0].message_id),
+                JobFilter(tenant, since=since, until=until),
+                JobFilter(tenant, status=JobStatus.QUEUED, since=since, until=until),
+                JobFilter(tenant, correlation_id="c", status=JobStatus.DONE),
+                JobFilter(tenant, message_id=jobs[0].message_id),
             ):
                 assert all_pages(store, wanted, now, 3) == expected(jobs, wanted, now)
     finally:
@@ -93,7 +95,7 @@ def test_very_many_queues_are_looked_through_together(tmp_path: Path) -> None:
     store = make_store(tmp_path / "1.sqlite", "s")
     lives = [Life(queue=f"{'a' if number % 2 else 'b'}-{number}") for number in range(500)]
     store.apply(batch(1, *(life.queued(number) for number, life in enumerate(lives))), T0)
-    found = all_pages(store, Wanted("t", globs=("a-*",)), T0, 100)
+    found = all_pages(store, JobFilter("t", globs=("a-*",)), T0, 100)
     assert found == [life.job_id for life in lives[::-1] if life.queue.startswith("a")]
     store.close()
 
@@ -106,12 +108,12 @@ def test_no_question_looks_at_everything(tmp_path: Path) -> None:
     asked: list[str] = []
     store.connection.set_trace_callback(asked.append)
     for wanted in (
-        Wanted("t"),
-        Wanted("t", queue="q"),
-        Wanted("t", status=JobStatus.DONE),
-        Wanted("t", queue="q", status=JobStatus.EXPIRED),
-        Wanted("t", correlation_id="c"),
-        Wanted("t", message_id="m"),
+        JobFilter("t"),
+        JobFilter("t", queue="q"),
+        JobFilter("t", status=JobStatus.DONE),
+        JobFilter("t", queue="q", status=JobStatus.EXPIRED),
+        JobFilter("t", correlation_id="c"),
+        JobFilter("t", message_id="m"),
     ):
         page(store, wanted, T0, 10)
     store.connection.set_trace_callback(None)

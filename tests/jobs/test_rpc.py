@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from postroad.api.jobs import JobNotFound
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
@@ -29,7 +30,7 @@ from postroad.jobs.rpc import (
     RebuildRequest,
 )
 from postroad.kernel.clock import now_ms
-from postroad.kernel.errors import EngineUnavailable, JobNotFound
+from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
@@ -48,7 +49,7 @@ async def engine(own_server: Server, open_connection: OpenConnection) -> Connect
 
 
 @pytest.fixture
-async def asker(engine: Connection, own_server: Server, open_connection: OpenConnection) -> JobsRpcClient:
+async def client(engine: Connection, own_server: Server, open_connection: OpenConnection) -> JobsRpcClient:
     return JobsRpcClient(await open_connection(own_server.url))
 
 
@@ -66,74 +67,74 @@ async def jobs(engine: Connection, tmp_path: Path, background: Background) -> Jo
 
 
 async def test_a_job_is_found_right_after_its_event_is_stored(
-    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     for _ in range(20):
         one = life()
         await send(outbox, one.queued())
-        found = (await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job
+        found = (await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job
         assert (found.job_id, found.status, found.attempts) == (one.job_id, "queued", 0)
 
 
 async def test_pages_and_events_are_carried_over_whole(
-    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     lives = [life() for _ in range(25)]
     await send(outbox, *(one.queued(number) for number, one in enumerate(lives)), lives[0].done(50))
     seen: list[str] = []
     before = None
     while True:
-        answer = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=10, before=before), PageResponse)
+        answer = await client.call(PageRequest(tenant=lives[0].tenant, limit=10, before=before), PageResponse)
         seen += [job.job_id for job in answer.jobs]
         before = answer.following
         if before is None:
             break
     assert seen == [one.job_id for one in reversed(lives)]
-    events = await asker.ask(EventsRequest(tenant=lives[0].tenant, job=lives[0].job_id), EventsResponse)
+    events = await client.call(EventsRequest(tenant=lives[0].tenant, job=lives[0].job_id), EventsResponse)
     assert [msgspec.json.decode(event)["event"] for event in events.events] == ["job.queued", "job.done"]
 
 
 async def test_an_answer_is_never_larger_than_a_message_may_be(
-    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     lives = [life() for _ in range(60)]
     for number, one in enumerate(lives):
         await send(outbox, one.queued(number), one.retried(number, next_at=10**6, reason="x" * 40_000))
-    first = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000), PageResponse)
+    first = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000), PageResponse)
     assert 5 < len(first.jobs) < 60 and first.following is not None
-    rest = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000, before=first.following), PageResponse)
-    third = await asker.ask(PageRequest(tenant=lives[0].tenant, limit=1000, before=rest.following), PageResponse)
+    rest = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000, before=first.following), PageResponse)
+    third = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000, before=rest.following), PageResponse)
     assert len({job.job_id for job in [*first.jobs, *rest.jobs, *third.jobs]}) == 60
 
 
 async def test_globs_keep_others_jobs_from_sight(
-    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     mine, theirs = life("mine.1"), life("theirs")
     await send(outbox, mine.queued(), theirs.queued())
-    page = await asker.ask(PageRequest(tenant=mine.tenant, globs=("mine.*",)), PageResponse)
+    page = await client.call(PageRequest(tenant=mine.tenant, globs=("mine.*",)), PageResponse)
     assert [job.job_id for job in page.jobs] == [mine.job_id]
     with pytest.raises(JobNotFound):
-        await asker.ask(JobRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), JobResponse)
+        await client.call(JobRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), JobResponse)
     with pytest.raises(JobNotFound):
-        await asker.ask(EventsRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), EventsResponse)
+        await client.call(EventsRequest(tenant=mine.tenant, job=theirs.job_id, globs=("mine.*",)), EventsResponse)
     with pytest.raises(JobNotFound):
-        await asker.ask(JobRequest(tenant="another", job=mine.job_id), JobResponse)
+        await client.call(JobRequest(tenant="another", job=mine.job_id), JobResponse)
 
 
 async def test_without_a_leader_it_is_said_so_after_a_while(engine: Connection) -> None:
     started = asyncio.get_running_loop().time()
-    with pytest.raises(EngineUnavailable, match="no process answers"):
-        await JobsRpcClient(engine, deadline=0.4).ask(JobRequest(tenant="t", job="j"), JobResponse)
+    with pytest.raises(EngineUnavailable, match="no process serves"):
+        await JobsRpcClient(engine, deadline=0.4).call(JobRequest(tenant="t", job="j"), JobResponse)
     assert 0.3 < asyncio.get_running_loop().time() - started < 2
 
 
 async def test_a_leader_that_comes_in_time_answers(
-    engine: Connection, asker: JobsRpcClient, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
+    engine: Connection, client: JobsRpcClient, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
 ) -> None:
     one = life()
     await send(outbox, one.queued())
-    asking = asyncio.create_task(asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse))
+    asking = asyncio.create_task(client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse))
     await asyncio.sleep(0.3)
     background(jobs_on(engine, tmp_path, 30).lead())
     assert (await asking).job.job_id == one.job_id
@@ -147,12 +148,12 @@ async def test_a_leader_that_is_behind_says_how_far(
     stands_still = Projection(engine, now_ms, tmp_path / "jobs", 30)
     background(JobsRpcServer(engine, stands_still, now_ms).run())
     with pytest.raises(EngineUnavailable, match="1 frames behind"):
-        await JobsRpcClient(engine, deadline=1.0).ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
+        await JobsRpcClient(engine, deadline=1.0).call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
 
 
 async def test_answers_go_on_when_the_lead_changes_hands(
     engine: Connection,
-    asker: JobsRpcClient,
+    client: JobsRpcClient,
     own_server: Server,
     open_connection: OpenConnection,
     outbox: Outbox,
@@ -173,13 +174,13 @@ async def test_answers_go_on_when_the_lead_changes_hands(
         for number in range(3):
             one = life()
             await send(outbox, one.queued())
-            assert (await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job.status == "queued"
+            assert (await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job.status == "queued"
             leader = first if first[1].is_leader else second
             assert leader[1].is_leader
             if number == 1:
                 leader[0].cancel()
                 await asyncio.gather(leader[0], return_exceptions=True)
-        page = await asker.ask(PageRequest(tenant=one.tenant), PageResponse)
+        page = await client.call(PageRequest(tenant=one.tenant), PageResponse)
         assert len(page.jobs) == 3
     finally:
         for task, _ in (first, second):
@@ -188,13 +189,13 @@ async def test_answers_go_on_when_the_lead_changes_hands(
 
 
 async def test_progress_and_rebuild_go_over_the_desk(
-    jobs: JobsCapability, asker: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
 ) -> None:
     one = life()
     await send(outbox, one.queued())
-    await asker.ask(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
-    assert (await asker.ask(ProgressRequest(), ProgressResponse)) == ProgressResponse(1, 1, None)
-    answer = await asker.ask(RebuildRequest(), ProgressResponse)
+    await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
+    assert (await client.call(ProgressRequest(), ProgressResponse)) == ProgressResponse(1, 1, None)
+    answer = await client.call(RebuildRequest(), ProgressResponse)
     assert (answer.target, answer.rebuilt is not None) == (1, True)
 
 

@@ -5,8 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.jobs.event_decoder import told_by
-from postroad.jobs.rules import Job, JobStatus, Purge, ended_at, fold, settle, standing_at, status_at
+from postroad.api.jobs import JobStatus
+from postroad.jobs.event_decoder import transition_of
+from postroad.jobs.rules import JobRecord, Purge, ended_at, fold, status_at, status_until, with_purge
 from postroad.queues.events import (
     JobDead,
     JobDone,
@@ -23,7 +24,7 @@ from tests.jobs.lifecycles import T0, Life, folded, lives
 LATE = T0 + 10**9
 
 
-def status(job: Job, at: int) -> str:
+def status(job: JobRecord, at: int) -> str:
     return status_at(job, T0 + at).value
 
 
@@ -109,7 +110,7 @@ def test_a_job_is_made_of_whatever_comes_first() -> None:
     life = Life()
     job = folded([life.done(20)])
     assert (status(job, 21), job.created_at) == ("done", T0 + 20)
-    later = fold(job, told_by(life.queued(0, corr="c")))
+    later = fold(job, transition_of(life.queued(0, corr="c")))
     assert (status(later, 21), later.created_at, later.correlation_id) == ("done", T0, "c")
 
 
@@ -170,8 +171,8 @@ def test_a_job_can_be_redriven_again_and_again() -> None:
 def test_a_job_is_where_its_message_was_put_last() -> None:
     here, there = Life(queue="here", job_id="j"), Life(queue="there", job_id="j")
     events: list[JobEvent] = [here.queued(), here.dead(20), there.redriven(200), there.leased(210)]
-    for told in (events, events[::-1], [events[2], events[0], events[3], events[1]]):
-        assert (folded(told).queue, folded(told).message_id) == ("there", there.message_id)
+    for sent in (events, events[::-1], [events[2], events[0], events[3], events[1]]):
+        assert (folded(sent).queue, folded(sent).message_id) == ("there", there.message_id)
 
 
 # Purges
@@ -179,25 +180,25 @@ def test_a_job_is_where_its_message_was_put_last() -> None:
 
 def test_a_purge_ends_what_was_created_before_it() -> None:
     life = Life()
-    job = settle(folded([life.queued(), life.leased(5)]), Purge(T0 + 10, "purged"))
+    job = with_purge(folded([life.queued(), life.leased(5)]), Purge(T0 + 10, "purged"))
     assert (status(job, 11), job.last_error, job.changed_at) == ("expired", "purged", T0 + 10)
-    assert settle(job, Purge(T0 + 10, "purged")) == job
-    assert settle(folded([life.queued(10)]), Purge(T0 + 10, "purged")).purge is None
+    assert with_purge(job, Purge(T0 + 10, "purged")) == job
+    assert with_purge(folded([life.queued(10)]), Purge(T0 + 10, "purged")).purge is None
 
 
 def test_an_end_stands_whether_it_comes_to_light_before_or_after_the_purge() -> None:
     life = Life()
     purge = Purge(T0 + 10, "purged")
-    before = settle(folded([life.queued(), life.done(9)]), purge)
-    after = fold(settle(folded([life.queued()]), purge), told_by(life.done(9)))
+    before = with_purge(folded([life.queued(), life.done(9)]), purge)
+    after = fold(with_purge(folded([life.queued()]), purge), transition_of(life.done(9)))
     assert (status(before, 11), status(after, 11)) == ("done", "done")
     assert before.last_error is after.last_error is None
 
 
 def test_a_purge_is_of_one_life() -> None:
     life = Life()
-    job = settle(folded([life.queued(), life.dead(20)]), Purge(T0 + 30, "purged"))
-    again = settle(fold(job, told_by(life.redriven(40))), None)
+    job = with_purge(folded([life.queued(), life.dead(20)]), Purge(T0 + 30, "purged"))
+    again = with_purge(fold(job, transition_of(life.redriven(40))), None)
     assert status(again, 50) == "queued"
 
 
@@ -205,7 +206,7 @@ def test_a_purge_is_of_one_life() -> None:
 
 
 def naive(events: list[JobEvent], now: int) -> tuple[str, int]:
-    """Status and attempts by the last event alone, which is right when they are told in the order of their happening."""
+    """Status and attempts by the last event alone, which is right when they are sent in the order of their happening."""
     last = events[-1]
     first = next((event for event in events if isinstance(event, JobQueued)), None)
     job = folded([last])
@@ -235,10 +236,10 @@ def test_told_in_order_the_last_event_says_what_a_job_is(events: list[JobEvent],
 
 @given(lives(), st.randoms(use_true_random=False))
 def test_any_order_and_any_repetition_end_in_the_same_state(events: list[JobEvent], chance: random.Random) -> None:
-    told = [*events, *chance.choices(events, k=len(events))] if events else []
-    chance.shuffle(told)
+    sent = [*events, *chance.choices(events, k=len(events))] if events else []
+    chance.shuffle(sent)
     if events:
-        assert folded(told) == folded(events)
+        assert folded(sent) == folded(events)
 
 
 @given(lives(), st.lists(st.integers(1, 40_000), max_size=3), st.randoms(use_true_random=False))
@@ -247,31 +248,31 @@ def test_purges_that_become_known_at_any_time_end_in_the_same_state(
 ) -> None:
     purges = sorted(Purge(T0 + at, "purged") for at in times)
 
-    def known(job: Job, some: list[Purge]) -> Job:
-        return settle(job, min((purge for purge in some if purge.at > job.begun_at), default=None))
+    def known(job: JobRecord, some: list[Purge]) -> JobRecord:
+        return with_purge(job, min((purge for purge in some if purge.at > job.begun_at), default=None))
 
     if not events:
         return
     expected = known(folded(events), purges)
-    told: list[JobEvent | Purge] = [*events, *purges]
-    chance.shuffle(told)
-    job: Job | None = None
+    sent: list[JobEvent | Purge] = [*events, *purges]
+    chance.shuffle(sent)
+    job: JobRecord | None = None
     heard: list[Purge] = []
-    for one in told:
+    for one in sent:
         if isinstance(one, Purge):
             heard.append(one)
         else:
-            job = fold(job, told_by(one))
+            job = fold(job, transition_of(one))
         job = known(job, heard) if job else None
     assert job == expected
 
 
 @given(lives())
 def test_folding_an_event_twice_changes_nothing(events: list[JobEvent]) -> None:
-    job: Job | None = None
+    job: JobRecord | None = None
     for event in events:
-        once = fold(job, told_by(event))
-        assert fold(once, told_by(event)) == once
+        once = fold(job, transition_of(event))
+        assert fold(once, transition_of(event)) == once
         job = once
 
 
@@ -280,7 +281,7 @@ def test_the_status_holds_until_it_is_said_to_change(events: list[JobEvent], lat
     if not events:
         return
     job, now = folded(events), T0 + later
-    found = standing_at(job, now)
+    found = status_until(job, now)
     assert JobStatus(found.status)
     if found.changes_at is None:
         assert status_at(job, LATE) == found.status

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.jobs.queries import Wanted, events, find, page
-from postroad.jobs.rules import JobStatus, status_at
+from postroad.api.jobs import JobStatus
+from postroad.jobs.queries import JobFilter, events, find, page
+from postroad.jobs.rules import status_at
 from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
 from postroad.jobs.stream_follower import apply_frames
 from postroad.queues.events import JobEvent
@@ -56,10 +57,10 @@ def test_a_batch_is_folded_and_the_position_goes_with_it(store: Store) -> None:
 
 def test_the_same_events_again_change_nothing(store: Store) -> None:
     life = Life()
-    told = batch(7, life.queued(), life.leased(5), life.done(9))
-    store.apply(told, NOW)
+    sent = batch(7, life.queued(), life.leased(5), life.done(9))
+    store.apply(sent, NOW)
     before = list(store.connection.execute("SELECT * FROM jobs")), list(store.connection.execute("SELECT * FROM events"))
-    store.apply(told._replace(last=8), NOW)
+    store.apply(sent._replace(last=8), NOW)
     after = list(store.connection.execute("SELECT * FROM jobs")), list(store.connection.execute("SELECT * FROM events"))
     assert before == after
 
@@ -130,7 +131,7 @@ def test_tenants_are_apart_even_with_the_same_ids(store: Store) -> None:
     mine, theirs = Life("a", job_id="same"), Life("b", job_id="same")
     store.apply(batch(1, mine.queued(), theirs.queued(), theirs.done(5)), NOW)
     assert (status_of(store, mine), status_of(store, theirs)) == ("queued", "done")
-    assert [job.tenant for job in page(store, Wanted("a"), NOW, 10)] == ["a"]
+    assert [job.tenant for job in page(store, JobFilter("a"), NOW, 10)] == ["a"]
     assert find(store, "c", "same") is None
     assert events(store, "a", "other", (0, 0, ""), 10, 1000) is None
 
@@ -139,8 +140,8 @@ def test_a_job_whose_first_event_comes_late_moves_to_its_place(store: Store) -> 
     life, other = Life(), Life()
     store.apply(batch(1, life.done(50), other.queued(20)), NOW)
     store.apply(batch(2, life.queued(10, corr="c")), NOW)
-    assert [job.job_id for job in page(store, Wanted("t"), NOW, 10)] == [other.job_id, life.job_id]
-    assert [job.job_id for job in page(store, Wanted("t", correlation_id="c"), NOW, 10)] == [life.job_id]
+    assert [job.job_id for job in page(store, JobFilter("t"), NOW, 10)] == [other.job_id, life.job_id]
+    assert [job.job_id for job in page(store, JobFilter("t", correlation_id="c"), NOW, 10)] == [life.job_id]
 
 
 _WRITES = """
@@ -166,7 +167,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_batch_leaves_whole_batches(
     writer.kill()
     writer.wait()
     found = open_store(path, "s")
-    jobs = page(found, Wanted("t"), NOW, 10**6)
+    jobs = page(found, JobFilter("t"), NOW, 10**6)
     assert found.position == len(jobs) > 10
     assert {status_at(job, NOW) for job in jobs} == {JobStatus.DONE}
     assert found.connection.execute("SELECT count(*) FROM events").fetchone() == (3 * len(jobs),)
@@ -192,14 +193,14 @@ def stored(store: Store) -> list[str]:
 
 def test_the_sweep_keeps_rows_up_with_time(store: Store) -> None:
     delayed, leased, expiring, plain = Life(), Life(), Life(), Life()
-    told: list[JobEvent] = [
+    sent: list[JobEvent] = [
         delayed.queued(delay_ms=5000),
         leased.queued(),
         leased.leased(5, until=6000),
         expiring.queued(expires_at=7000),
         plain.queued(),
     ]
-    store.apply(batch(1, *told), NOW)
+    store.apply(batch(1, *sent), NOW)
     assert stored(store) == ["delayed", "leased", "queued", "queued"]
     assert sweep(store, NOW) == 1 and stored(store) == ["delayed", "leased", "queued", "queued"]
     sweep(store, T0 + 6500)
@@ -212,14 +213,14 @@ def test_the_sweep_keeps_rows_up_with_time(store: Store) -> None:
 def test_a_purge_shows_at_once_and_is_swept_in_bites(store: Store) -> None:
     old, others = [Life() for _ in range(7)], [Life(queue="other"), Life("u")]
     done, young, back = Life(), Life(), Life()
-    told = [*(life.queued() for life in (*old, *others)), done.queued(), done.done(5), young.queued(200)]
-    store.apply(batch(1, *told, back.dead(50), back.redriven(150)), NOW)
+    sent = [*(life.queued() for life in (*old, *others)), done.queued(), done.done(5), young.queued(200)]
+    store.apply(batch(1, *sent, back.dead(50), back.redriven(150)), NOW)
     store.apply(batch(2, purged(100)), NOW)
     expected = {"expired": 7, "queued": 3 - 1, "done": 1}
 
     def counts() -> dict[str, int]:
-        found = {name: len(page(store, Wanted("t", queue="q", status=JobStatus(name)), NOW, 100)) for name in expected}
-        assert len(page(store, Wanted("t", status=JobStatus.EXPIRED), NOW, 100)) == 7
+        found = {name: len(page(store, JobFilter("t", queue="q", status=JobStatus(name)), NOW, 100)) for name in expected}
+        assert len(page(store, JobFilter("t", status=JobStatus.EXPIRED), NOW, 100)) == 7
         return found
 
     assert counts() == expected and status_of(store, old[0]) == "expired"
@@ -247,8 +248,8 @@ def test_a_job_that_comes_to_light_after_the_purge_is_purged_too(store: Store) -
 
 def test_what_ended_long_ago_is_forgotten_in_bites(store: Store) -> None:
     old, dead, open_still, young = [Life() for _ in range(5)], Life(), Life(), Life()
-    told = [*(life.done(5) for life in old), dead.dead(6), open_still.queued(), young.queued(5000), young.done(6000)]
-    store.apply(batch(1, *told, purged(1)), T0 + 6000)
+    sent = [*(life.done(5) for life in old), dead.dead(6), open_still.queued(), young.queued(5000), young.done(6000)]
+    store.apply(batch(1, *sent, purged(1)), T0 + 6000)
     sweep(store, T0 + 6000)
     after: int | None = 0
     count = bites = 0
@@ -286,7 +287,7 @@ def test_a_file_of_another_schema_stream_or_kind_is_not_used(tmp_path: Path) -> 
     with pytest.raises(InvalidStoreFile):
         open_store(path, "s")
     make_store(tmp_path / "2.sqlite", "s", is_complete=False).close()
-    with pytest.raises(InvalidStoreFile, match="half made"):
+    with pytest.raises(InvalidStoreFile, match="incomplete"):
         open_store(tmp_path / "2.sqlite", "s")
 
 

@@ -1,4 +1,4 @@
-"""The pipeline from the engine's streams to what the service is told."""
+"""The pipeline from the streams of the engine to the published results."""
 
 import asyncio
 import json
@@ -16,11 +16,13 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
-from postroad.pipeline.driver import JOBS, LakeBusy, Pipeline, PipelineConfig, Progress, held
+from postroad.pipeline.compaction import compact
+from postroad.pipeline.driver import BatchProgress, LakeBusy, Pipeline, PipelineConfig, lake_lock
 from postroad.pipeline.lake import Lake
-from postroad.pipeline.maintenance import Upkeep, tables
-from postroad.pipeline.rollups import KEY, ROLLUPS, measures, merge
+from postroad.pipeline.measures import measures
+from postroad.pipeline.rollups import KEY, ROLLUPS, merge
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
+from postroad.pipeline.tables import table_policies
 from postroad.settings import Settings
 from spark_jetstream import JetStreamDataSource
 from spark_jetstream.publisher import Message
@@ -44,17 +46,17 @@ def installation(tmp_path: Path) -> Iterator[Settings]:
         yield settings
 
 
-class World:
-    """A lake and an engine, and pipelines on them, each as a driver that starts anew would be."""
+class Environment:
+    """A lake and an engine, and new pipelines on them, as after a restart of the driver."""
 
     def __init__(self, settings: Settings, spark: SparkSession) -> None:
         self.settings, self.spark = settings, spark
         self.lake = Lake(settings.lake_root, spark)
-        self.told: list[Progress] = []
+        self.batches: list[BatchProgress] = []
 
     def pipeline(self, now: datetime = LATER, messages_max: int = 20_000) -> Pipeline:
-        wishes = PipelineConfig(jobs=JOBS, tell=self.told.append, now=lambda: now, messages_max=messages_max)
-        return Pipeline(self.lake, engine_of(self.settings), wishes)
+        config = PipelineConfig(on_progress=self.batches.append, now=lambda: now, messages_max=messages_max)
+        return Pipeline(self.lake, engine_of(self.settings), config)
 
     def events(self) -> DataFrame:
         return self.lake.read("events", events_schema(), self.lake.manifest().entries("events"))
@@ -77,121 +79,121 @@ class World:
 
 
 @pytest.fixture
-def world(installation: Settings, spark_with_source: SparkSession) -> World:
-    return World(installation, spark_with_source)
+def environment(installation: Settings, spark_with_source: SparkSession) -> Environment:
+    return Environment(installation, spark_with_source)
 
 
 def sums(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in frame.orderBy(*KEY).collect()]
 
 
-def test_everything_that_was_told_is_in_the_lake_once_and_the_service_is_told_what_follows(world: World) -> None:
+def test_every_event_is_in_the_lake_once_and_the_results_are_published(environment: Environment) -> None:
     traffic = Traffic(1)
     events = [*traffic.jobs(60), *traffic.samples(minutes=8), *traffic.sessions(12)]
     frames = framed(events)
-    send(world.settings, frames)
-    world.pipeline().run_once()
+    send(environment.settings, frames)
+    environment.pipeline().run_once()
 
-    assert sorted(row.event_id for row in world.events().collect()) == sorted(event.event_id for event in events)
-    [progress] = world.told
+    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in events)
+    [progress] = environment.batches
     assert progress.counts.messages == len(frames)
     assert progress.counts.events == len(events)
     assert progress.lag == {"JOBS": 0, "TELEMETRY": 0, "AUDIT": 0}
     assert f"{len(frames)} messages, {len(events)} events" in progress.line()
-    bronze = world.lake.read("bronze", BRONZE, world.lake.manifest().entries("bronze"))
+    bronze = environment.lake.read("bronze", BRONZE, environment.lake.manifest().entries("bronze"))
     assert bronze.count() == len(frames)
 
     acme = [event for event in events if event.tenant == "acme"]
     queued = [event for event in acme if type(event).__name__ == "JobQueued"]
-    [usage] = world.results("insight.acme.usage.20261101.day")
+    [usage] = environment.results("insight.acme.usage.20261101.day")
     assert usage["rows"][0]["published"] == len(queued)
     assert usage["batch"] == 0
-    assert [part["part"] for part in world.results("insight.acme.latency.20261101.*")] == ["minute-12", "hour", "day"]
-    [health] = world.results("insight.acme.health.now.all")
+    assert [part["part"] for part in environment.results("insight.acme.latency.20261101.*")] == ["minute-12", "hour", "day"]
+    [health] = environment.results("insight.acme.health.now.all")
     assert health["rows"][0]["queue"] == "orders"
     assert health["rows"][0]["problems"] == ["old", "growing"]
-    [status] = world.results("insight._platform.pipeline.now.all")
+    [status] = environment.results("insight._platform.pipeline.now.all")
     assert {row["stream"]: row["lag"] for row in status["rows"]} == {"JOBS": 0, "TELEMETRY": 0, "AUDIT": 0}
     assert status["batch"] == 0
 
-    world.pipeline().run_once()  # nothing new: nothing is done
-    assert len(world.told) == 1
+    environment.pipeline().run_once()  # no new events: no batch
+    assert len(environment.batches) == 1
 
 
-def test_streaming_with_restarts_late_events_and_duplicates_equals_a_batch(world: World) -> None:
-    """Small batches by drivers that start anew, told twice and out of order, on two days; and all of it at once."""
+def test_streaming_with_restarts_late_events_and_duplicates_equals_a_batch(environment: Environment) -> None:
+    """Small batches after restarts, with duplicates and out of order, on two days, compared with one batch."""
     traffic = Traffic(2)
     yesterday = Traffic(3, start=NOON - 86_400_000)
     events: list[Event] = [*traffic.jobs(80), *traffic.samples(), *traffic.sessions(10), *yesterday.jobs(20)]
     frames = framed(events, size=7)
     chance = random.Random(4)
-    chance.shuffle(frames)  # late ones among them
+    chance.shuffle(frames)  # some are late
     again = [Frame(frame.stream, frame.tenant, frame.lines[:3]) for frame in chance.sample(frames, 12)]
     sent = [*frames, *again, *again[:4]]
     half = len(sent) // 2
     for some in (sent[:half], sent[half:]):
-        send(world.settings, some)
-        world.pipeline(messages_max=15).run_once()
+        send(environment.settings, some)
+        environment.pipeline(messages_max=15).run_once()
 
-    assert len(world.told) >= 4
-    assert sorted(row.event_id for row in world.events().collect()) == sorted(event.event_id for event in events)
-    assert world.lake.manifest().counts.duplicates == sum(len(frame.lines) for frame in [*again, *again[:4]])
-    expected = sums(measures(events_frame(world.spark, events)))
-    assert world.rollups() == expected
+    assert len(environment.batches) >= 4
+    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in events)
+    assert environment.lake.manifest().counts.duplicates == sum(len(frame.lines) for frame in [*again, *again[:4]])
+    expected = sums(measures(events_frame(environment.spark, events)))
+    assert environment.rollups() == expected
 
-    Upkeep(world.lake, tables(30, 400)).compact(date(2026, 11, 16), all_of_it=True)
-    assert world.rollups() == expected
-    assert world.events().count() == len(events)
-    assert len(world.lake.manifest().entries("rollups")) == 2  # a day each
+    compact(environment.lake, table_policies(30, 400), date(2026, 11, 16), include_today=True)
+    assert environment.rollups() == expected
+    assert environment.events().count() == len(events)
+    assert len(environment.lake.manifest().entries("rollups")) == 2  # one for each day
 
-    told = world.results("insight.*.*.20261101.day")
-    world.pipeline().backfill([date(2026, 11, 1)], lambda _: None)
-    assert world.rollups() == expected
-    assert _rows(world.results("insight.*.*.20261101.day")) == _rows(told)
+    published = environment.results("insight.*.*.20261101.day")
+    environment.pipeline().backfill([date(2026, 11, 1)], lambda _: None)
+    assert environment.rollups() == expected
+    assert _rows(environment.results("insight.*.*.20261101.day")) == _rows(published)
 
 
 def _rows(results: list[dict[str, Any]]) -> list[Any]:
     return sorted((result["tenant"], result["report"], json.dumps(result["rows"])) for result in results)
 
 
-def test_what_is_no_event_is_quarantined_counted_and_told(world: World) -> None:
+def test_invalid_lines_are_quarantined_counted_and_reported(environment: Environment) -> None:
     [good] = framed(Traffic(5).jobs(1))
     odd = Frame("JOBS", good.tenant, (b"{oops", b'{"event":"job.flown","version":1}', *good.lines))
-    send(world.settings, [odd])
-    send_raw(world.settings, [Message(b"telemetry.acme", b"", b"\xff\xfe")])
-    world.pipeline().run_once()
-    [progress] = world.told
+    send(environment.settings, [odd])
+    send_raw(environment.settings, [Message(b"telemetry.acme", b"", b"\xff\xfe")])
+    environment.pipeline().run_once()
+    [progress] = environment.batches
     assert progress.counts.quarantined == {"not-json": 1, "unknown-event": 1, "unknown-frame": 1}
     assert progress.counts.events == len(good.lines)
-    quarantine = world.lake.read("quarantine", QUARANTINE, world.lake.manifest().entries("quarantine"))
+    quarantine = environment.lake.read("quarantine", QUARANTINE, environment.lake.manifest().entries("quarantine"))
     assert {row.fault for row in quarantine.collect()} == set(progress.counts.quarantined)
-    [status] = world.results("insight._platform.pipeline.now.all")
+    [status] = environment.results("insight._platform.pipeline.now.all")
     assert status["quarantined"] == progress.counts.quarantined
-    assert "bad" in progress.line()
+    assert "3 quarantined" in progress.line()
 
 
-def test_an_event_that_is_told_again_a_minute_later_counts_once(world: World) -> None:
+def test_an_event_that_is_repeated_a_minute_later_counts_once(environment: Environment) -> None:
     events = Traffic(8, tenants=("acme",)).jobs(20, minutes=1)
-    send(world.settings, framed(events))
-    world.pipeline().run_once()
+    send(environment.settings, framed(events))
+    environment.pipeline().run_once()
     first = datetime.fromisoformat(events[-1].timestamp)
     again = msgspec.structs.replace(events[-1], timestamp=rfc3339(int((first + timedelta(minutes=1)).timestamp() * 1000)))
-    send(world.settings, framed([again]))
-    world.pipeline().run_once()
-    assert [progress.counts.duplicates for progress in world.told] == [0, 1]
-    assert world.events().count() == len(events)
+    send(environment.settings, framed([again]))
+    environment.pipeline().run_once()
+    assert [progress.counts.duplicates for progress in environment.batches] == [0, 1]
+    assert environment.events().count() == len(events)
 
 
-def test_after_a_lost_checkpoint_nothing_is_in_the_lake_twice(world: World, tmp_path: Path) -> None:
+def test_after_a_lost_checkpoint_no_event_is_in_the_lake_twice(environment: Environment, tmp_path: Path) -> None:
     events = Traffic(6).jobs(20)
-    send(world.settings, framed(events))
-    world.pipeline().run_once()
+    send(environment.settings, framed(events))
+    environment.pipeline().run_once()
     _remove(tmp_path / "lake" / "checkpoint")
     more = Traffic(7).jobs(5)
-    send(world.settings, framed(more))
-    world.pipeline().run_once()
-    assert sorted(row.event_id for row in world.events().collect()) == sorted(event.event_id for event in [*events, *more])
-    bronze = world.lake.read("bronze", BRONZE, world.lake.manifest().entries("bronze")).collect()
+    send(environment.settings, framed(more))
+    environment.pipeline().run_once()
+    assert sorted(row.event_id for row in environment.events().collect()) == sorted(event.event_id for event in [*events, *more])
+    bronze = environment.lake.read("bronze", BRONZE, environment.lake.manifest().entries("bronze")).collect()
     assert len(bronze) == len({(row.stream, row.sequence) for row in bronze}) == len(framed(events)) + len(framed(more))
 
 
@@ -201,44 +203,46 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def test_a_batch_that_was_done_is_only_told_of_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_of_a_completed_batch_are_published_after_a_restart(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = Traffic(8).jobs(10)
-    send(world.settings, framed(events))
-    died = world.pipeline()
+    send(environment.settings, framed(events))
+    died = environment.pipeline()
 
     def die(*_: object) -> None:
-        raise RuntimeError("killed before it could tell")
+        raise RuntimeError("killed before publishing")
 
-    monkeypatch.setattr(died, "_answer", die)
-    with pytest.raises(Exception, match="killed before it could tell"):
+    monkeypatch.setattr(died._publisher, "affected", die)
+    with pytest.raises(Exception, match="killed before publishing"):
         died.run_once()
-    assert world.events().count() == len(events)
-    assert world.results("insight.acme.usage.>") == []
-    world.pipeline().run_once()
-    assert world.events().count() == len(events)
-    assert len(world.results("insight.acme.usage.>")) == 3
-    assert [progress.counts.events for progress in world.told] == [0]
+    assert environment.events().count() == len(events)
+    assert environment.results("insight.acme.usage.>") == []
+    environment.pipeline().run_once()
+    assert environment.events().count() == len(events)
+    assert len(environment.results("insight.acme.usage.>")) == 3
+    assert [progress.counts.events for progress in environment.batches] == [0]
 
 
-def test_sessions_that_should_be_over_become_requests(world: World) -> None:
-    send(world.settings, framed(Traffic(9).sessions(8)))
-    world.pipeline(now=LATER + timedelta(hours=2)).run_once()
-    requests = world.results("cleanup.*", "CLEANUPS")
+def test_expired_sessions_become_cleanup_requests(environment: Environment) -> None:
+    send(environment.settings, framed(Traffic(9).sessions(8)))
+    environment.pipeline(now=LATER + timedelta(hours=2)).run_once()
+    requests = environment.results("cleanup.*", "CLEANUPS")
     assert sorted(request["session"] for request in requests) == ["s1", "s3", "s5", "s7"]  # the others have ended
     assert {request["tenant"] for request in requests} == {"globex"}
 
 
-def test_jobs_of_a_day_that_is_over_become_history(world: World) -> None:
+def test_jobs_of_a_completed_day_are_archived(environment: Environment) -> None:
     events = Traffic(10).jobs(30)
-    send(world.settings, framed(events))
-    world.pipeline(now=LATER + timedelta(days=1)).run_once()
-    chunks = world.results("history.*.20261101.20261101.*", "HISTORY")
+    send(environment.settings, framed(events))
+    environment.pipeline(now=LATER + timedelta(days=1)).run_once()
+    chunks = environment.results("history.*.20261101.20261101.*", "HISTORY")
     jobs = [job for chunk in chunks for job in chunk["jobs"]]
     assert sorted(job["jobId"] for job in jobs) == sorted({msgspec.to_builtins(event)["job_id"] for event in events})
     assert {job["status"] for job in jobs} == {"done", "dead"}
-    assert world.lake.manifest().done == {"job_history": "2026-11-01"}
+    assert environment.lake.manifest().done == {"job_history": "2026-11-01"}
 
 
-def test_one_pipeline_at_a_time(world: World) -> None:
-    with held(world.lake), pytest.raises(LakeBusy, match="another pipeline has"):
-        world.pipeline().run_once()
+def test_one_pipeline_at_a_time(environment: Environment) -> None:
+    with lake_lock(environment.lake), pytest.raises(LakeBusy, match="another pipeline uses"):
+        environment.pipeline().run_once()

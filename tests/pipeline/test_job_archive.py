@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from postroad.jobs.event_decoder import purge_by
-from postroad.jobs.rules import Job, Purge, ended_at, settle
-from postroad.jobs.views import JobView, job_view
+from postroad.api.jobs import Job
+from postroad.jobs.event_decoder import purge_of
+from postroad.jobs.rules import JobRecord, Purge, ended_at, job_of, with_purge
 from postroad.kernel.event import Event
-from postroad.pipeline.job_archive import ENDED, ended_jobs, history_messages
+from postroad.pipeline.ended_jobs import ENDED, ended_jobs
+from postroad.pipeline.job_archive import archive_messages
 from postroad.queues.events import JobEvent, QueuePurged
 from tests.jobs.lifecycles import Life, folded, purged
 from tests.pipeline.frames import events_frame
@@ -29,7 +30,7 @@ def day_of(at_ms: int) -> date:
     return datetime.fromtimestamp(at_ms / 1000, UTC).date()
 
 
-def by_the_rules(lives: Sequence[Sequence[JobEvent]], purges: Sequence[QueuePurged], day: date) -> dict[str, JobView]:
+def by_the_rules(lives: Sequence[Sequence[JobEvent]], purges: Sequence[QueuePurged], day: date) -> dict[str, Job]:
     """What the API would show at the end of the day."""
     now = int((datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)).timestamp() * 1000) - 1
     shown = {}
@@ -37,20 +38,20 @@ def by_the_rules(lives: Sequence[Sequence[JobEvent]], purges: Sequence[QueuePurg
         job = _settled(folded(events), purges)
         at = ended_at(job, now)
         if at is not None and day_of(at) == day:
-            shown[job.job_id] = job_view(job, now)
+            shown[job.job_id] = job_of(job, now)
     return shown
 
 
-def _settled(job: Job, purges: Sequence[QueuePurged]) -> Job:
-    known: list[Purge] = sorted(purge_by(one) for one in purges if one.queue == job.queue and one.tenant == job.tenant)
-    return settle(job, next((one for one in known if one.at > job.begun_at), None))
+def _settled(job: JobRecord, purges: Sequence[QueuePurged]) -> JobRecord:
+    known: list[Purge] = sorted(purge_of(one) for one in purges if one.queue == job.queue and one.tenant == job.tenant)
+    return with_purge(job, next((one for one in known if one.at > job.begun_at), None))
 
 
-def by_spark(spark: SparkSession, events: Sequence[Event], day: date) -> dict[str, JobView]:
+def by_spark(spark: SparkSession, events: Sequence[Event], day: date) -> dict[str, Job]:
     jobs = ended_jobs(events_frame(spark, events), day)
     assert [(field.name, field.dataType) for field in jobs.schema] == [(field.name, field.dataType) for field in ENDED]
-    bodies = [msgspec.json.decode(row["data"]) for row in history_messages(jobs, day, "b").collect()]
-    shown = [msgspec.convert(job, JobView) for body in bodies for job in body["jobs"]]
+    bodies = [msgspec.json.decode(row["data"]) for row in archive_messages(jobs, day, "b").collect()]
+    shown = [msgspec.convert(job, Job) for body in bodies for job in body["jobs"]]
     assert len({job.job_id for job in shown}) == len(shown)
     return {job.job_id: job for job in shown}
 
@@ -136,7 +137,7 @@ def test_so_many_jobs_are_told_in_a_message_the_newest_first(spark: SparkSession
     old = datetime(2026, 11, 14, tzinfo=UTC)
     rows.append(("acme", "old", "q", "expired", 0, old, old, 'a "b"', None, "m", old, "2026-11-16"))
     rows.append(("globex", "other", "q", "dead", 1, old, old, "e", None, "m", None, "2026-11-16"))
-    found = history_messages(spark.createDataFrame(rows, ENDED), DAY, 7, jobs_max=2)
+    found = archive_messages(spark.createDataFrame(rows, ENDED), DAY, 7, jobs_max=2)
     assert found.dtypes == [("subject", "string"), ("message_id", "string"), ("data", "string")]
     told = {row["subject"]: (row["message_id"], json.loads(row["data"])) for row in found.collect()}
     assert {subject: [job["jobId"] for job in body["jobs"]] for subject, (_, body) in told.items()} == {

@@ -1,13 +1,14 @@
-"""Rows of the reports: of tiny frames, with their columns."""
+"""Rows and columns of the reports, computed from small frames."""
 
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.api.insights import Grain, columns_of
 from postroad.kernel.event import Event
-from postroad.pipeline.reports import REPORTS
-from postroad.pipeline.rollups import measures
+from postroad.pipeline.measures import measures
+from postroad.pipeline.reports import spark_reports
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import dead, leased, moment, queued, redriven, sampled, some_of_everything, stored
 
@@ -16,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def rollups(spark: SparkSession) -> DataFrame:
-    """Of minutes that are more than those of the other tests of an hour, and not merged."""
+    """Rollups of two sets of events, not merged."""
     more: list[Event] = [
         *(leased(1800, ms, tenant="globex") for ms in range(1, 101)),
         *(leased(3600, ms, tenant="globex") for ms in (1000, 2000)),
@@ -31,8 +32,10 @@ def rollups(spark: SparkSession) -> DataFrame:
 
 
 def read(report: str, grain: str, rollups: DataFrame, types: str) -> Rows:
-    rows = REPORTS[report].rows(rollups, grain)
+    [declared] = [one for one in spark_reports() if one.report.name == report]
+    rows = declared.rows(rollups, Grain(grain))
     assert [f"{name}:{kind}" for name, kind in rows.dtypes] == types.split()
+    assert rows.columns == ["tenant", *(one.name for one in columns_of(declared.report.row))]
     found = [row.asDict() for row in rows.collect()]
     for row in found:
         row["time"] = round(row["time"].timestamp() - moment(0).timestamp())
@@ -55,7 +58,7 @@ def test_latency_by_the_hour(rollups: DataFrame) -> None:
     ]
 
 
-def test_latency_by_the_day_is_of_all_its_minutes(rollups: DataFrame) -> None:
+def test_latency_by_the_day_covers_all_its_minutes(rollups: DataFrame) -> None:
     found = [tuple(row.values()) for row in read("latency", "day", rollups, LATENCY) if row["tenant"] == "globex"]
     assert found == [("globex", -12 * 3600, "mail", "wait", 102, 51, 97, 1004, 2000, 78.922)]
 
@@ -78,7 +81,7 @@ def test_usage_by_the_day(rollups: DataFrame) -> None:
     assert (globex["published"], globex["deliveries"], globex["storedBytes"]) == (1, 102, 0)
 
 
-def test_usage_by_the_hour_has_what_was_stored_at_its_end(rollups: DataFrame) -> None:
+def test_usage_by_the_hour_has_the_storage_at_its_end(rollups: DataFrame) -> None:
     found = read("usage", "hour", rollups, USAGE)
     assert [(row["tenant"], row["time"], row["published"], row["storedBytes"]) for row in found] == [
         ("acme", 0, 2, 3000),
@@ -103,7 +106,7 @@ def test_sessions_by_the_hour(rollups: DataFrame) -> None:
     assert [tuple(row.values()) for row in read("sessions", "hour", rollups, types)] == [("acme", 0, 2, 1, 1, 1, 2)]
 
 
-def test_backlog_has_means_and_what_was_largest(rollups: DataFrame) -> None:
+def test_backlog_has_means_and_maxima(rollups: DataFrame) -> None:
     types = (
         "tenant:string time:timestamp queue:string ready:double readyMax:bigint leased:double delayed:double dead:double "
         "oldestAgeMsMax:bigint"
@@ -112,8 +115,3 @@ def test_backlog_has_means_and_what_was_largest(rollups: DataFrame) -> None:
         ("acme", 0, "mail", 14.0, 30, 0.333, 2.0, 3.0, 900)
     ]
     assert [row["ready"] for row in read("backlog", "minute", rollups, types)] == [6.0, 30.0]
-
-
-def test_a_grain_that_there_is_not_is_refused(rollups: DataFrame) -> None:
-    with pytest.raises(KeyError, match="week"):
-        REPORTS["usage"].rows(rollups, "week")

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from postroad.kernel.event import Event
+from postroad.pipeline.measures import measures
 from postroad.pipeline.reports import health
-from postroad.pipeline.rollups import measures
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import moment, sampled
 

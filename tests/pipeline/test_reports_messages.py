@@ -1,29 +1,36 @@
-"""Rows as the messages that the service reads."""
+"""Rows of reports as messages to the service."""
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
-from postroad.insights.rows import Report, read_results
-from postroad.pipeline.reports import REPORTS, health, messages
-from postroad.pipeline.rollups import measures
+from postroad.api.insights import Grain
+from postroad.api.reports.latency import REPORT as LATENCY
+from postroad.insights.results import read_results
+from postroad.pipeline.measures import measures
+from postroad.pipeline.report_messages import report_messages
+from postroad.pipeline.reports import spark_reports
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON, moment, some_of_everything
 
 COMPUTED_AT = datetime(2026, 11, 16, 13, 0, 1, 234_567, tzinfo=UTC)
-SCHEMA = "tenant string, time timestamp, queue string, phase string, count long, p50 long, mean double"
+SCHEMA = (
+    "tenant string, time timestamp, queue string, phase string, count long, p50 long, p95 long, p99 long, max long, mean double"
+)
 
 
 def row(tenant: str, minutes: float, queue: str, count: int, p50: int | None = 5) -> tuple[Any, ...]:
-    return tenant, NOON + timedelta(minutes=minutes), queue, "wait", count, p50, 1.5
+    return tenant, NOON + timedelta(minutes=minutes), queue, "wait", count, p50, 6, 7, 8, 1.5
 
 
 def read(
     spark: SparkSession, rows: list[tuple[Any, ...]], grain: str, rows_max: int = 100
 ) -> dict[str, tuple[str, dict[str, Any]]]:
-    found = messages(spark.createDataFrame(rows, SCHEMA), "latency", grain, 42, COMPUTED_AT, rows_max)
+    found = report_messages(spark.createDataFrame(rows, SCHEMA), LATENCY, Grain(grain), 42, COMPUTED_AT, rows_max)
     assert found.dtypes == [("subject", "string"), ("message_id", "string"), ("data", "string")]
     return {one["subject"]: (one["message_id"], json.loads(one["data"])) for one in found.collect()}
 
@@ -42,7 +49,7 @@ def test_a_message_has_the_rows_of_a_tenant_and_a_day_in_order(spark: SparkSessi
     }
     message_id, body = found["insight.acme.latency.20261116.hour"]
     assert message_id == "latency:42:acme:20261116:hour"
-    same = {"phase": "wait", "mean": 1.5}
+    same = {"phase": "wait", "p95": 6, "p99": 7, "max": 8, "mean": 1.5}
     assert body == {
         "v": 1,
         "report": "latency",
@@ -60,7 +67,7 @@ def test_a_message_has_the_rows_of_a_tenant_and_a_day_in_order(spark: SparkSessi
     }
 
 
-def test_the_minutes_of_each_hour_are_a_message(spark: SparkSession) -> None:
+def test_the_minutes_of_each_hour_are_one_message(spark: SparkSession) -> None:
     found = read(
         spark, [row("acme", 1, "a", 1), row("acme", 59, "a", 2), row("acme", 60, "a", 3), row("acme", -12 * 60, "a", 4)], "minute"
     )
@@ -72,7 +79,7 @@ def test_the_minutes_of_each_hour_are_a_message(spark: SparkSession) -> None:
     }
 
 
-def test_of_too_many_rows_the_largest_stay_and_the_others_are_counted(spark: SparkSession) -> None:
+def test_the_largest_rows_are_published_and_the_others_are_counted(spark: SparkSession) -> None:
     rows = [row("acme", minute, "a", count) for minute, count in enumerate((1, 9, 2, 8, 3))] + [row("globex", 0, "a", 1)]
     found = read(spark, rows, "day", rows_max=2)
     _, acme = found["insight.acme.latency.20261116.day"]
@@ -80,22 +87,28 @@ def test_of_too_many_rows_the_largest_stay_and_the_others_are_counted(spark: Spa
     assert found["insight.globex.latency.20261116.day"][1]["dropped"] == 0
 
 
+def test_columns_that_are_not_those_of_the_row_type_are_refused(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([row("acme", 0, "a", 1)], SCHEMA)
+    for wrong in (rows.drop("p95"), rows.withColumnRenamed("mean", "average")):
+        with pytest.raises(TypeError, match="latency has the columns"):
+            report_messages(wrong, LATENCY, Grain.DAY, 1, COMPUTED_AT)
+
+
 def test_the_service_can_read_every_report(spark: SparkSession) -> None:
     rollups = measures(events_frame(spark, some_of_everything())).localCheckpoint()
-    told = [
-        (name, messages(report.rows(rollups, grain), name, grain, 1, COMPUTED_AT))
-        for name, report in REPORTS.items()
-        for grain in ("day", "minute")
+    declared = {one.report.name: one.report for one in spark_reports()}
+    grains: tuple[Grain | None, ...] = (Grain.DAY, Grain.MINUTE)
+    parts = [
+        report_messages(one.rows(rollups, grain or moment(60)), one.report, grain, 1, COMPUTED_AT)
+        for one in spark_reports()
+        for grain in ((None,) if one.report.is_snapshot else grains)
     ]
-    told.append((health.NAME, messages(health.rows(rollups, moment(60)), health.NAME, "all", 1, COMPUTED_AT)))
-    whole = told[0][1]
-    for _, one in told[1:]:
-        whole = whole.unionByName(one)
     subjects = set()
-    for message in whole.collect():
+    for message in reduce(DataFrame.unionByName, parts).collect():
         subjects.add(message["subject"])
-        _, tenant, report, *_ = message["subject"].split(".")
-        results = read_results(message["data"].encode(), Report(report), tenant)
+        _, tenant, name, *_ = message["subject"].split(".")
+        results = read_results(message["data"].encode(), declared[name], tenant)
         assert (results.unreadable, results.dropped, bool(results.rows)) == ([], 0, True)
-    assert subjects >= {f"insight.acme.{name}.20261116.day" for name in REPORTS}
+    over_time = {name for name, report in declared.items() if not report.is_snapshot}
+    assert subjects >= {f"insight.acme.{name}.20261116.day" for name in over_time}
     assert subjects >= {"insight.acme.health.now.all", "insight.acme.usage.20261116.minute-12"}

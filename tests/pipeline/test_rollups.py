@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
 from postroad.pipeline.histogram import bucket_of
-from postroad.pipeline.rollups import ROLLUPS, measures, merge
+from postroad.pipeline.measures import measures
+from postroad.pipeline.rollups import ROLLUPS, merge
 from postroad.telemetry.events import WorkerStarted
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import (

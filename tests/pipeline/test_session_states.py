@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
-from postroad.pipeline.session_states import STATES, merge, overdue, states
+from postroad.pipeline.session_states import STATES, cleanup_messages, merge, states
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
 
@@ -63,7 +63,7 @@ def test_a_session_that_expired_a_while_ago_and_did_not_end_is_overdue(spark: Sp
         subscribed(9, "came-back", lives=60),
         unsubscribed(0, "no-expiry"),
     ]
-    found = overdue(merge(states(events_frame(spark, events))), moment(60 + 600) + timedelta(seconds=20))
+    found = cleanup_messages(merge(states(events_frame(spark, events))), moment(60 + 600) + timedelta(seconds=20))
     assert found.dtypes == [("subject", "string"), ("message_id", "string"), ("data", "string")]
     rows = {row["message_id"]: row for row in found.collect()}
     assert set(rows) == {

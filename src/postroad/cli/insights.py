@@ -1,182 +1,79 @@
-"""`postroad insights …`: what the pipeline found out, as tables that say when it was computed."""
+"""`postroad insights …`: a command for each report, as a table with the time of its computation."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from postroad.api.insights import Grain, Report, ReportColumn, Unit, Visibility, columns_of
+from postroad.api.reports import reports
 from postroad.cli.output import AsJson, Wide, connected, print_json, show
 from postroad.cli.times import ago
 
-if TYPE_CHECKING:
-    from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
-
-insights = typer.Typer(
-    help="What the pipeline found out: usage, latency, backlog, dead letters, sessions, and how the queues are.",
-    no_args_is_help=True,
-)
-
-
-class Grain(StrEnum):
-    MINUTE = "minute"
-    HOUR = "hour"
-    DAY = "day"
-
-
 Since = Annotated[
     str | None,
-    typer.Option("--from", help="`12h` ago, or `2027-01-31T12:00:00Z`; a day before the end if left out.", show_default=False),
+    typer.Option("--from", help="Start: `12h` (ago) or `2027-01-31T12:00:00Z`. Default: one day.", show_default=False),
 ]
-Until = Annotated[str | None, typer.Option("--to", help="The end; now if left out.", show_default=False)]
-AskedGrain = Annotated[
-    Grain | None, typer.Option(help="A row for each minute, hour or day; as fits the range if left out.", show_default=False)
+Until = Annotated[str | None, typer.Option("--to", help="End. Default: now.", show_default=False)]
+GrainOption = Annotated[
+    Grain | None, typer.Option(help="One row for each minute, hour or day. Default: as fits the range.", show_default=False)
 ]
-Queue = Annotated[str | None, typer.Option(help="Of this queue.", show_default=False)]
-Limit = Annotated[int, typer.Option(help="At most so many rows.", min=1)]
+Queue = Annotated[str | None, typer.Option(help="Only this queue.", show_default=False)]
+Limit = Annotated[int, typer.Option(help="Maximum number of rows.", min=1)]
+
+_PAGE_SIZE_MAX = 1000
 
 
-@insights.command("usage")
-def usage(
-    since: Since = None,
-    until: Until = None,
-    grain: AskedGrain = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """What the tenant used: messages, deliveries, requests, appends, storage."""
-    head = ("published", "bytes", "deliveries", "done", "dead", "requests", "in", "out", "appends", "fan-out", "stored")
-
-    def cells(row: "UsageRow") -> list[object]:
-        return [
-            _count(row.published),
-            _size(row.published_bytes),
-            *map(_count, (row.deliveries, row.done, row.dead, row.requests)),
-            *map(_size, (row.bytes_in, row.bytes_out)),
-            *map(_count, (row.appends, row.fanout_messages)),
-            _size(row.stored_bytes),
-        ]
-
-    _over_time("usage", head, cells, limit, as_json, wide, **_range(since, until, grain))
+def insight_commands(declared: Iterable[Report[Any]]) -> typer.Typer:
+    group = typer.Typer(help="Reports of the data pipeline.", no_args_is_help=True)
+    for report in declared:
+        group.command(report.name, help=f"{report.summary}.\n\n{report.description}".strip())(_command(report))
+    return group
 
 
-@insights.command("latency")
-def latency(
-    since: Since = None,
-    until: Until = None,
-    grain: AskedGrain = None,
-    queue: Queue = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """How long messages waited for their first delivery, and how long their processing took."""
-    head = ("queue", "phase", "count", "p50", "p95", "p99", "max", "mean")
+def _command(report: Report[Any]) -> Callable[..., None]:
+    """A function with the report's options as its signature, which Typer reads."""
+    options: dict[str, tuple[Any, object]] = {}
+    if not report.is_snapshot:
+        options |= {"since": (Since, None), "until": (Until, None), "grain": (GrainOption, None)}
+    if report.visibility is Visibility.QUEUE:
+        options["queue"] = (Queue, None)
+    options |= {"limit": (Limit, 200), "as_json": (AsJson, False), "wide": (Wide, False)}
 
-    def cells(row: "LatencyRow") -> list[object]:
-        return [row.queue, row.phase, _count(row.count), *map(_duration, (row.p50, row.p95, row.p99, row.max, row.mean))]
+    def run(*, limit: int, as_json: bool, wide: bool, **query: Any) -> None:
+        _run(report, query, limit, as_json=as_json, wide=wide)
 
-    _over_time("latency", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
-
-
-@insights.command("dead-letters")
-def dead_letters(
-    since: Since = None,
-    until: Until = None,
-    grain: AskedGrain = None,
-    queue: Queue = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """Messages that became dead letters, by reason. Those that failed at once have a consumer that is set up wrongly."""
-    head = ("queue", "reason", "count", "at first attempt", "last")
-
-    def cells(row: "DeadLettersRow") -> list[object]:
-        return [row.queue, row.reason, _count(row.count), _count(row.first_attempt), row.last_at or ""]
-
-    _over_time("dead_letters", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    return run
 
 
-@insights.command("sessions")
-def sessions(
-    since: Since = None,
-    until: Until = None,
-    grain: AskedGrain = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """Sessions that came, lived on and went."""
-    head = ("subscribed", "unsubscribed", "touched", "deleted", "expired")
-
-    def cells(row: "SessionsRow") -> list[object]:
-        return [*map(_count, (row.subscribed, row.unsubscribed, row.touched, row.deleted, row.expired))]
-
-    _over_time("sessions", head, cells, limit, as_json, wide, **_range(since, until, grain))
-
-
-@insights.command("backlog")
-def backlog(
-    since: Since = None,
-    until: Until = None,
-    grain: AskedGrain = None,
-    queue: Queue = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """What was in the queues: means, and the most that was ready."""
-    head = ("queue", "ready", "most", "leased", "delayed", "dead", "oldest")
-
-    def cells(row: "BacklogRow") -> list[object]:
-        numbers = (row.ready, row.ready_max, row.leased, row.delayed, row.dead)
-        return [row.queue, *map(_count, numbers), _duration(row.oldest_age_ms_max)]
-
-    _over_time("backlog", head, cells, limit, as_json, wide, **_range(since, until, grain), queue=queue)
-
-
-@insights.command("health")
-def health(queue: Queue = None, limit: Limit = 200, as_json: AsJson = False, wide: Wide = False) -> None:
-    """How the queues are, the worst first."""
-    head = ("queue", "status", "problems", "ready", "leased", "delayed", "dead", "waiting", "oldest", "expected", "growth/min")
-
-    def cells(row: "HealthRow") -> list[object]:
-        expected = None if row.expected_drain_seconds is None else row.expected_drain_seconds * 1000
-        numbers = (row.ready, row.leased, row.delayed, row.dead, row.waiting)
-        times = (row.oldest_age_ms, expected)
-        words = ", ".join(row.problems)
-        return [row.queue, row.status, words, *map(_count, numbers), *map(_duration, times), _count(row.growth_per_minute)]
-
+def _run(report: Report[Any], query: dict[str, Any], limit: int, *, as_json: bool, wide: bool) -> None:
+    query |= {name: ago(query[name]) for name in ("since", "until") if query.get(name)}
     with connected() as client:
-        _show(_collected(client.insights.health_page, limit, queue=queue), as_json, wide, head, cells, lambda _: [])
+        page = _collected(getattr(client.insights, f"{report.identifier}_page"), limit, query)
+    if as_json:
+        print_json(page)
+        return
+    if page.items:
+        columns = [one for one in columns_of(report.row) if one.is_listed]
+        head = [*([] if report.is_snapshot else ["time (UTC)"]), *(one.title for one in columns)]
+        show(page.items, False, head, lambda row: [*_time(page, row), *(_cell(row, one) for one in columns)], wide=wide)
+    typer.echo(_provenance(page, datetime.now(UTC)), err=True)
 
 
-def _range(since: str | None, until: str | None, grain: Grain | None) -> dict[str, Any]:
-    return {
-        "since": ago(since) if since else None,
-        "until": ago(until) if until else None,
-        "grain": grain.value if grain else None,
-    }
-
-
-def _over_time(
-    name: str, head: Sequence[str], cells: Callable[[Any], list[object]], limit: int, as_json: bool, wide: bool, **asked: Any
-) -> None:
-    with connected() as client:
-        page = _collected(getattr(client.insights, f"{name}_page"), limit, **asked)
-    chars = 10 if page.grain == "day" else 16
-    _show(page, as_json, wide, ("time (UTC)", *head), cells, lambda row: [row.time[:chars].replace("T", " ")])
-
-
-def _collected(ask: Callable[..., Any], limit: int, **asked: Any) -> Any:
-    """Pages until there are enough rows, as one: of the newest results that any of them was of."""
-    page = ask(**asked, page_size=min(limit, 1000))
+def _collected(read_page: Callable[..., Any], limit: int, query: dict[str, Any]) -> Any:
+    """Read pages until there are enough rows, and combine them; `computed_at` is that of the newest results."""
+    page = read_page(**query, page_size=min(limit, _PAGE_SIZE_MAX))
     pages, rows = [page], [*page.items]
     while page.next_cursor is not None and len(rows) < limit:
-        page = ask(**asked, page_size=min(limit - len(rows), 1000), cursor=page.next_cursor)
+        page = read_page(**query, page_size=min(limit - len(rows), _PAGE_SIZE_MAX), cursor=page.next_cursor)
         pages.append(page)
         rows += page.items
     import msgspec
@@ -187,41 +84,39 @@ def _collected(ask: Callable[..., Any], limit: int, **asked: Any) -> Any:
     )
 
 
-def _show(
-    page: Any,
-    as_json: bool,
-    wide: bool,
-    head: Sequence[str],
-    cells: Callable[[Any], list[object]],
-    first: Callable[[Any], list[object]],
-) -> None:
-    """The table; and, apart from it, how much it is to be believed."""
-    if as_json:
-        print_json(page)
-        return
-    if page.items:
-        show(page.items, False, head, lambda row: [*first(row), *cells(row)], wide=wide)
-    typer.echo(_about(page, datetime.now(UTC)), err=True)
-
-
-def _about(page: Any, now: datetime) -> str:
+def _provenance(page: Any, now: datetime) -> str:
+    """When the rows were computed, and whether any are missing."""
     if page.computed_at is None:
-        return "nothing computed yet: is the pipeline running? postroad pipeline status"
+        return "no results yet: is the pipeline running? See postroad pipeline status"
     computed_at = datetime.fromisoformat(page.computed_at)
-    since = _duration(max(0.0, (now - computed_at).total_seconds() * 1000))
-    said = [f"computed {computed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {since} ago, by batch {page.batch}"]
+    age = _duration(max(0.0, (now - computed_at).total_seconds() * 1000))
+    notes = [f"computed {computed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {age} ago, by batch {page.batch}"]
     if not page.items:
-        said.insert(0, "no rows for what was asked")
+        notes.insert(0, "no matching rows")
     if page.next_cursor is not None:
-        said.append("there are more rows: --limit")
+        notes.append("there are more rows: --limit")
     if page.dropped:
-        said.append(f"{page.dropped:,} rows were too many to be kept")
-    return "; ".join(said)
+        notes.append(f"{page.dropped:,} rows are missing: a result is limited")
+    return "; ".join(notes)
 
 
-def _count(number: float | None) -> str:
-    if number is None:
+def _time(page: Any, row: Any) -> list[str]:
+    """The start of a row's time, as far as the grain needs it."""
+    if not hasattr(row, "time"):
+        return []
+    return [row.time[: 10 if page.grain == Grain.DAY else 16].replace("T", " ")]
+
+
+def _cell(row: Any, column: ReportColumn) -> str:
+    value = getattr(row, column.field)
+    if value is None:
         return ""
+    if isinstance(value, list):
+        return ", ".join(value)
+    return value if isinstance(value, str) else _FORMATS[column.unit](value)
+
+
+def _count(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}".removesuffix(".0")
 
 
@@ -237,9 +132,17 @@ def _size(count: float) -> str:
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 
 
-def _duration(millis: float | None) -> str:
+def _duration(millis: float) -> str:
     """`7 ms`, `1.5 s`, `2.3 h`."""
-    if millis is None:
-        return ""
     unit = next(((size, name) for size, name in _UNITS if millis >= size), None)
     return f"{millis / unit[0]:.1f} {unit[1]}" if unit else f"{millis:.1f}".removesuffix(".0") + " ms"
+
+
+_FORMATS: dict[Unit, Callable[[float], str]] = {
+    Unit.PLAIN: _count,
+    Unit.BYTES: _size,
+    Unit.MILLISECONDS: _duration,
+    Unit.SECONDS: lambda seconds: _duration(seconds * 1000),
+}
+
+insights = insight_commands(reports())

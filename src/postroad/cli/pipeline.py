@@ -143,14 +143,15 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
 
 def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
     _require_spark()
-    from postroad.pipeline.driver import JOBS, PipelineConfig, Progress
+    from postroad.pipeline.driver import BatchProgress, PipelineConfig, job_names
 
-    chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else JOBS
-    unknown = [name for name in chosen if name not in JOBS]
+    known = job_names()
+    chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else known
+    unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise typer.BadParameter(f"there is no job {unknown[0]!r}; known jobs: {', '.join(JOBS)}")
+        raise typer.BadParameter(f"there is no job {unknown[0]!r}; known jobs: {', '.join(known)}")
 
-    def print_progress(progress: Progress) -> None:
+    def print_progress(progress: BatchProgress) -> None:
         if not quiet or progress.counts.quarantined:
             typer.echo(progress.line())
 
@@ -160,7 +161,7 @@ def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max
         bronze_days=settings.lake_bronze_days,
         days=settings.lake_days,
         messages_max=messages_max,
-        tell=print_progress,
+        on_progress=print_progress,
     )
 
 

@@ -16,6 +16,8 @@ from postroad.api.access import (
 from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
 from postroad.api.governance import AuditEntry, AuditMode, EffectiveSettings, TenantSettings
 from postroad.api.health import Readiness
+from postroad.api.insights import PipelineStatus
+from postroad.api.jobs import Job, JobsProgress, JobStatus
 from postroad.api.problems import Problem
 from postroad.api.queues import (
     Acked,
@@ -30,22 +32,18 @@ from postroad.api.queues import (
     QueueSettings,
     QueueStats,
 )
+from postroad.api.reports.backlog import BacklogRow
+from postroad.api.reports.dead_letters import DeadLettersRow
+from postroad.api.reports.health import HealthRow
+from postroad.api.reports.latency import LatencyRow
+from postroad.api.reports.sessions import SessionsRow
+from postroad.api.reports.usage import UsageRow
 from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
 from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
 from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
 from postroad.api.tasks import Progress, Task, TaskState
 from postroad.client.clients import AsyncPostroad, Postroad
 from postroad.client.producer import AsyncProducer, Producer
-from postroad.client.shapes.insights import (
-    BacklogRow,
-    DeadLettersRow,
-    HealthRow,
-    LatencyRow,
-    PipelineStatus,
-    SessionsRow,
-    UsageRow,
-)
-from postroad.client.shapes.tasks import Job, JobsProgress
 
 __all__ = [
     "Acked",
@@ -74,6 +72,7 @@ __all__ = [
     "IssuedKey",
     "IssuedToken",
     "Job",
+    "JobStatus",
     "JobsProgress",
     "JwtSecret",
     "Key",

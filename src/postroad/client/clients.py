@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from postroad.client.generated import AsyncGeneratedNamespaces, GeneratedNamespaces
 from postroad.client.health import AsyncHealth, Health
-from postroad.client.insights import AsyncInsights, AsyncPipeline, Insights, Pipeline
 from postroad.client.jobs import AsyncJobs, Jobs
 from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
@@ -64,8 +63,6 @@ class Postroad(GeneratedNamespaces):
         self.stream_subscriptions = StreamSubscriptions(self._transport)
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
-        self.insights = Insights(self._transport)
-        self.pipeline = Pipeline(self._transport)
         self.tasks = Tasks(self._transport)
         self.keys = Keys(self._transport)
         self.jwt_secrets = JwtSecrets(self._transport)
@@ -112,8 +109,6 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         self.stream_subscriptions = AsyncStreamSubscriptions(self._transport)
         self.sessions = AsyncSessions(self._transport)
         self.jobs = AsyncJobs(self._transport)
-        self.insights = AsyncInsights(self._transport)
-        self.pipeline = AsyncPipeline(self._transport)
         self.tasks = AsyncTasks(self._transport)
         self.keys = AsyncKeys(self._transport)
         self.jwt_secrets = AsyncJwtSecrets(self._transport)

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import UnsetType
 
-from postroad.api.pages import Page
 from postroad.http.routing import Route
 
 OWN_TENANT = "project"  # the path parameter that the SDK's transport fills in
@@ -59,7 +58,8 @@ def page_size_of(route: Route) -> int:
 
 
 def is_paged(route: Route) -> bool:
-    return isinstance(route.response, type) and issubclass(route.response, Page) and route.query is not None
+    fields = getattr(route.response, "__struct_fields__", ())
+    return route.query is not None and {"items", "next_cursor"} <= set(fields)
 
 
 def item_of(page: type) -> Any:

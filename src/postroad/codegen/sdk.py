@@ -45,7 +45,7 @@ def module_name(namespace: str) -> str:
 
 def namespace_module(namespace: str, routes: Sequence[Route]) -> str:
     imports = Imports()
-    methods = [_method(route, imports) for route in routes]
+    methods = [method for route in routes for method in _methods(route, imports)]
     name = class_name(namespace)
     imports.add("postroad.client.calls", "AsyncNamespace", "SyncNamespace")
     body = "\n\n".join(textwrap.indent(method, "    ") for method in methods)
@@ -67,6 +67,29 @@ def namespace_module(namespace: str, routes: Sequence[Route]) -> str:
             f"class Async{name}({name}Calls, AsyncNamespace):",
             "    pass",
             "",
+        ]
+    )
+
+
+def _methods(route: Route, imports: Imports) -> list[str]:
+    return [_method(route, imports), *([_page_method(route, imports)] if route.sdk_page else [])]
+
+
+def _page_method(route: Route, imports: Imports) -> str:
+    """A method that returns one page of a list."""
+    parameters = [one for one in parameters_of(route) if one.part != "path"]
+    imports.add("postroad.client.calls", "operation", "Call")
+    response, name = rendered(route.response, imports), route.sdk.rpartition(".")[2]
+    keywords = [*(_argument(one, route, imports) for one in parameters), f"page_size: int = {page_size_of(route)}"]
+    pairs = [*(f'"{one.wire}": {_value(one, imports)}' for one in parameters), '"limit": page_size', '"cursor": cursor']
+    signature = f"self, *, {', '.join(keywords)}, cursor: str | None = None"
+    query = f"{{{', '.join(pairs)}}}"
+    return "\n".join(
+        [
+            "@operation",
+            f"def {route.sdk_page.rpartition('.')[2]}({signature}) -> Call[{response}]:",
+            f'    """One page of `{name}`, with its other fields. `cursor` is the `next_cursor` of the previous page."""',
+            f'    return Call(method="{route.method}", path={_path(route, imports)}, query={query}, response={response})',
         ]
     )
 

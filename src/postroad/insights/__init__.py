@@ -1,1 +1,1 @@
-"""What the pipeline found out, served to whoever asks."""
+"""Results of the pipeline, as reports over HTTP, and the status of the pipeline."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroad.api.health import Check
 from postroad.http.routing import Route
-from postroad.insights.pipeline_status import PipelineWatch, measure
+from postroad.insights.pipeline_status import PipelineMonitor
 from postroad.insights.routes import InsightRoutes
 from postroad.insights.service import Insights
 from postroad.insights.store import ResultsStore, insights_stream
@@ -20,7 +20,7 @@ class InsightsCapability(Capability):
         super().__init__(platform)
         self._store = ResultsStore(platform.connection)
         self.service = Insights(self._store, platform.clock)
-        self.pipeline = PipelineWatch(platform.connection, platform.clock)
+        self.pipeline = PipelineMonitor(platform.connection, platform.clock)
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
@@ -30,10 +30,7 @@ class InsightsCapability(Capability):
         return InsightRoutes(self.service, self.pipeline).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
-        return (BackgroundJob(self._measure, Role.CONTROL, leader_only=True),)
-
-    async def _measure(self) -> None:
-        await self.pipeline.follow(measure)
+        return (BackgroundJob(self.pipeline.measure, Role.CONTROL, leader_only=True),)
 
     async def readiness(self) -> Mapping[str, Check]:
         """Informative only: no request depends on the pipeline."""

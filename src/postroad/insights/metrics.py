@@ -1,8 +1,10 @@
-"""What is counted of the pipeline and its results."""
+"""Metrics of the pipeline and its results."""
 
 from postroad.kernel.buffered_metrics import Counter, Gauge
 
-unreadable = Counter("postroad_insights_unreadable_total", "Results of the pipeline that could not be read, in all or in part.")
+unreadable = Counter(
+    "postroad_insights_unreadable_total", "Results of the pipeline that could not be decoded, completely or in part."
+)
 lag = Gauge(
     "postroad_pipeline_lag_messages",
     "Messages of a stream that the pipeline has not read yet.",
@@ -11,11 +13,11 @@ lag = Gauge(
 )
 last_batch = Gauge(
     "postroad_pipeline_last_batch_timestamp_seconds",
-    "When the pipeline's last batch was done; 0 if there was none.",
+    "Time of the pipeline's last batch; 0 if there was none.",
     multiprocess_mode="livemostrecent",
 )
 quarantined = Gauge(
     "postroad_pipeline_quarantined_total",
-    "Lines that the pipeline could not make an event of, in all.",
+    "Lines that are not valid events, in total.",
     multiprocess_mode="livemostrecent",
 )

@@ -1,20 +1,23 @@
-"""Where results lie: the stream, its subjects, and reading them with what was read before at hand."""
+"""The stream `INSIGHTS`, and reading results from it through a cache."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
+from postroad.api.insights import Report
+from postroad.contracts.reports import REPORT_RESULTS
 from postroad.insights import metrics
-from postroad.insights.rows import Report, Results, read_results
+from postroad.insights.results import Results, read_results
+from postroad.insights.rules import Part
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, purge_stream
 
-STREAM = "INSIGHTS"
-KEPT_BYTES_MAX = 8 * 1024 * 1024
+STREAM = REPORT_RESULTS.stream
+CACHE_BYTES_MAX = 8 * 1024 * 1024
 _LOGGED_MAX = 3
 _SECOND_NS = 1_000_000_000
 
@@ -22,10 +25,10 @@ log = structlog.get_logger("postroad.insights")
 
 
 def insights_stream(replicas: int) -> StreamSpec:
-    """The latest of each subject. A retried batch comes with the ids that it came with before, so nothing of it counts twice."""
+    """Keeps the latest message of each subject. A repeated batch has the same message ids, so that it is not stored twice."""
     return StreamSpec(
         STREAM,
-        ("insight.>",),
+        (REPORT_RESULTS.subjects,),
         {
             "num_replicas": replicas,
             "max_msgs_per_subject": 1,
@@ -35,55 +38,51 @@ def insights_stream(replicas: int) -> StreamSpec:
     )
 
 
-def subject_of(tenant: str, report: str, day: str, part: str) -> str:
-    return f"insight.{tenant}.{report}.{day}.{part}"
-
-
-class _Kept(NamedTuple):
+class _Cached(NamedTuple):
     sequence: int
     size: int
     results: Results
 
 
 class ResultsStore:
-    """Reads by subject. The engine is asked each time, so that a newer batch is seen at once; what is kept spares reading the
-    rows of a message anew whose sequence is still the same."""
+    """Reads results by subject. The engine is queried each time, so that a newer batch is visible at once; the cache avoids
+    decoding a message whose sequence has not changed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[str, _Cached] = OrderedDict()
+        self._cached_bytes = 0
 
-    async def read(self, tenant: str, report: Report, where: Sequence[tuple[str, str]]) -> list[tuple[Results, int]]:
-        """The results of each (day, part), and how large they are: all at once, so ask for few. Raises EngineUnavailable."""
-        return await asyncio.gather(*(self._read(tenant, report, day, part) for day, part in where))
+    async def read(self, tenant: str, report: Report[Any], parts: Sequence[Part]) -> list[tuple[Results, int]]:
+        """The results of each part, and their size. The parts are read concurrently: pass few. Raises EngineUnavailable."""
+        return await asyncio.gather(*(self._read(tenant, report, part) for part in parts))
 
-    async def _read(self, tenant: str, report: Report, day: str, part: str) -> tuple[Results, int]:
-        subject = subject_of(tenant, report, day, part)
+    async def _read(self, tenant: str, report: Report[Any], part: Part) -> tuple[Results, int]:
+        subject = REPORT_RESULTS.subject_of(tenant=tenant, report=report.name, day=part.day, part=part.name)
         entry = await stream_reader.last(self._connection, STREAM, subject)
         if entry is None:
             return Results(), 0
-        kept = self._kept.get(subject)
-        if kept is None or kept.sequence != entry.sequence:
+        cached = self._cache.get(subject)
+        if cached is None or cached.sequence != entry.sequence:
             results = read_results(entry.payload, report, tenant)
             if results.unreadable:
                 metrics.unreadable.inc()
                 log.error(
                     "result_unreadable", subject=subject, sequence=entry.sequence, problems=results.unreadable[:_LOGGED_MAX]
                 )
-            kept = _Kept(entry.sequence, len(entry.payload), results)
-            self._keep(subject, kept)
+            cached = _Cached(entry.sequence, len(entry.payload), results)
+            self._store(subject, cached)
         else:
-            self._kept.move_to_end(subject)
-        return kept.results, kept.size
+            self._cache.move_to_end(subject)
+        return cached.results, cached.size
 
-    def _keep(self, subject: str, kept: _Kept) -> None:
-        before = self._kept.pop(subject, None)
-        self._kept_bytes += kept.size - (before.size if before else 0)
-        self._kept[subject] = kept
-        while self._kept_bytes > KEPT_BYTES_MAX:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+    def _store(self, subject: str, cached: _Cached) -> None:
+        before = self._cache.pop(subject, None)
+        self._cached_bytes += cached.size - (before.size if before else 0)
+        self._cache[subject] = cached
+        while self._cached_bytes > CACHE_BYTES_MAX:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].size
 
     async def delete_all(self, tenant: str) -> None:
-        """All results of a tenant that goes."""
-        await purge_stream(self._connection, STREAM, f"insight.{tenant}.>")
+        """Delete the results of a deleted tenant."""
+        await purge_stream(self._connection, STREAM, REPORT_RESULTS.subjects_of(tenant))

@@ -1,1 +1,1 @@
-"""The jobs of a tenant, folded from the events on `JOBS` into a file that can be thrown away."""
+"""Jobs: the lifecycle of messages, computed from the events on `JOBS` into a file that can be rebuilt at any time."""

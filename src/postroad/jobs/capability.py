@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from postroad.api.jobs import JobNotFound
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
-from postroad.jobs.archive import History, history_stream
+from postroad.jobs.archive import JobArchive, history_stream
 from postroad.jobs.projection import Projection
 from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
@@ -17,12 +18,13 @@ from postroad.settings import Settings
 
 class JobsCapability(Capability):
     name = "jobs"
+    errors = (JobNotFound,)
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
         folder, keep_days = platform.settings.data_dir / "jobs", platform.settings.section(JobsSettings).jobs_keep_days
         self.projection = Projection(platform.connection, platform.clock, folder, keep_days)
-        self.archive = History(platform.connection, platform.clock)
+        self.archive = JobArchive(platform.connection, platform.clock)
         self.service = JobService(JobsRpcClient(platform.connection), self.archive)
         self._rpc = JobsRpcServer(platform.connection, self.projection, platform.clock)
 
@@ -37,7 +39,7 @@ class JobsCapability(Capability):
         return (BackgroundJob(self.lead, Role.CONTROL, leader_only=True),)
 
     async def lead(self) -> None:
-        """Follow `JOBS` and serve queries. Two leaders for a moment do no harm."""
+        """Follow `JOBS` and serve queries. Two leaders at the same time do no harm."""
         await run_all(self.projection.run(), self._rpc.run())
 
     async def delete_tenant(self, tenant: str) -> None:

@@ -1,13 +1,16 @@
-"""What the events of the catalogue tell of jobs, in the words of the rules."""
+"""Decodes frames of `JOBS` into transitions of jobs and purges of queues."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
+from postroad.api.jobs import JobStatus
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.rules import JobStatus, JobTransition, Purge, Step
+from postroad.jobs.rules import PURGE_ERRORS, TRANSITIONS, EventRule, JobTransition, Purge, Step
+from postroad.kernel.clock import LATEST_MS
+from postroad.kernel.event import event_name
 from postroad.queues.events import (
     JobDead,
     JobDone,
@@ -22,17 +25,11 @@ from postroad.queues.events import (
 )
 from postroad.telemetry.frames import FRAME_VERSION, STREAMS, unpack
 
-LATEST_MS = 253_402_300_799_999  # the last moment of the year 9999; later ones cannot be shown
-
-# Where an event stands among those of the same attempt. `dead` is above `done`: there is a dead letter to look at.
-_BEGUN, _LEASED, _EXTENDED, _REQUEUED, _RETRIED, _DONE, _DEAD = range(7)
-
-
-_seconds: dict[str, int] = {}  # to the milliseconds of the second that a text begins with: events come many to a second
+_seconds: dict[str, int] = {}  # milliseconds by the text of a second: many events have the same second
 
 
 def millis(text: str) -> int:
-    """An event's time. Raises ValueError for what is no time between 1970 and the year 9999 with its zone."""
+    """The time of an event. Raises ValueError unless it has a zone and is between 1970 and the year 9999."""
     second = _seconds.get(text[:20])
     if second is not None and len(text) == 24 and text[23] == "Z" and text[20:23].isdecimal():
         return second + int(text[20:23])
@@ -50,84 +47,69 @@ def _parsed(text: str) -> int:
         raise ValueError(f"no time zone: {text[:40]!r}")
     at = round(found.timestamp() * 1000)
     if not 0 < at <= LATEST_MS:
-        raise ValueError(f"not a time that can be shown: {text[:40]!r}")
+        raise ValueError(f"time out of range: {text[:40]!r}")
     return at
 
 
-def _queued(event: JobQueued, at: int) -> JobTransition:
-    due_at = min(at + event.delay_ms, LATEST_MS) if event.delay_ms > 0 else 0
+_KINDS: tuple[type[JobEvent], ...] = (
+    JobQueued,
+    JobLeased,
+    JobExtended,
+    JobRequeued,
+    JobRetried,
+    JobDone,
+    JobDead,
+    JobRedriven,
+)
+_RULES: dict[type[JobEvent], EventRule] = {kind: TRANSITIONS[event_name(kind)] for kind in _KINDS}
+
+
+def transition_of(event: JobEvent) -> JobTransition:
+    """Raises ValueError if the event has an invalid time."""
+    at = millis(event.timestamp)
+    rule = _RULES[type(event)]
+    if isinstance(event, JobQueued):
+        return _queued(event, rule, at)
+    known: Any = event
+    lease_until = millis(known.lease_until) if rule.status is JobStatus.LEASED else 0
+    due_at = millis(known.next_at) if rule.status is JobStatus.RETRYING else 0
+    attempt = 0 if rule.is_redrive else known.attempt
     return JobTransition(
         event.tenant,
         event.job_id,
         event.queue,
         event.message_id,
-        Step(False, 0, _BEGUN, at, (JobStatus.DELAYED if due_at else JobStatus.QUEUED).value, due_at),
-        is_first=True,
+        Step(rule.is_end, attempt, rule.rank, at, rule.status.value, due_at, lease_until),
+        next((text for name in rule.error_fields if (text := getattr(event, name))), None),
+        is_death=rule.is_death,
+        is_redrive=rule.is_redrive,
+    )
+
+
+def _queued(event: JobQueued, rule: EventRule, at: int) -> JobTransition:
+    due_at = min(at + event.delay_ms, LATEST_MS) if event.delay_ms > 0 else 0
+    status = JobStatus.DELAYED if due_at else rule.status
+    return JobTransition(
+        event.tenant,
+        event.job_id,
+        event.queue,
+        event.message_id,
+        Step(rule.is_end, 0, rule.rank, at, status.value, due_at),
+        is_first=rule.is_first,
         expires_at=millis(event.expires_at) if event.expires_at else 0,
         correlation_id=event.correlation_id,
     )
 
 
-def _leased(event: JobLeased, at: int) -> JobTransition:
-    return _told(event, Step(False, event.attempt, _LEASED, at, "leased", 0, millis(event.lease_until)))
+def purge_of(event: QueuePurged) -> Purge:
+    """Raises ValueError if the event has an invalid time."""
+    return Purge(millis(event.timestamp), PURGE_ERRORS[event.is_deleted])
 
 
-def _extended(event: JobExtended, at: int) -> JobTransition:
-    return _told(event, Step(False, event.attempt, _EXTENDED, at, "leased", 0, millis(event.lease_until)))
+class EventLine(NamedTuple):
+    """An event to store with its job: its id, and its text as received."""
 
-
-def _requeued(event: JobRequeued, at: int) -> JobTransition:
-    return _told(event, Step(False, event.attempt, _REQUEUED, at, "queued"), event.reason)
-
-
-def _retried(event: JobRetried, at: int) -> JobTransition:
-    return _told(event, Step(False, event.attempt, _RETRIED, at, "retrying", millis(event.next_at)), event.reason)
-
-
-def _done(event: JobDone, at: int) -> JobTransition:
-    return _told(event, Step(True, event.attempt, _DONE, at, "done"))
-
-
-def _dead(event: JobDead, at: int) -> JobTransition:
-    return _told(event, Step(True, event.attempt, _DEAD, at, "dead"), event.last_error or event.reason)._replace(is_death=True)
-
-
-def _redriven(event: JobRedriven, at: int) -> JobTransition:
-    return _told(event, Step(False, 0, _BEGUN, at, "queued"))._replace(is_redrive=True)
-
-
-def _told(event: JobEvent, step: Step, error: str | None = None) -> JobTransition:
-    return JobTransition(event.tenant, event.job_id, event.queue, event.message_id, step, error)
-
-
-_TELLING: dict[type[JobEvent], Callable[[Any, int], JobTransition]] = {
-    JobQueued: _queued,
-    JobLeased: _leased,
-    JobExtended: _extended,
-    JobRequeued: _requeued,
-    JobRetried: _retried,
-    JobDone: _done,
-    JobDead: _dead,
-    JobRedriven: _redriven,
-}
-
-
-def told_by(event: JobEvent) -> JobTransition:
-    """Raises ValueError if a time in it is none."""
-    return _TELLING[type(event)](event, millis(event.timestamp))
-
-
-def purge_by(event: QueuePurged) -> Purge:
-    return Purge(millis(event.timestamp), "the queue was deleted" if event.is_deleted else "purged")
-
-
-# Frames
-
-
-class Line(NamedTuple):
-    """An event to be kept as one of its job's: its id, and its text as it was sent."""
-
-    told: JobTransition
+    transition: JobTransition
     event_id: str
     text: bytes
 
@@ -139,14 +121,17 @@ class QueuePurge(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a run of frames tells. `last` is the sequence of the last frame, `events` how many there were."""
+    """The content of consecutive frames. `last` is the sequence of the last frame, `events` the number of events.
 
-    told: list[JobTransition]
-    kept: list[Line]
+    `unreadable` has the sequence of a frame and the problem of the frame or of one of its lines.
+    """
+
+    transitions: list[JobTransition]
+    lines: list[EventLine]
     purges: list[QueuePurge]
     last: int
     events: int
-    unreadable: list[tuple[int, str]]  # the frame's sequence, and what is wrong with it or with one of its lines
+    unreadable: list[tuple[int, str]]
 
 
 AnyEvent = JobQueued | JobLeased | JobExtended | JobDone | JobRetried | JobRequeued | JobDead | JobRedriven | QueuePurged
@@ -154,8 +139,7 @@ _decode = msgspec.json.Decoder(AnyEvent).decode
 
 
 def read_frames(entries: Sequence[Entry]) -> Batch:
-    """Somebody with access to the engine may have put anything there, and a newer Postroad sends what this one does not know:
-    what cannot be read is left out, and said."""
+    """Never raises: clients with access to the engine may have stored anything, and a newer version may send unknown events."""
     batch = Batch([], [], [], entries[-1].sequence if entries else 0, 0, [])
     count = 0
     for entry in entries:
@@ -177,9 +161,9 @@ def read_frames(entries: Sequence[Entry]) -> Batch:
 
 def _add(batch: Batch, event: AnyEvent, line: bytes) -> None:
     if isinstance(event, QueuePurged):
-        batch.purges.append(QueuePurge(event.tenant, event.queue, purge_by(event)))
+        batch.purges.append(QueuePurge(event.tenant, event.queue, purge_of(event)))
         return
-    told = told_by(event)
-    batch.told.append(told)
+    transition = transition_of(event)
+    batch.transitions.append(transition)
     if event.audit == "full":
-        batch.kept.append(Line(told, event.event_id, line))
+        batch.lines.append(EventLine(transition, event.event_id, line))

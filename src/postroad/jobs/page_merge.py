@@ -1,26 +1,26 @@
-"""Two lists of jobs as one: those that are known, and those that only the archive has. Pure.
+"""Merges jobs of the index and of the archive into one page. Pure.
 
-Both come newest first. Of the archive a page may see a part only: everything down to the key `reached`. What is below that, of
-either list, waits for the next page, so that no page has a job that should have come after one of a later page.
+Both lists are ordered newest first. A page may have read a part of the archive only: everything down to the key `reached`. Jobs
+of either list below that key are left to the next page, so that no page has a job that should follow one of a later page.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from postroad.jobs.views import JobView
+from postroad.api.jobs import Job
 
-Key = tuple[int, str]  # a job's place in the order: when it was created, and its id
+Key = tuple[int, str]  # position of a job: time of creation and id
 
-LOWEST = "!"  # no id is below it: `(at, LOWEST)` is the place below everything that was created at that moment or later
+LOWEST = "!"  # below every id: `(at, LOWEST)` is the position below all jobs created at that moment or later
 
 
 class KeyedJob(NamedTuple):
     key: Key
-    job: JobView
+    job: Job
 
 
 class KeyRange(NamedTuple):
-    """The places between two keys; neither is in it."""
+    """The positions between two keys, both excluded."""
 
     below: Key
     above: Key
@@ -34,14 +34,14 @@ class KeyRange(NamedTuple):
 
 
 class MergedPage(NamedTuple):
-    jobs: list[JobView]
+    jobs: list[Job]
     following: Key | None
 
 
-def latest_of_each(placed: Iterable[KeyedJob]) -> dict[str, KeyedJob]:
-    """A job that ended twice, since it was put back in between, is in the archive twice: the later end counts."""
+def latest_of_each(jobs: Iterable[KeyedJob]) -> dict[str, KeyedJob]:
+    """By id. A job that was redriven and ended again is in the archive twice: the later end counts."""
     found: dict[str, KeyedJob] = {}
-    for one in placed:
+    for one in jobs:
         known = found.get(one.job.job_id)
         if known is None or one.job.updated_at > known.job.updated_at:
             found[one.job.job_id] = one
@@ -49,14 +49,14 @@ def latest_of_each(placed: Iterable[KeyedJob]) -> dict[str, KeyedJob]:
 
 
 def merge(
-    hot: Sequence[KeyedJob], hot_following: Key | None, archived: Sequence[KeyedJob], reached: Key | None, limit: int
+    indexed: Sequence[KeyedJob], indexed_following: Key | None, archived: Sequence[KeyedJob], reached: Key | None, limit: int
 ) -> MergedPage:
-    """A page of both. `reached` None: the archive was seen to the end of what was asked. The known one wins over the archived."""
-    known = {one.job.job_id for one in hot}
-    both = [*hot, *(one for one in archived if one.job.job_id not in known)]
+    """`reached` None: the archive was read completely. Indexed jobs take precedence over archived ones."""
+    known = {one.job.job_id for one in indexed}
+    both = [*indexed, *(one for one in archived if one.job.job_id not in known)]
     both.sort(key=lambda one: one.key, reverse=True)
     if reached is not None:
         both = [one for one in both if one.key >= reached]
-    taken = both[:limit]
-    following = taken[-1].key if len(both) > limit else (reached or hot_following)
-    return MergedPage([one.job for one in taken], following)
+    page = both[:limit]
+    following = page[-1].key if len(both) > limit else (reached or indexed_following)
+    return MergedPage([one.job for one in page], following)

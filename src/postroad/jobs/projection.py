@@ -1,7 +1,7 @@
-"""The jobs as they follow from `JOBS`, kept up by one process at a time, but for a moment.
+"""Maintains the job index from `JOBS`, normally in one process at a time.
 
-If two do, the file's position tells the second one to write, and it opens the file again. Whatever is wrong with a file, a new
-one can be made of the stream.
+If two processes write to the same file, the second one finds another position in it and opens it again. A file with any fault is
+replaced by a new one, made from the stream.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ import structlog
 from postroad.jetstream.connection import Connection
 from postroad.jobs import metrics
 from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
-from postroad.jobs.stream_follower import Follower, StoreThread, StreamNow, stream_now
+from postroad.jobs.stream_follower import JobsStreamInfo, StoreThread, StreamFollower, jobs_stream_info
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.kernel.task_group import StoppableTaskGroup
 
-_CHUNK_SIZE = 500  # rows of a sweep or a pruning at once: milliseconds, during which readers wait
-_PRUNE_EVERY = 600.0
-_AGAIN_AFTER = 0.5
+_CHUNK_SIZE = 500  # rows per step of a sweep or of pruning: takes milliseconds, while readers wait
+_PRUNE_SECONDS = 600.0
+_RETRY_SECONDS = 0.5
 _DAY_MS = 86_400_000
-_CLOCKS_DIFFER_MS = 600_000  # between what says when a job was created and what says when its first event was stored
+_CLOCK_SKEW_MS = 600_000  # between the time of creation of a job and the time when its first event was stored
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,12 +35,12 @@ log = structlog.get_logger("postroad.jobs")
 
 
 class StreamRecreated(Exception):
-    """The stream is not the one that the file was made of."""
+    """The file belongs to a stream that was deleted and created again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the jobs are. While a new file is made, `rebuilt` is how far that one is."""
+    """Position of the index and end of the stream. `rebuilt` is the position of the new file during a rebuild."""
 
     position: int
     target: int
@@ -49,17 +49,17 @@ class Progress:
 
 @dataclass(slots=True)
 class _Running:
-    """What there is while the projection runs: the file that answers, and the one that is to take its place."""
+    """State while the projection runs: the current file, and the one that will replace it."""
 
-    crew: StoppableTaskGroup
-    current: Follower
+    tasks: StoppableTaskGroup
+    current: StreamFollower
     following: "asyncio.Task[None]"
-    coming: Follower | None = None
+    next: StreamFollower | None = None
     is_rebuilding: bool = False
 
 
 class Projection:
-    """`run` in one process; the others ask that one."""
+    """Call `run` in one process; the others send it requests."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Projection:
         folder: Path,
         keep_days: int,
         *,
-        look_every: float = 2.0,
-        sweep_every: float = 1.0,
+        poll_seconds: float = 2.0,
+        sweep_seconds: float = 1.0,
     ) -> None:
         self._connection, self._clock, self._folder = connection, clock, folder
-        self._keep_ms, self._look_every, self._sweep_every = keep_days * _DAY_MS, look_every, sweep_every
+        self._keep_ms, self._poll_seconds, self._sweep_seconds = keep_days * _DAY_MS, poll_seconds, sweep_seconds
         self._running: _Running | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -82,26 +82,26 @@ class Projection:
     def position(self) -> int:
         return self._running.current.position if self._running else 0
 
-    async def read(self, look: Callable[Concatenate[Store, P], T], *args: P.args, **more: P.kwargs) -> T:
-        """What `look` finds in the store. Raises EngineUnavailable while there is none."""
+    async def read(self, query: Callable[Concatenate[Store, P], T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `query` with the store. Raises EngineUnavailable while there is none."""
         try:
-            return await self._now().current.keeper.call(look, *args, **more)
+            return await self._current().current.thread.call(query, *args, **more)
         except sqlite3.Error as problem:
-            raise EngineUnavailable(f"the jobs cannot be read now: {problem}", retry_after=1) from problem
+            raise EngineUnavailable(f"the job index cannot be read now: {problem}", retry_after=1) from problem
 
-    def _now(self) -> _Running:
+    def _current(self) -> _Running:
         if self._running is None:
-            raise EngineUnavailable("the jobs are not loaded yet", retry_after=1)
+            raise EngineUnavailable("the job index is not loaded yet", retry_after=1)
         return self._running
 
     async def wait_for(self, sequence: int, seconds: float) -> bool:
-        """Whether everything up to that sequence is folded, at the latest when that time is over."""
+        """Wait until the index has all frames up to that sequence. Returns False when the time is over."""
         if self.position >= sequence:
             return True
         waiter = (sequence, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         if self._running:
-            self._running.current.hurry(is_awaited=True)
+            self._running.current.set_awaited(is_awaited=True)
         try:
             async with asyncio.timeout(seconds):
                 await waiter[1]
@@ -118,26 +118,26 @@ class Projection:
             if sequence <= position and not future.done():
                 future.set_result(None)
         if self._running:
-            self._running.current.hurry(is_awaited=any(sequence > position for sequence, _ in self._waiters))
+            self._running.current.set_awaited(is_awaited=any(sequence > position for sequence, _ in self._waiters))
 
     @property
     def complete_since(self) -> int:
-        """Every job that was created since then is known here; of older ones, those that have not ended long ago."""
-        gap = self._now().current.keeper.store.complete_since
-        return max(gap, self._clock() - self._keep_ms) + _CLOCKS_DIFFER_MS
+        """The index has every job created since this time, and older ones unless they ended before the retention period."""
+        gap = self._current().current.thread.store.complete_since
+        return max(gap, self._clock() - self._keep_ms) + _CLOCK_SKEW_MS
 
     async def progress(self) -> Progress:
-        state = (await stream_now(self._connection)).state
-        running = self._now()
+        state = (await jobs_stream_info(self._connection)).state
+        running = self._current()
         target = state.last_seq if state.messages else running.current.position
-        rebuilt = running.coming.position if running.coming else 0
+        rebuilt = running.next.position if running.next else 0
         return Progress(running.current.position, target, rebuilt if running.is_rebuilding else None)
 
     # Following
 
     async def run(self) -> None:
-        """Until cancelled. What is wrong with a file or the stream does not end it: it begins again, with a new file if need
-        be. The process has other work, too, that must not suffer from this."""
+        """Run until cancelled. Faults of the file or the stream do not end it: it starts again, with a new file if needed,
+        because the process has other work."""
         while True:
             try:
                 await self._run_once()
@@ -146,35 +146,35 @@ class Projection:
             except (sqlite3.Error, PostroadError, OSError) as problem:
                 log.error("jobs_failed", problem=repr(problem))
             metrics.failures.inc()
-            await asyncio.sleep(_AGAIN_AFTER)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _run_once(self) -> None:
-        stream = await stream_now(self._connection)
-        keeper = StoreThread(await asyncio.to_thread(self._open, stream))
-        current = Follower(self._connection, self._clock, keeper, self._advanced)
+        stream = await jobs_stream_info(self._connection)
+        thread = StoreThread(await asyncio.to_thread(self._open, stream))
+        current = StreamFollower(self._connection, self._clock, thread, self._advanced)
         if not stream.state.messages and stream.state.last_seq > current.position:
-            await keeper.call(Store.note_gap, self._clock())
-        _say_what_was_missed(current.position, stream)
-        crew, is_broken = StoppableTaskGroup(), False
-        self._running = running = _Running(crew, current, crew.start(current.run()))
-        crew.start(self._watch(running, stream))
-        crew.start(self._keep_house(running))
+            await thread.call(Store.note_gap, self._clock())
+        _report_missed_frames(current.position, stream)
+        tasks, is_broken = StoppableTaskGroup(), False
+        self._running = running = _Running(tasks, current, tasks.start(current.run()))
+        tasks.start(self._watch(running, stream))
+        tasks.start(self._maintain(running))
         self._advanced()
         try:
-            await crew.run()
+            await tasks.run()
         except sqlite3.DatabaseError as problem:
-            is_broken = type(problem) is sqlite3.DatabaseError  # the file itself; not a lock, not a full disk
+            is_broken = type(problem) is sqlite3.DatabaseError  # the file itself is corrupt; not a lock or a full disk
             raise
         finally:
             self._running = None
             metrics.behind_frames.set(0)
             metrics.behind_seconds.set(0)
-            running.current.keeper.close(and_remove=is_broken)
-            if running.coming is not None:
-                running.coming.keeper.close(and_remove=True)
+            running.current.thread.close(and_remove=is_broken)
+            if running.next is not None:
+                running.next.thread.close(and_remove=True)
 
-    def _open(self, stream: StreamNow) -> Store:
-        """The newest file that can be used; a new one if there is none. The others go."""
+    def _open(self, stream: JobsStreamInfo) -> Store:
+        """Open the newest valid file, or create one. Other files are removed."""
         found: Store | None = None
         for path in files_in(self._folder):
             if found is None:
@@ -184,12 +184,12 @@ class Projection:
             remove(path)
         return found or make_store(fresh_path(self._folder, self._clock()), stream.created)
 
-    async def _watch(self, running: _Running, stream: StreamNow) -> None:
-        """Is it still the same stream, and how far are we?"""
+    async def _watch(self, running: _Running, stream: JobsStreamInfo) -> None:
+        """Check that the stream is still the same, and measure the lag."""
         while True:
-            await asyncio.sleep(self._look_every)
+            await asyncio.sleep(self._poll_seconds)
             try:
-                found = await stream_now(self._connection)
+                found = await jobs_stream_info(self._connection)
             except PostroadError:
                 continue
             if found.created != stream.created or found.state.last_seq < running.current.position:
@@ -199,83 +199,83 @@ class Projection:
             metrics.behind_frames.set(behind)
             metrics.behind_seconds.set(max(0, age_ms) / 1000 if behind and running.current.last_at_ms else 0)
 
-    async def _keep_house(self, running: _Running) -> None:
-        """What time alone brings about: jobs that are due or expired, and those that ended long ago."""
+    async def _maintain(self, running: _Running) -> None:
+        """Update jobs whose status changes by time, and delete those past the retention period."""
         loop = asyncio.get_running_loop()
         prune_at = loop.time()
         while True:
-            await asyncio.sleep(self._sweep_every)
-            while await running.current.keeper.call(Store.sweep, self._clock(), _CHUNK_SIZE) == _CHUNK_SIZE:
+            await asyncio.sleep(self._sweep_seconds)
+            while await running.current.thread.call(Store.sweep, self._clock(), _CHUNK_SIZE) == _CHUNK_SIZE:
                 pass
             if loop.time() >= prune_at:
                 await self._prune(running)
-                prune_at = loop.time() + _PRUNE_EVERY
+                prune_at = loop.time() + _PRUNE_SECONDS
 
     async def _prune(self, running: _Running) -> None:
         after: int | None = 0
-        now, keeper = self._clock(), running.current.keeper
-        while after is not None and running.current.keeper is keeper:
-            count, after = await keeper.call(Store.prune, now, now - self._keep_ms, after, _CHUNK_SIZE)
+        now, thread = self._clock(), running.current.thread
+        while after is not None and running.current.thread is thread:
+            count, after = await thread.call(Store.prune, now, now - self._keep_ms, after, _CHUNK_SIZE)
             metrics.pruned.inc(count)
             await asyncio.sleep(0.01)
 
     # Rebuilding
 
     async def rebuild(self) -> None:
-        """Begin to make a new file of the whole stream; the old one answers until it is there.
+        """Start to make a new file from the whole stream; the old one serves queries until it is complete.
 
-        Raises NotNow while one is made, EngineUnavailable while there is none.
+        Raises PreconditionFailed during a rebuild, EngineUnavailable while there is no file.
         """
-        stream = await stream_now(self._connection)
-        running = self._now()
+        stream = await jobs_stream_info(self._connection)
+        running = self._current()
         if running.is_rebuilding:
-            raise PreconditionFailed("the jobs are being rebuilt already")
+            raise PreconditionFailed("a rebuild is already running")
         running.is_rebuilding = True
-        running.crew.start(self._rebuild(running, stream))
+        running.tasks.start(self._rebuild(running, stream))
 
-    async def _rebuild(self, running: _Running, stream: StreamNow) -> None:
-        """If the disk or the file fails, everything begins again with the old one; an engine that is away is waited for."""
+    async def _rebuild(self, running: _Running, stream: JobsStreamInfo) -> None:
+        """If the disk or the file fails, the projection starts again with the old file. An unavailable engine is waited for."""
         path = fresh_path(self._folder, self._clock())
-        keeper = StoreThread(await asyncio.to_thread(make_store, path, stream.created, is_complete=False))
-        running.coming = Follower(self._connection, self._clock, keeper, self._advanced)
-        following = running.crew.start(running.coming.run())
+        thread = StoreThread(await asyncio.to_thread(make_store, path, stream.created, is_complete=False))
+        running.next = StreamFollower(self._connection, self._clock, thread, self._advanced)
+        following = running.tasks.start(running.next.run())
         log.info("jobs_rebuild_began", target=stream.state.last_seq)
-        await self._reach(running, running.coming)
-        await keeper.call(Store.complete)
-        await self._reach(running, running.coming)
-        old, running.current, running.coming = running.current, running.coming, None
+        await self._reach(running, running.next)
+        await thread.call(Store.complete)
+        await self._reach(running, running.next)
+        old, running.current, running.next = running.current, running.next, None
         running.following.cancel()
         running.following = following
         running.is_rebuilding = False
-        old.keeper.close(and_remove=True)
+        old.thread.close(and_remove=True)
         self._advanced()
         metrics.rebuilds.inc()
         log.info("jobs_rebuilt", position=self.position)
 
-    async def _reach(self, running: _Running, coming: Follower) -> None:
-        """Return once the new file has all that the old one has. Frames that were removed since count as had."""
+    async def _reach(self, running: _Running, new: StreamFollower) -> None:
+        """Return once the new file has every frame of the old one, apart from frames removed from the stream since."""
         while True:
             wanted = running.current.position
             with suppress(EngineUnavailable):
-                if coming.position >= wanted or (await coming.has_all() and running.current.position == wanted):
+                if new.position >= wanted or (await new.has_all() and running.current.position == wanted):
                     return
             await asyncio.sleep(0.02)
 
 
-def _usable(path: Path, stream: StreamNow) -> Store | None:
+def _usable(path: Path, stream: JobsStreamInfo) -> Store | None:
     try:
         found = open_store(path, stream.created)
     except InvalidStoreFile as reason:
         log.warning("jobs_file_discarded", file=path.name, reason=str(reason))
         return None
-    if found.position > stream.state.last_seq:  # the engine lost its last writes, and will give these sequences out again
+    if found.position > stream.state.last_seq:  # the engine lost its last writes, and will assign these sequences again
         log.warning("jobs_file_discarded", file=path.name, reason="ahead of the stream")
         found.close()
         return None
     return found
 
 
-def _say_what_was_missed(position: int, stream: StreamNow) -> None:
+def _report_missed_frames(position: int, stream: JobsStreamInfo) -> None:
     count = stream.state.first_seq - 1 - position
     if position and stream.state.messages and count > 0:
         log.warning("jobs_missed_frames", count=count)

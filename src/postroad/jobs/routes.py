@@ -1,77 +1,24 @@
-"""Jobs over HTTP: one service call, JSON out."""
+"""HTTP routes of jobs."""
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated
+from typing import Any
 
-import msgspec
-from msgspec import Meta
-
+from postroad.api.jobs import Job, JobEventPage, JobEventQuery, JobNotFound, JobPage, JobQuery, JobsProgress
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.jobs.queries import EventKey
 from postroad.jobs.rpc import ProgressResponse
-from postroad.jobs.rules import JobStatus
 from postroad.jobs.service import JobService
-from postroad.jobs.views import JobView
-from postroad.kernel.errors import EngineUnavailable, JobNotFound, Overloaded, PreconditionFailed
+from postroad.kernel.errors import EngineUnavailable, Overloaded, PreconditionFailed
 from postroad.kernel.identity import RouteRequirement, Scope
 
-When = Annotated[datetime, Meta(tz=True)]
-Limit = Annotated[int, Meta(ge=1, le=1000)]
-Id = Annotated[str, Meta(min_length=1, max_length=256)]
-_FAR = 2**62
-
-
-class JobQuery(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    rename={"since": "from", "until": "to", "correlation_id": "correlationId", "message_id": "messageId"},
-):
-    queue: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
-    status: JobStatus | None = None
-    since: Annotated[When | None, Meta(description="Created not before.")] = None
-    until: Annotated[When | None, Meta(description="Created before.")] = None
-    correlation_id: Id | None = None
-    message_id: Id | None = None
-    limit: Limit = 100
-    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[!-~]{1,256}$")] | None = None  # when, and which
-
-
-class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Limit = 100
-    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[0-9]\.[!-~]{1,256}$")] | None = None  # when, of what rank, and which
-
-
-class JobList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    jobs: list[JobView]
-    next_cursor: str | None
-
-
-class JobEventList(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Events as they were sent, in snake_case. Of a job that was kept without its events the list is empty."""
-
-    events: list[Annotated[msgspec.Raw, Meta(description="An event of the catalogue.")]]
-    next_cursor: str | None
-
-
-class JobsProgress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How far the jobs are, in frames of `JOBS`."""
-
-    position: int
-    target: int
-    behind: int
-    rebuilding: bool
-    rebuilt_position: Annotated[int | None, Meta(description="How far the new file is, while one is made.")]
-
-
-_READING = (EngineUnavailable, Overloaded)
+_ERRORS = (EngineUnavailable, Overloaded)
 
 
 class JobRoutes:
-    def __init__(self, board: JobService) -> None:
-        self._board = board
+    def __init__(self, jobs: JobService) -> None:
+        self._jobs = jobs
 
     def table(self) -> Sequence[Route]:
         jobs, one, control = "/v1/jobs", "/v1/jobs/{job}", "/api/control/jobs"
@@ -84,9 +31,10 @@ class JobRoutes:
                 "List jobs",
                 "Jobs",
                 query=JobQuery,
-                response=JobList,
-                errors=_READING,
-                description="Newest first, archived ones included. A key that is kept to some queues sees the jobs of these.",
+                response=JobPage,
+                errors=_ERRORS,
+                description="Newest first, including archived jobs. A key that is restricted to some queues gets their jobs.",
+                sdk="jobs.list",
             ),
             Route(
                 "GET",
@@ -95,77 +43,69 @@ class JobRoutes:
                 Scope.READ,
                 "Show a job",
                 "Jobs",
-                response=JobView,
-                errors=(JobNotFound, *_READING),
-                description="A job is found as soon as the publish that made it was answered.",
+                response=Job,
+                errors=(JobNotFound, *_ERRORS),
+                description="A job exists as soon as the publish that created it was answered.",
+                sdk="jobs.get",
             ),
             Route(
                 "GET",
                 f"{one}/events",
                 self.list_events,
                 Scope.READ,
-                "List a job's events",
+                "List the events of a job",
                 "Jobs",
-                query=EventQuery,
-                response=JobEventList,
-                errors=(JobNotFound, *_READING),
-                description="Oldest first. Kept where the tenant's `auditMode` is `full`, until the job is archived.",
+                query=JobEventQuery,
+                response=JobEventPage,
+                errors=(JobNotFound, *_ERRORS),
+                description="Oldest first. Stored if the tenant's `auditMode` is `full`, until the job is archived.",
+                sdk="jobs.events",
             ),
             Route(
                 "GET",
                 control,
                 self.show_progress,
                 RouteRequirement.PLATFORM,
-                "How far are the jobs?",
+                "Show the progress of the job index",
                 "Jobs",
                 response=JobsProgress,
-                errors=_READING,
+                errors=_ERRORS,
+                sdk="jobs.status",
             ),
             Route(
                 "POST",
                 f"{control}/rebuild",
                 self.rebuild,
                 RouteRequirement.PLATFORM,
-                "Make the jobs anew",
+                "Rebuild the job index",
                 "Jobs",
                 response=JobsProgress,
                 status=202,
-                errors=(PreconditionFailed, *_READING),
-                description="From all that `JOBS` has. The jobs as they are answer until the new ones are there.",
+                errors=(PreconditionFailed, *_ERRORS),
+                description="From all events on `JOBS`. The current index serves requests until the new one is complete.",
+                sdk="jobs.rebuild",
             ),
         ]
 
     async def list_jobs(self, request: Request) -> Response:
-        query: JobQuery = request.query
-        found = await self._board.page(
-            request.caller,
-            queue=query.queue,
-            status=query.status,
-            since=_millis(query.since) if query.since else 0,
-            until=_millis(query.until) if query.until else _FAR,
-            correlation_id=query.correlation_id,
-            message_id=query.message_id,
-            limit=query.limit,
-            before=_job_key(query.cursor) if query.cursor else None,
-        )
-        cursor = ".".join(map(str, found.following)) if found.following else None
-        return Response(JobList(jobs=found.jobs, next_cursor=cursor))
+        found = await self._jobs.page(request.caller, request.query)
+        return Response(JobPage(items=found.jobs, next_cursor=_cursor(found.following)))
 
     async def get_job(self, request: Request) -> Response:
-        return Response(await self._board.find(request.caller, request.parameters["job"]))
+        return Response(await self._jobs.find(request.caller, request.parameters["job"]))
 
     async def list_events(self, request: Request) -> Response:
-        query: EventQuery = request.query
+        query: JobEventQuery = request.query
         after = _event_key(query.cursor) if query.cursor else None
-        found = await self._board.events(request.caller, request.parameters["job"], query.limit, after)
-        cursor = ".".join(map(str, found.following)) if found.following else None
-        return Response(JobEventList(events=found.events, next_cursor=cursor))
+        found = await self._jobs.events(request.caller, request.parameters["job"], query.limit, after)
+        events: list[Any] = found.events  # as they were stored, not decoded
+        return Response(JobEventPage(items=events, next_cursor=_cursor(found.following)))
 
     async def show_progress(self, _request: Request) -> Response:
-        return Response(_progress(await self._board.progress()))
+        return Response(_progress(await self._jobs.progress()))
 
     async def rebuild(self, _request: Request) -> Response:
-        return Response(_progress(await self._board.rebuild()), status=202)
+        return Response(_progress(await self._jobs.rebuild()), status=202)
 
 
 def _progress(found: ProgressResponse) -> JobsProgress:
@@ -178,15 +118,10 @@ def _progress(found: ProgressResponse) -> JobsProgress:
     )
 
 
-def _millis(when: datetime) -> int:
-    return max(0, int(when.timestamp() * 1000))
+def _cursor(key: tuple[int | str, ...] | None) -> str | None:
+    return ".".join(map(str, key)) if key else None
 
 
-def _job_key(cursor: str) -> tuple[int, str]:
-    at, _, job = cursor.partition(".")
-    return int(at), job
-
-
-def _event_key(cursor: str) -> tuple[int, int, str]:
+def _event_key(cursor: str) -> EventKey:
     at, rank, event = cursor.split(".", 2)
     return int(at), int(rank), event

@@ -1,7 +1,7 @@
-"""Asking for jobs where they are: gateways ask over NATS, and the process that leads answers.
+"""RPC to the process that has the job index: gateways send requests over NATS, and the control role's leader answers.
 
-Format 1: one JSON object each way, on a core subject. `ask` says what is asked, `answer` what came of it; a problem travels as
-its code and its detail. Nothing is stored, so an answer that is lost is asked for again.
+Format 1: one JSON object each way, on a core subject. `ask` is the type of the request, `answer` that of the response; an error
+is sent as its code and detail. Nothing is stored: a request whose response was lost is sent again.
 """
 
 import asyncio
@@ -11,26 +11,27 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
+from postroad.api.jobs import Job, JobNotFound, JobStatus
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection, ConnectionLost
+from postroad.jobs.page_merge import Key
 from postroad.jobs.projection import Projection
-from postroad.jobs.queries import EventKey, Key, Wanted, events, find, known, page
-from postroad.jobs.rules import JobStatus
+from postroad.jobs.queries import EventKey, JobFilter, events, find, known, page
+from postroad.jobs.rules import job_of
 from postroad.jobs.stream_follower import STREAM
-from postroad.jobs.views import JobView, job_view
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, JobNotFound, Overloaded, PostroadError
+from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, Overloaded, PostroadError
 from postroad.telemetry.frames import frame_subject
 
 SUBJECT = "postroad.rpc.jobs"
 DEADLINE_SECONDS = 5.0
-_TRY_SECONDS = 2.4  # so that a leader that died with the question still leaves time to ask the next one
-_ON_THE_WAY_SECONDS = 0.3
-_AGAIN_AFTER = 0.1
+_ATTEMPT_SECONDS = 2.4  # so that there is time for a second attempt if the leader dies during the first one
+_TRANSIT_SECONDS = 0.3
+_RETRY_SECONDS = 0.1
 _OPEN_MAX = 256
 _VERSION = 1
-_ANSWER_BYTES_MAX = 1024 * 1024
-_BYTES_TO_SPARE = 64 * 1024
+_RESPONSE_BYTES_MAX = 1024 * 1024
+_HEADROOM_BYTES = 64 * 1024
 
 log = structlog.get_logger("postroad.jobs")
 
@@ -77,17 +78,17 @@ class ProgressRequest(RpcRequest, frozen=True, kw_only=True, tag="progress"):
 
 
 class RebuildRequest(RpcRequest, frozen=True, kw_only=True, tag="rebuild"):
-    """Not one to repeat: the first one may have been heard."""
+    """Must not be repeated: the first one may have been received."""
 
 
 class JobResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
-    job: JobView
+    job: Job
 
 
 class PageResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
-    """Jobs that were created before `complete_since` may be missing: the archive may have them."""
+    """Jobs created before `complete_since` may be missing; they may be in the archive."""
 
-    jobs: list[JobView]
+    jobs: list[Job]
     following: Key | None
     complete_since: int = 0
 
@@ -113,18 +114,18 @@ class ProblemResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="prob
     retry_after: float | None = None
 
 
-Answer = JobResponse | PageResponse | KnownResponse | EventsResponse | ProgressResponse | ProblemResponse
-A = TypeVar("A", JobResponse, PageResponse, KnownResponse, EventsResponse, ProgressResponse)
+RpcResponse = JobResponse | PageResponse | KnownResponse | EventsResponse | ProgressResponse | ProblemResponse
+R = TypeVar("R", JobResponse, PageResponse, KnownResponse, EventsResponse, ProgressResponse)
 
 _encode = msgspec.json.Encoder().encode
-_decode_ask = msgspec.json.Decoder(
+_decode_request = msgspec.json.Decoder(
     JobRequest | PageRequest | KnownRequest | EventsRequest | ProgressRequest | RebuildRequest
 ).decode
-_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_response = msgspec.json.Decoder(RpcResponse).decode
 
 
-class Asked(Protocol):
-    """A message as the engine hands it over."""
+class RpcMessage(Protocol):
+    """A request as the NATS client delivers it."""
 
     @property
     def data(self) -> bytes: ...
@@ -134,12 +135,12 @@ class Asked(Protocol):
 
 
 class JobsRpcServer:
-    """Answers while `run` runs."""
+    """Serves requests while `run` runs."""
 
     def __init__(self, connection: Connection, projection: Projection, clock: Clock) -> None:
         self._connection, self._projection, self._clock = connection, projection, clock
         self._open: set[asyncio.Task[None]] = set()
-        self._answers: dict[type[RpcRequest], Callable[[Any], Awaitable[Answer]]] = {
+        self._handlers: dict[type[RpcRequest], Callable[[Any], Awaitable[RpcResponse]]] = {
             JobRequest: self._job,
             PageRequest: self._page,
             KnownRequest: self._known,
@@ -149,7 +150,7 @@ class JobsRpcServer:
         }
 
     async def run(self) -> None:
-        stop = await self._connection.subscribe(SUBJECT, self._heard)
+        stop = await self._connection.subscribe(SUBJECT, self._on_request)
         try:
             await asyncio.Event().wait()
         finally:
@@ -157,125 +158,132 @@ class JobsRpcServer:
                 task.cancel()
             await stop()
 
-    async def _heard(self, asked: Asked) -> None:
-        if not asked.reply:
+    async def _on_request(self, message: RpcMessage) -> None:
+        if not message.reply:
             return
-        task = asyncio.create_task(self._answer(asked))
+        task = asyncio.create_task(self._respond(message))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
 
-    async def _answer(self, asked: Asked) -> None:
+    async def _respond(self, message: RpcMessage) -> None:
         try:
-            answer = await self._answer_to(asked.data)
+            response = await self._handle(message.data)
         except PostroadError as problem:
-            answer = ProblemResponse(problem.code, problem.detail, problem.retry_after)
-        except Exception as problem:  # a bug: whoever asks must not wait for nothing
-            log.exception("jobs_answer_failed")
-            answer = ProblemResponse(PostroadError.code, type(problem).__name__)
-        payload = _encode(answer)
+            response = ProblemResponse(problem.code, problem.detail, problem.retry_after)
+        except Exception as problem:  # a bug: the caller must get a response
+            log.exception("jobs_rpc_failed")
+            response = ProblemResponse(PostroadError.code, type(problem).__name__)
+        payload = _encode(response)
         if len(payload) > self._connection.max_payload:  # the server would end the connection
-            payload = _encode(ProblemResponse(EngineRefused.code, "the answer is larger than the engine's messages may be"))
-        await self._connection.publish(asked.reply, payload)
+            payload = _encode(ProblemResponse(EngineRefused.code, "the response is larger than the engine's message limit"))
+        await self._connection.publish(message.reply, payload)
 
-    async def _answer_to(self, data: bytes) -> Answer:
+    async def _handle(self, data: bytes) -> RpcResponse:
         if len(self._open) > _OPEN_MAX:
-            raise Overloaded("too many questions about jobs are open", retry_after=1)
+            raise Overloaded("too many requests for jobs are open", retry_after=1)
         try:
-            ask = _decode_ask(data)
+            request = _decode_request(data)
         except msgspec.DecodeError as problem:
-            raise EngineUnavailable(f"the process that leads does not understand this one: {problem}", retry_after=1) from problem
-        if ask.v != _VERSION:
-            raise EngineUnavailable("the process that leads is of another version", retry_after=1)
-        return await self._answers[type(ask)](ask)
+            raise EngineUnavailable(f"the leader cannot decode the request: {problem}", retry_after=1) from problem
+        if request.v != _VERSION:
+            raise EngineUnavailable("the leader runs another version", retry_after=1)
+        return await self._handlers[type(request)](request)
 
     async def _catch_up(self, tenant: str, within_ms: int) -> None:
-        """So that what was answered with a job's id before this was asked is found."""
+        """Wait until the index has every event of the tenant that was stored before the request.
+
+        A job is then found as soon as the publish that created it was answered. Raises EngineUnavailable.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + within_ms / 1000
         last = await stream_reader.last(self._connection, STREAM, frame_subject(STREAM, tenant))
         if last is not None and not await self._projection.wait_for(last.sequence, max(0.0, until - loop.time())):
             behind = last.sequence - self._projection.position
-            raise EngineUnavailable(f"the jobs are {behind} frames behind; ask again later", retry_after=1)
+            raise EngineUnavailable(f"the job index is {behind} frames behind; retry later", retry_after=1)
 
-    async def _job(self, ask: JobRequest) -> Answer:
-        await self._catch_up(ask.tenant, ask.within_ms)
-        job = await self._projection.read(find, ask.tenant, ask.job, ask.globs)
+    async def _job(self, request: JobRequest) -> RpcResponse:
+        await self._catch_up(request.tenant, request.within_ms)
+        job = await self._projection.read(find, request.tenant, request.job, request.globs)
         if job is None:
-            raise JobNotFound(f"there is no job {ask.job!r}")
-        return JobResponse(job_view(job, self._clock()))
+            raise JobNotFound(f"there is no job {request.job!r}")
+        return JobResponse(job_of(job, self._clock()))
 
-    async def _page(self, ask: PageRequest) -> Answer:
-        await self._catch_up(ask.tenant, ask.within_ms)
+    async def _page(self, request: PageRequest) -> RpcResponse:
+        await self._catch_up(request.tenant, request.within_ms)
         now = self._clock()
-        wanted = Wanted(ask.tenant, ask.queue, ask.status, ask.since, ask.until, ask.correlation_id, ask.message_id, ask.globs)
-        jobs = await self._projection.read(page, wanted, now, ask.limit + 1, ask.before)
-        taken, size = [], 0
-        for job in jobs[: ask.limit]:
-            taken.append(job_view(job, now))
-            size += len(_encode(taken[-1]))
-            if size > self._bytes_max and len(taken) > 1:
-                taken.pop()
+        selected = JobFilter(*(getattr(request, name) for name in JobFilter._fields))
+        jobs = await self._projection.read(page, selected, now, request.limit + 1, request.before)
+        sent: list[Job] = []
+        size = 0
+        for job in jobs[: request.limit]:
+            sent.append(job_of(job, now))
+            size += len(_encode(sent[-1]))
+            if size > self._bytes_max and len(sent) > 1:
+                sent.pop()
                 break
-        following = (jobs[len(taken) - 1].created_at, jobs[len(taken) - 1].job_id) if len(jobs) > len(taken) else None
-        return PageResponse(taken, following, self._projection.complete_since)
+        last = jobs[len(sent) - 1] if len(jobs) > len(sent) else None
+        following = (last.created_at, last.job_id) if last else None
+        return PageResponse(sent, following, self._projection.complete_since)
 
-    async def _known(self, ask: KnownRequest) -> Answer:
-        return KnownResponse(await self._projection.read(known, ask.tenant, ask.jobs))
+    async def _known(self, request: KnownRequest) -> RpcResponse:
+        return KnownResponse(await self._projection.read(known, request.tenant, request.jobs))
 
-    async def _events(self, ask: EventsRequest) -> Answer:
-        await self._catch_up(ask.tenant, ask.within_ms)
-        found = await self._projection.read(events, ask.tenant, ask.job, ask.after, ask.limit, self._bytes_max, ask.globs)
+    async def _events(self, request: EventsRequest) -> RpcResponse:
+        await self._catch_up(request.tenant, request.within_ms)
+        found = await self._projection.read(
+            events, request.tenant, request.job, request.after, request.limit, self._bytes_max, request.globs
+        )
         if found is None:
-            raise JobNotFound(f"there is no job {ask.job!r}")
+            raise JobNotFound(f"there is no job {request.job!r}")
         rows, has_more = found
         return EventsResponse([msgspec.Raw(row.text) for row in rows], rows[-1].key if has_more else None)
 
     @property
     def _bytes_max(self) -> int:
-        """An answer is one message: a page that would be larger ends earlier."""
-        return min(self._connection.max_payload, _ANSWER_BYTES_MAX) - _BYTES_TO_SPARE
+        """A response is one message: a page that would be larger ends earlier."""
+        return min(self._connection.max_payload, _RESPONSE_BYTES_MAX) - _HEADROOM_BYTES
 
-    async def _progress(self, _ask: ProgressRequest) -> Answer:
+    async def _progress(self, _request: ProgressRequest) -> RpcResponse:
         found = await self._projection.progress()
         return ProgressResponse(found.position, found.target, found.rebuilt)
 
-    async def _rebuild(self, _ask: RebuildRequest) -> Answer:
+    async def _rebuild(self, _request: RebuildRequest) -> RpcResponse:
         await self._projection.rebuild()
         return await self._progress(ProgressRequest())
 
 
 class JobsRpcClient:
-    """Asks whoever leads; waits for one, for a while, when there is none."""
+    """Sends requests to the leader; waits for one for a while if there is none."""
 
     def __init__(self, connection: Connection, *, deadline: float = DEADLINE_SECONDS) -> None:
         self._connection, self._deadline = connection, deadline
 
-    async def ask(self, ask: RpcRequest, expected: type[A]) -> A:
-        """Raises what the answering side raised, or EngineUnavailable."""
+    async def call(self, request: RpcRequest, expected: type[R]) -> R:
+        """Raises the error of the server, or EngineUnavailable."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._deadline
-        problem: PostroadError = EngineUnavailable("no process answers for the jobs at the moment", retry_after=1)
-        while (left := give_up - loop.time()) > 0:
+        deadline = loop.time() + self._deadline
+        problem: PostroadError = EngineUnavailable("no process serves the job index at the moment", retry_after=1)
+        while (left := deadline - loop.time()) > 0:
             try:
-                answer = await self._try(ask, min(left, _TRY_SECONDS))
+                response = await self._attempt(request, min(left, _ATTEMPT_SECONDS))
             except (ConnectionLost, TimeoutError):
-                if isinstance(ask, RebuildRequest):
+                if isinstance(request, RebuildRequest):
                     break
-                answer = None
-            if isinstance(answer, expected):
-                return answer
-            if isinstance(answer, ProblemResponse):
-                problem = ERRORS.get(answer.code, PostroadError)(answer.detail, retry_after=answer.retry_after)
+                response = None
+            if isinstance(response, expected):
+                return response
+            if isinstance(response, ProblemResponse):
+                problem = ERRORS.get(response.code, PostroadError)(response.detail, retry_after=response.retry_after)
                 if not isinstance(problem, EngineUnavailable):
                     raise problem
-            await asyncio.sleep(_AGAIN_AFTER)
+            await asyncio.sleep(_RETRY_SECONDS)
         raise problem
 
-    async def _try(self, ask: RpcRequest, seconds: float) -> Answer | None:
-        """None if nobody is there to ask."""
-        within_ms = int(max(0.0, seconds - _ON_THE_WAY_SECONDS) * 1000)
-        payload = _encode(msgspec.structs.replace(ask, within_ms=within_ms))
+    async def _attempt(self, request: RpcRequest, seconds: float) -> RpcResponse | None:
+        """None if there is no server."""
+        within_ms = int(max(0.0, seconds - _TRANSIT_SECONDS) * 1000)
+        payload = _encode(msgspec.structs.replace(request, within_ms=within_ms))
         async with asyncio.timeout(seconds):
             await self._connection.wait_up()
             reply = await self._connection.request(SUBJECT, payload, timeout=seconds)
-        return None if reply.status == "503" else _decode_answer(reply.data)
+        return None if reply.status == "503" else _decode_response(reply.data)

@@ -1,40 +1,61 @@
-"""What a job is, and what each step makes of it. Pure: no I/O, no clock.
+"""The state of a job and the effect of each event on it. Pure: no I/O, no clock.
 
-The state of a job is a function of the *set* of its events: not of their order, nor of how often each one came. Events come at
-least once, from processes that do not wait for each other, so `job.done` may be stored before the `job.leased` of its attempt.
+The state of a job is a function of the *set* of its events: it depends neither on their order nor on repetitions. Events are
+delivered at least once, by processes that do not wait for each other, so `job.done` may be stored before the `job.leased` of its
+attempt.
 
-- Steps of one life are ordered: what ends it (`done`, `dead`) is above what does not, then by attempt, by kind, by time. The
-  highest one is the job's state. An end counts whatever its attempt is: the message is gone, so nothing can follow.
-- `job.redriven` begins a new life, in which attempts count from 1 again. No event says which life it is of, so its time does:
-  what is later than the death before the redrive is of the new life. Between the two the message lay among the dead letters, so
-  nothing happened to it, and clocks need not agree to the millisecond. Only if that death is not known, the redrive's own time
-  is what counts. Repeated by a task that was taken up again, a redrive changes nothing.
-- The redrive's event may come late. So a job keeps, below its highest step, those that are later: each would be the highest if
-  a redrive between them came to light. Nearly always there is one step and no more.
+- The steps of one run are ordered: those that end it (`done`, `dead`) are above the others, then by attempt, rank and time. The
+  highest one is the state of the job. An end counts whatever its attempt is: the message is gone, so nothing can follow.
+- `job.redriven` begins a new run, whose attempts count from 1. Events do not name their run, but their time decides: an event
+  later than the death that precedes the redrive belongs to the new run. Between the two the message was a dead letter and had no
+  events, so clocks need not agree to the millisecond. If that death is unknown, the time of the redrive decides. A repeated
+  redrive changes nothing.
+- The event of the redrive may arrive late. A job therefore keeps, below its highest step, the steps that are later: each of them
+  is the highest if a redrive before it becomes known. Nearly always there is one step only.
 """
 
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-
-class JobStatus(StrEnum):
-    QUEUED = "queued"
-    DELAYED = "delayed"
-    LEASED = "leased"
-    RETRYING = "retrying"
-    DONE = "done"
-    DEAD = "dead"
-    EXPIRED = "expired"
+from postroad.api.jobs import Job, JobStatus
+from postroad.kernel.clock import rfc3339
 
 
+class EventRule(NamedTuple):
+    """Effect of an event type. `rank` orders the events of one attempt. The first non-empty field of `error_fields` is the error
+    of the job."""
+
+    rank: int
+    status: JobStatus
+    is_end: bool = False
+    is_first: bool = False
+    is_redrive: bool = False
+    error_fields: tuple[str, ...] = ()
+
+    @property
+    def is_death(self) -> bool:
+        return self.status is JobStatus.DEAD
+
+
+# By event type, for the job index and the pipeline alike. `dead` is above `done`, because a dead letter exists.
+TRANSITIONS: dict[str, EventRule] = {
+    "job.queued": EventRule(0, JobStatus.QUEUED, is_first=True),
+    "job.redriven": EventRule(0, JobStatus.QUEUED, is_redrive=True),
+    "job.leased": EventRule(1, JobStatus.LEASED),
+    "job.extended": EventRule(2, JobStatus.LEASED),
+    "job.requeued": EventRule(3, JobStatus.QUEUED, error_fields=("reason",)),
+    "job.retried": EventRule(4, JobStatus.RETRYING, error_fields=("reason",)),
+    "job.done": EventRule(5, JobStatus.DONE, is_end=True),
+    "job.dead": EventRule(6, JobStatus.DEAD, is_end=True, error_fields=("last_error", "reason")),
+}
 UNFINISHED = (JobStatus.QUEUED, JobStatus.DELAYED, JobStatus.LEASED, JobStatus.RETRYING)
+PURGE_ERRORS = {False: "purged", True: "the queue was deleted"}  # by `is_deleted` of `queue.purged`
 
 
 class Step(NamedTuple):
-    """One step of a life. The order of its fields is the order of steps; a time of 0 is none."""
+    """One step of a run. Steps are ordered by their fields; a time of 0 means none."""
 
     is_end: bool
     attempt: int
@@ -46,7 +67,7 @@ class Step(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What went wrong last: the latest one counts, in whichever life it was."""
+    """An error. The latest one counts, of any run."""
 
     at: int
     attempt: int
@@ -55,14 +76,14 @@ class Failure(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """All that was in a queue was dropped at this moment."""
+    """A purge of a queue, which dropped all its messages."""
 
     at: int
     why: str
 
 
 class JobTransition(NamedTuple):
-    """What one event tells of one job. `is_first`: it begins the job; `is_death`, `is_redrive`: it ends a life, or begins one."""
+    """Effect of one event on its job. `is_first`: it creates the job; `is_death`, `is_redrive`: it ends a run, or begins one."""
 
     tenant: str
     job_id: str
@@ -77,19 +98,19 @@ class JobTransition(NamedTuple):
     correlation_id: str | None = None
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored state of a job, from which its status at any time follows. Times are milliseconds; 0 is none."""
+class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The stored state of a job, which determines its status at any time. Times are milliseconds; 0 means none."""
 
     tenant: str
     job_id: str
     queue: str
     message_id: str
-    first_at: int  # of all events that came
-    queued_at: int  # of job.queued: 0 while that is missing
+    first_at: int  # of all known events
+    queued_at: int  # of job.queued; 0 if that is unknown
     updated_at: int
     steps: tuple[Step, ...]  # the highest first; those below it are later
     redriven_at: int = 0
-    deaths: tuple[int, ...] = ()  # in order; those before the one that the latest redrive followed no longer matter
+    deaths: tuple[int, ...] = ()  # in order, from the one that precedes the latest redrive
     expires_at: int = 0
     correlation_id: str | None = None
     failure: Failure | None = None
@@ -101,14 +122,14 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def begun_at(self) -> int:
-        """When its present life began."""
+        """Start of the current run."""
         return self.redriven_at or self.created_at
 
     @property
     def step(self) -> Step:
-        """The highest one of its present life."""
+        """The highest step of the current run."""
         if not self.redriven_at or _death_before(self.redriven_at, self.deaths):
-            return self.steps[0]  # none is kept of a life before
+            return self.steps[0]  # steps of earlier runs are not stored
         return next(step for step in self.steps if step.at >= self.redriven_at)
 
     @property
@@ -123,66 +144,66 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def changed_at(self) -> int:
-        """The time of its last event, or of the purge that ended it."""
+        """Time of the last event, or of the purge that ended the job."""
         return max(self.updated_at, self.purge.at) if self.purge is not None and self.is_purged else self.updated_at
 
 
-def fold(job: Job | None, told: JobTransition) -> Job:
-    """The job after what was told; made of it if there was none."""
-    step, at = told.step, told.step.at
-    failure = Failure(at, step.attempt, step.rank, told.error) if told.error else None
+def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
+    """Apply a transition; create the job if there is none."""
+    step, at = transition.step, transition.step.at
+    failure = Failure(at, step.attempt, step.rank, transition.error) if transition.error else None
     if job is None:
-        return Job(
-            told.tenant,
-            told.job_id,
-            told.queue,
-            told.message_id,
+        return JobRecord(
+            transition.tenant,
+            transition.job_id,
+            transition.queue,
+            transition.message_id,
             at,
-            at if told.is_first else 0,
+            at if transition.is_first else 0,
             at,
             (step,),
-            at if told.is_redrive else 0,
-            (at,) if told.is_death else (),
-            told.expires_at,
-            told.correlation_id,
+            at if transition.is_redrive else 0,
+            (at,) if transition.is_death else (),
+            transition.expires_at,
+            transition.correlation_id,
             failure,
         )
-    is_later = (at, told.queue, told.message_id) > (job.updated_at, job.queue, job.message_id)
+    is_later = (at, transition.queue, transition.message_id) > (job.updated_at, job.queue, job.message_id)
     redriven_at, deaths = job.redriven_at, job.deaths
-    if told.is_redrive:
+    if transition.is_redrive:
         redriven_at = max(at, redriven_at)
-    if told.is_death and at not in deaths:
+    if transition.is_death and at not in deaths:
         deaths = tuple(sorted((*deaths, at)))
     steps = _with_step(job.steps, step)
     ended_at = _death_before(redriven_at, deaths)
     if ended_at:
         steps = tuple(one for one in steps if one.at > ended_at)
         deaths = tuple(one for one in deaths if one >= ended_at)
-    return Job(
+    return JobRecord(
         job.tenant,
         job.job_id,
-        told.queue if is_later else job.queue,
-        told.message_id if is_later else job.message_id,
+        transition.queue if is_later else job.queue,
+        transition.message_id if is_later else job.message_id,
         min(at, job.first_at),
-        min(at, job.queued_at or at) if told.is_first else job.queued_at,
+        min(at, job.queued_at or at) if transition.is_first else job.queued_at,
         max(at, job.updated_at),
         steps,
         redriven_at,
         deaths,
-        max(told.expires_at, job.expires_at),
-        told.correlation_id or job.correlation_id,
+        max(transition.expires_at, job.expires_at),
+        transition.correlation_id or job.correlation_id,
         max(failure, job.failure) if failure and job.failure else failure or job.failure,
         job.purge,
     )
 
 
 def _death_before(redriven_at: int, deaths: tuple[int, ...]) -> int:
-    """The end of the life before the redrive; 0 if it is not known."""
+    """End of the run before the redrive; 0 if unknown."""
     return max((at for at in deaths if at < redriven_at), default=0) if deaths else 0
 
 
 def _with_step(steps: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
-    """Without those that another one is both above and not before: whatever redrive comes to light, they would not count."""
+    """Add the step, and drop steps below another one that is not earlier: no redrive can make them the highest."""
     if step > steps[0] and step.at >= steps[-1].at:
         return (step,)
     kept: list[Step] = []
@@ -192,10 +213,10 @@ def _with_step(steps: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
     return tuple(kept)
 
 
-def settle(job: Job, first_purge: Purge | None) -> Job:
-    """The job, knowing the first purge of its queue since its present life began, which dropped its message.
+def with_purge(job: JobRecord, first_purge: Purge | None) -> JobRecord:
+    """Apply the first purge of the queue since the current run began, which dropped the message.
 
-    It shows on what has not ended. An end that comes to light later stands: the work was done, or there is a dead letter.
+    A purge affects jobs that have not ended. An end that becomes known later stands: the work was done, or a dead letter exists.
     """
     known = [purge for purge in (first_purge, job.purge) if purge is not None and purge.at > job.begun_at]
     first = min(known, default=None)
@@ -203,19 +224,19 @@ def settle(job: Job, first_purge: Purge | None) -> Job:
 
 
 class StatusUntil(NamedTuple):
-    """What a job is, and when it will be something else if no event comes; None if never."""
+    """The status of a job, and the time when it changes without an event; None if never."""
 
     status: str
     changes_at: int | None
 
 
-def standing_at(job: Job, now: int) -> StatusUntil:
-    """A delayed job whose time has come is queued; so is a leased one whose lease has passed. What has not ended and is past
-    its expiry has expired."""
+def status_until(job: JobRecord, now: int) -> StatusUntil:
+    """A delayed job that is due is queued, and so is a leased one whose lease has ended. An unfinished job past its expiry has
+    expired."""
     step = job.step
     if step.is_end:
         return StatusUntil(step.status, None)
-    expiry = 0 if job.redriven_at else job.expires_at  # of the message as first queued; one put back has none that is known
+    expiry = 0 if job.redriven_at else job.expires_at  # of the message as first queued; that of a redriven one is unknown
     if job.purge is not None or 0 < expiry <= now:
         return StatusUntil("expired", None)
     turns_at = step.lease_until if step.status == "leased" else step.due_at if step.status == "delayed" else 0
@@ -224,12 +245,31 @@ def standing_at(job: Job, now: int) -> StatusUntil:
     return StatusUntil("queued" if step.status in ("leased", "delayed") else step.status, expiry or None)
 
 
-def status_at(job: Job, now: int) -> JobStatus:
-    return JobStatus(standing_at(job, now).status)
+def status_at(job: JobRecord, now: int) -> JobStatus:
+    return JobStatus(status_until(job, now).status)
 
 
-def ended_at(job: Job, now: int) -> int | None:
-    """Since when it has been done, dead or expired; None if it is none of these."""
+def ended_at(job: JobRecord, now: int) -> int | None:
+    """Time when the job was done, dead or expired; None if it has not ended."""
     if status_at(job, now) in UNFINISHED:
         return None
     return job.changed_at if job.step.is_end or job.is_purged else max(job.changed_at, job.expires_at)
+
+
+def job_of(record: JobRecord, now: int) -> Job:
+    status, step = status_at(record, now), record.step
+    has_expiry = record.expires_at and not record.redriven_at and not step.is_end
+    return Job(
+        job_id=record.job_id,
+        queue=record.queue,
+        status=status,
+        attempts=step.attempt,
+        created_at=rfc3339(record.created_at),
+        updated_at=rfc3339(record.changed_at),
+        last_error=record.last_error,
+        correlation_id=record.correlation_id,
+        message_id=record.message_id,
+        due_at=rfc3339(step.due_at) if status in (JobStatus.DELAYED, JobStatus.RETRYING) else None,
+        lease_until=rfc3339(step.lease_until) if status is JobStatus.LEASED else None,
+        expires_at=rfc3339(record.expires_at) if has_expiry else None,
+    )

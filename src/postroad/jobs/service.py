@@ -1,15 +1,14 @@
-"""What a user can do with jobs: look at them. A caller that is kept to some queues sees the jobs of these and no others.
-
-The process that leads knows the jobs of late; those that it has forgotten are looked for in the archive.
-"""
+"""Reads jobs from the index of the leader, and older ones from the archive. A caller that is restricted to some queues gets the
+jobs of these queues."""
 
 import structlog
 
+from postroad.api.jobs import Job, JobNotFound, JobQuery
 from postroad.jobs import metrics
-from postroad.jobs.archive import Archived, History
+from postroad.jobs.archive import ArchivedPage, JobArchive
 from postroad.jobs.event_decoder import millis
-from postroad.jobs.page_merge import LOWEST, KeyedJob, KeyRange, MergedPage, merge
-from postroad.jobs.queries import EventKey, Key
+from postroad.jobs.page_merge import LOWEST, Key, KeyedJob, KeyRange, MergedPage, merge
+from postroad.jobs.queries import EventKey
 from postroad.jobs.rpc import (
     EventsRequest,
     EventsResponse,
@@ -24,133 +23,129 @@ from postroad.jobs.rpc import (
     ProgressResponse,
     RebuildRequest,
 )
-from postroad.jobs.rules import UNFINISHED, JobStatus
-from postroad.jobs.views import JobView
-from postroad.kernel.errors import EngineRefused, EngineUnavailable, JobNotFound
+from postroad.jobs.rules import UNFINISHED
+from postroad.kernel.errors import EngineRefused, EngineUnavailable
 from postroad.kernel.identity import Caller
 from postroad.kernel.matching import glob_matches
 
 _BEGINNING: EventKey = (0, 0, "")
+_LATEST_MS = 2**62
 
 log = structlog.get_logger("postroad.jobs")
 
 
 class JobService:
-    """All of these raise EngineUnavailable when nobody answers in time, or the answer would not be up to date."""
+    """All methods raise EngineUnavailable if no leader answers in time, or its index is not up to date."""
 
-    def __init__(self, inquirer: JobsRpcClient, history: History) -> None:
-        self._inquirer, self._history = inquirer, history
+    def __init__(self, rpc: JobsRpcClient, archive: JobArchive) -> None:
+        self._rpc, self._archive = rpc, archive
 
-    async def find(self, caller: Caller, job: str) -> JobView:
+    async def find(self, caller: Caller, job: str) -> Job:
         """Raises JobNotFound."""
-        ask = JobRequest(tenant=caller.tenant, job=job, globs=_globs(caller))
+        request = JobRequest(tenant=caller.tenant, job=job, globs=_globs(caller))
         try:
-            return (await self._inquirer.ask(ask, JobResponse)).job
+            return (await self._rpc.call(request, JobResponse)).job
         except JobNotFound:
             archived = await self._archived(caller, job)
             if archived is None:
                 raise
             return archived
 
-    async def _archived(self, caller: Caller, job: str) -> JobView | None:
-        """A job that is known, and not the caller's to see, is not looked for."""
+    async def _archived(self, caller: Caller, job: str) -> Job | None:
+        """None if the archive has no such job, or the index has it and the caller may not see it."""
         globs = _globs(caller)
-        found = await self._history.find(caller.tenant, job)
+        found = await self._archive.find(caller.tenant, job)
         if found is None or not _is_allowed(found.job, globs):
             return None
         if globs is not None and await self._known(caller.tenant, [found]):
             return None
         return found.job
 
-    async def page(
-        self,
-        caller: Caller,
-        *,
-        queue: str | None,
-        status: JobStatus | None,
-        since: int,
-        until: int,
-        correlation_id: str | None,
-        message_id: str | None,
-        limit: int,
-        before: Key | None,
-    ) -> MergedPage:
-        """Newest first. Without the archive, if that does not answer: then the list goes on where it would have come in."""
-        ask = PageRequest(
+    async def page(self, caller: Caller, query: JobQuery) -> MergedPage:
+        """Newest first. If the archive does not answer, the page ends where archived jobs would begin."""
+        since = max(0, int(query.since.timestamp() * 1000)) if query.since else 0
+        until = max(0, int(query.until.timestamp() * 1000)) if query.until else _LATEST_MS
+        before = _key_of(query.cursor) if query.cursor else None
+        request = PageRequest(
             tenant=caller.tenant,
-            queue=queue,
-            status=status,
+            queue=query.queue,
+            status=query.status,
             since=since,
             until=until,
-            correlation_id=correlation_id,
-            message_id=message_id,
+            correlation_id=query.correlation_id,
+            message_id=query.message_id,
             globs=_globs(caller),
-            limit=limit,
+            limit=query.limit,
             before=before,
         )
-        answer = await self._inquirer.ask(ask, PageResponse)
-        hot = [KeyedJob((millis(job.created_at), job.job_id), job) for job in answer.jobs]
-        below = min(key for key in (before, (until, LOWEST), (answer.complete_since, LOWEST)) if key is not None)
-        window = KeyRange(below, answer.following or (since, ""))
-        if window.is_empty or ask.globs == () or status in UNFINISHED:
-            return MergedPage(answer.jobs, answer.following)
+        response = await self._rpc.call(request, PageResponse)
+        indexed = [KeyedJob((millis(job.created_at), job.job_id), job) for job in response.jobs]
+        below = min(key for key in (before, (until, LOWEST), (response.complete_since, LOWEST)) if key is not None)
+        window = KeyRange(below, response.following or (since, ""))
+        if window.is_empty or request.globs == () or query.status in UNFINISHED:
+            return MergedPage(response.jobs, response.following)
         try:
-            archived = await self._forgotten(ask, window)
+            archived = await self._archived_page(request, window)
         except (EngineUnavailable, EngineRefused) as problem:
-            if before is not None and not hot:
+            if before is not None and not indexed:
                 raise
             metrics.history_failures.inc()
             log.warning("history_not_read", tenant=caller.tenant, problem=problem.detail)
-            return MergedPage(answer.jobs, answer.following or min((below, *(one.key for one in hot))))
-        return merge(hot, answer.following, archived.jobs, archived.reached, limit)
+            return MergedPage(response.jobs, response.following or min((below, *(one.key for one in indexed))))
+        return merge(indexed, response.following, archived.jobs, archived.reached, query.limit)
 
-    async def _forgotten(self, ask: PageRequest, window: KeyRange) -> Archived:
-        """What the archive has, save for what is known: a job that was put back may have ended in one queue and go on in another,
-        where it does not fit what is asked for."""
-        found = await self._history.page(ask.tenant, window, ask.limit + 1, lambda job: _fits(job, ask))
-        known = await self._known(ask.tenant, found.jobs)
-        return Archived([one for one in found.jobs if one.job.job_id not in known], found.reached)
+    async def _archived_page(self, request: PageRequest, window: KeyRange) -> ArchivedPage:
+        """Without jobs that the index has: one that was redriven may have ended in one queue and continue in another, which the
+        request does not select."""
+        found = await self._archive.page(request.tenant, window, request.limit + 1, lambda job: _matches(job, request))
+        known = await self._known(request.tenant, found.jobs)
+        return ArchivedPage([one for one in found.jobs if one.job.job_id not in known], found.reached)
 
-    async def _known(self, tenant: str, placed: list[KeyedJob]) -> set[str]:
-        if not placed:
+    async def _known(self, tenant: str, jobs: list[KeyedJob]) -> set[str]:
+        if not jobs:
             return set()
-        ask = KnownRequest(tenant=tenant, jobs=[one.job.job_id for one in placed])
-        return set((await self._inquirer.ask(ask, KnownResponse)).jobs)
+        request = KnownRequest(tenant=tenant, jobs=[one.job.job_id for one in jobs])
+        return set((await self._rpc.call(request, KnownResponse)).jobs)
 
     async def events(self, caller: Caller, job: str, limit: int, after: EventKey | None) -> EventsResponse:
-        """Oldest first; none of an archived job. Raises JobNotFound."""
-        ask = EventsRequest(tenant=caller.tenant, job=job, globs=_globs(caller), limit=limit, after=after or _BEGINNING)
+        """Oldest first; none for an archived job. Raises JobNotFound."""
+        request = EventsRequest(tenant=caller.tenant, job=job, globs=_globs(caller), limit=limit, after=after or _BEGINNING)
         try:
-            return await self._inquirer.ask(ask, EventsResponse)
+            return await self._rpc.call(request, EventsResponse)
         except JobNotFound:
             if await self._archived(caller, job) is None:
                 raise
             return EventsResponse([], None)
 
     async def progress(self) -> ProgressResponse:
-        return await self._inquirer.ask(ProgressRequest(), ProgressResponse)
+        return await self._rpc.call(ProgressRequest(), ProgressResponse)
 
     async def rebuild(self) -> ProgressResponse:
-        """Raises NotNow while one goes on."""
-        return await self._inquirer.ask(RebuildRequest(), ProgressResponse)
+        """Raises PreconditionFailed during a rebuild."""
+        return await self._rpc.call(RebuildRequest(), ProgressResponse)
+
+
+def _key_of(cursor: str) -> Key:
+    at, _, job = cursor.partition(".")
+    return int(at), job
 
 
 def _globs(caller: Caller) -> tuple[str, ...] | None:
-    """Of the queues that the caller is kept to; None if to none. One that is for a stream only sees no jobs."""
+    """Queues that the caller is restricted to; None if it is not restricted. A caller for one stream gets no jobs."""
     if caller.only_stream is not None:
         return ()
     return caller.allowed.get("queue") if caller.allowed is not None else None
 
 
-def _is_allowed(job: JobView, globs: tuple[str, ...] | None) -> bool:
+def _is_allowed(job: Job, globs: tuple[str, ...] | None) -> bool:
     return globs is None or any(glob_matches(glob, job.queue) for glob in globs)
 
 
-def _fits(job: JobView, ask: PageRequest) -> bool:
+def _matches(job: Job, request: PageRequest) -> bool:
     return (
-        (ask.queue is None or job.queue == ask.queue)
-        and (ask.status is None or job.status == ask.status)
-        and (ask.correlation_id is None or job.correlation_id == ask.correlation_id)
-        and (ask.message_id is None or job.message_id == ask.message_id)
-        and _is_allowed(job, ask.globs)
+        (request.queue is None or job.queue == request.queue)
+        and (request.status is None or job.status == request.status)
+        and (request.correlation_id is None or job.correlation_id == request.correlation_id)
+        and (request.message_id is None or job.message_id == request.message_id)
+        and _is_allowed(job, request.globs)
     )

@@ -1,8 +1,8 @@
-"""The jobs in a SQLite file, which can be thrown away: `JOBS` is the truth.
+"""The job index: a SQLite file that can be rebuilt from `JOBS` at any time.
 
-Synchronous, for one thread. A job is one row: its state as the rules have it, packed, and beside it what it is looked up by.
-`status` is what it was when the row was written and `changes_at` when that stops being so; `sweep` keeps up with those whose time
-has come, and readers look at the few it has not reached yet by themselves.
+Synchronous, for one thread. A job is one row: its encoded state, and the columns that it is looked up by. `status` is the status
+when the row was written, `changes_at` the time when it changes. `sweep` updates the rows whose time has come; queries handle the
+few that it has not reached yet.
 """
 
 import bisect
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from postroad.jobs.event_decoder import Batch, Line
-from postroad.jobs.rules import UNFINISHED, Job, Purge, ended_at, fold, settle, standing_at
+from postroad.jobs.event_decoder import Batch, EventLine
+from postroad.jobs.rules import UNFINISHED, JobRecord, Purge, ended_at, fold, status_until, with_purge
 
-SCHEMA_VERSION = 2  # of the tables, and of a job as it is packed
-_LOAD_AT_ONCE = (8, 64, 500)
+SCHEMA_VERSION = 2  # of the tables and of the encoded job
+_LOAD_SIZES = (8, 64, 500)
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -56,26 +56,26 @@ _MOVE = """UPDATE jobs SET tenant = ?, job = ?, queue = ?, message = ?, correlat
 begun_at = ?, changes_at = ?, body = ? WHERE number = ?"""
 _PURGED = f"""SELECT number, body FROM jobs INDEXED BY jobs_of_queue_and_status
 WHERE queue = ? AND status IN ({", ".join(f"'{status}'" for status in UNFINISHED)}) AND created_at < ? AND begun_at < ?
-LIMIT ?"""  # noqa: S608  # our own words
+LIMIT ?"""  # noqa: S608  # constants
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_job = msgspec.msgpack.Decoder(JobRecord).decode
 
 
 class ConcurrentWriter(Exception):
-    """The file is not where this process left it: another one has written to it. Open it again."""
+    """Another process has written to the file. Open it again."""
 
 
 class InvalidStoreFile(Exception):
-    """Not a file of this version, of this stream, or not whole."""
+    """Not a complete file of this version and this stream."""
 
 
 class Store:
-    """One open file. Raises sqlite3.Error where the disk or the file is not as it should be."""
+    """One open file. Raises sqlite3.Error if the disk or the file fails."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
-        self.pending: list[tuple[int, Purge]] = []  # purges that not every row of the queue knows of yet
+        self.pending: list[tuple[int, Purge]] = []  # purges that were not applied to all rows of the queue yet
         self._purges: dict[int, list[Purge]] = defaultdict(list)
         self.position, self._next_number = self._about()
         self.complete_since = self._complete_since()
@@ -96,20 +96,20 @@ class Store:
         return position, next_number
 
     def _complete_since(self) -> int:
-        connection = self.connection  # the table is younger than the version of the others, which stay as they are
+        connection = self.connection  # the table was added without a new schema version
         connection.execute("CREATE TABLE IF NOT EXISTS gaps (one INTEGER PRIMARY KEY CHECK (one = 1), until INTEGER NOT NULL)")
         found = connection.execute("SELECT until FROM gaps").fetchone()
         return int(found[0]) if found else 0
 
     def note_gap(self, until: int) -> None:
-        """Events of before that moment were gone when they were to be read: jobs of that time may be missing."""
-        with self._writing() as connection:
+        """Record that events before `until` were removed from `JOBS` before they were read: jobs of that time may be missing."""
+        with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO gaps VALUES (1, ?)", (until,))
         self.complete_since = until
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction. What it is based on is what the file has: nobody else writes until it ends."""
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the write lock from its beginning."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield self.connection
@@ -119,7 +119,7 @@ class Store:
                 self.connection.execute("ROLLBACK")
             raise
 
-    # Tenants and queues are numbers in the file
+    # Tenants and queues have numbers in the file
 
     def tenant_number(self, tenant: str) -> int | None:
         return self._tenants.get(tenant)
@@ -128,7 +128,7 @@ class Store:
         return self._queues.get(self._tenants.get(tenant, 0), {})
 
     def _numbers_of(self, tenant: str, queue: str) -> tuple[int, int]:
-        """Of the tenant and the queue; given to them if they have none."""
+        """Numbers of the tenant and the queue; new ones are assigned."""
         number = self._tenants.get(tenant)
         if number is None:
             number = self._tenants[tenant] = len(self._tenants) + 1
@@ -140,21 +140,21 @@ class Store:
             queue_number = queues[queue] = added.lastrowid or 0
         return number, queue_number
 
-    # What frames bring
+    # Applying frames
 
     def apply(self, batch: Batch, now: int) -> None:
-        """All of it or nothing, and the position with it. Raises Moved if the file's position is not the one known here."""
+        """Apply a batch and its position in one transaction. Raises ConcurrentWriter if the file has another position."""
         try:
-            with self._writing() as connection:
+            with self._transaction() as connection:
                 if self._about() != (self.position, self._next_number):
                     raise ConcurrentWriter
                 self._note_purges(batch)
                 numbers = self._write_jobs(batch, now)
-                connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", _event_rows(batch.kept, numbers))
+                connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", _event_rows(batch.lines, numbers))
                 position = max(batch.last, self.position)
                 connection.execute("UPDATE about SET position = ?, next_number = ?", (position, self._next_number))
         except BaseException:
-            self.position = -1  # what is in memory may be ahead of the file: only a new Store knows
+            self.position = -1  # memory may be ahead of the file: a new Store is needed
             raise
         self.position = position
 
@@ -166,8 +166,8 @@ class Store:
                 self.pending.append((number, purge))
                 self.connection.execute("INSERT INTO purges VALUES (?, ?, ?, 1)", (number, *purge))
 
-    def settled(self, job: Job) -> Job:
-        """The job, knowing of its queue's purges."""
+    def with_purges(self, job: JobRecord) -> JobRecord:
+        """The job, with the purges of its queue applied."""
         if not self._purges:
             return job
         number = self.queue_numbers(job.tenant).get(job.queue, 0)
@@ -175,22 +175,22 @@ class Store:
         if not known:
             return job
         index = bisect.bisect_right(known, job.begun_at, key=lambda purge: purge.at)
-        return settle(job, known[index] if index < len(known) else None)
+        return with_purge(job, known[index] if index < len(known) else None)
 
     def _write_jobs(self, batch: Batch, now: int) -> dict[tuple[str, str], int]:
-        """Each job once, however many events it has in the batch. Returns the jobs' numbers."""
-        wanted = list({(told.tenant, told.job_id) for told in batch.told})
+        """Write each job once, even with many events in the batch. Returns the numbers of the jobs."""
+        wanted = list({(one.tenant, one.job_id) for one in batch.transitions})
         stored = self._load(wanted)
-        jobs: dict[tuple[str, str], Job] = {key: job for key, (_, job) in stored.items()}
-        for told in batch.told:
-            key = (told.tenant, told.job_id)
-            jobs[key] = fold(jobs.get(key), told)
+        jobs: dict[tuple[str, str], JobRecord] = {key: job for key, (_, job) in stored.items()}
+        for transition in batch.transitions:
+            key = (transition.tenant, transition.job_id)
+            jobs[key] = fold(jobs.get(key), transition)
         numbers: dict[tuple[str, str], int] = {}
         new: list[tuple[object, ...]] = []
         moved: list[tuple[object, ...]] = []
         changed: list[tuple[object, ...]] = []
         for key, job in jobs.items():
-            job = self.settled(job)
+            job = self.with_purges(job)
             number, before = stored.get(key, (self._next_number, None))
             numbers[key] = number
             if before is None:
@@ -198,8 +198,8 @@ class Store:
                 new.append(self._row(job, now, number))
             elif before == job:
                 continue
-            elif _place(before) == _place(job):  # nearly always: then most indexes need not be touched
-                changed.append((*standing_at(job, now), _encode(job), number))
+            elif _lookup_columns(before) == _lookup_columns(job):  # nearly always: then most indexes need not be touched
+                changed.append((*status_until(job, now), _encode(job), number))
             else:
                 moved.append(self._row(job, now, number))
         self.connection.executemany(_INSERT, new)
@@ -207,25 +207,27 @@ class Store:
         self.connection.executemany(_MOVE, moved)
         return numbers
 
-    def _load(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, Job]]:
+    def _load(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, JobRecord]]:
         by_tenant: dict[str, list[str]] = defaultdict(list)
         for tenant, job_id in keys:
             by_tenant[tenant].append(job_id)
-        found: dict[tuple[str, str], tuple[int, Job]] = {}
+        found: dict[tuple[str, str], tuple[int, JobRecord]] = {}
         for tenant, ids in by_tenant.items():
             tenant_number = self._tenants.get(tenant)
             if tenant_number is None:
                 continue
-            for start in range(0, len(ids), _LOAD_AT_ONCE[-1]):
-                some = ids[start : start + _LOAD_AT_ONCE[-1]]
-                places = next(size for size in _LOAD_AT_ONCE if size >= len(some))  # few statements, so that they stay prepared
+            for start in range(0, len(ids), _LOAD_SIZES[-1]):
+                some = ids[start : start + _LOAD_SIZES[-1]]
+                places = next(
+                    size for size in _LOAD_SIZES if size >= len(some)
+                )  # few different statements, so that they stay prepared
                 rows = self.connection.execute(_LOADS[places], (tenant_number, *some, *[""] * (places - len(some))))
                 found.update({(tenant, job_id): (number, decode_job(body)) for number, job_id, body in rows})
         return found
 
-    def _row(self, job: Job, now: int, number: int) -> tuple[object, ...]:
+    def _row(self, job: JobRecord, now: int, number: int) -> tuple[object, ...]:
         tenant, queue = self._numbers_of(job.tenant, job.queue)
-        status, changes_at = standing_at(job, now)
+        status, changes_at = status_until(job, now)
         return (
             tenant,
             job.job_id,
@@ -240,11 +242,11 @@ class Store:
             number,
         )
 
-    # What time brings
+    # Changes over time
 
     def sweep(self, now: int, limit: int) -> int:
-        """Bring up to `limit` rows to what they are now. Returns how many it were: fewer than `limit` means that was all."""
-        with self._writing() as connection:
+        """Update up to `limit` rows whose status has changed by time. Returns their number; fewer than `limit`: none are left."""
+        with self._transaction() as connection:
             rows = connection.execute(
                 "SELECT number, body FROM jobs INDEXED BY jobs_changing WHERE changes_at <= ? LIMIT ?", (now, limit)
             ).fetchall()
@@ -257,22 +259,22 @@ class Store:
         return limit if self.pending else len(rows)
 
     def _purged_rows(self, queue: int, purge: Purge, limit: int) -> list[tuple[int, bytes]]:
-        """Those that do not know of the purge yet. Each one, once it knows, is not among them any more."""
+        """Rows that the purge was not applied to yet."""
         return self.connection.execute(_PURGED, (queue, purge.at, purge.at, limit)).fetchall()
 
     def _rewrite(self, rows: Iterable[tuple[int, bytes]], now: int) -> None:
         changed: list[tuple[object, ...]] = []
         for number, body in rows:
-            job = self.settled(decode_job(body))
-            changed.append((*standing_at(job, now), _encode(job), number))
+            job = self.with_purges(decode_job(body))
+            changed.append((*status_until(job, now), _encode(job), number))
         self.connection.executemany(_UPDATE, changed)
 
     def prune(self, now: int, older_than: int, after: int, limit: int) -> tuple[int, int | None]:
-        """Look at up to `limit` jobs beyond the number `after`, and forget those that ended before `older_than`.
+        """Delete the jobs that ended before `older_than`, among up to `limit` jobs beyond the number `after`.
 
-        Returns how many were forgotten, and where to go on; None once the jobs that follow are all too young.
+        Returns the number of deleted jobs, and the number to continue from; None when all following jobs are too young.
         """
-        with self._writing() as connection:
+        with self._transaction() as connection:
             rows = connection.execute(
                 "SELECT number, created_at, body FROM jobs WHERE number > ? ORDER BY number LIMIT ?", (after, limit)
             ).fetchall()
@@ -285,24 +287,24 @@ class Store:
         return len(old), rows[-1][0]
 
     def complete(self) -> None:
-        """From now on the file may be found by whoever looks for one."""
-        with self._writing() as connection:
+        """Mark the file as complete: from now on `open_store` accepts it."""
+        with self._transaction() as connection:
             connection.execute("UPDATE about SET is_complete = 1")
 
 
-def _place(job: Job) -> tuple[object, ...]:
-    """What a job is looked up by, apart from its status."""
+def _lookup_columns(job: JobRecord) -> tuple[object, ...]:
+    """The columns that a job is looked up by, apart from its status."""
     return job.queue, job.message_id, job.correlation_id, job.created_at, job.begun_at
 
 
-def _event_rows(kept: Iterable[Line], numbers: dict[tuple[str, str], int]) -> Iterator[tuple[object, ...]]:
-    for told, event_id, text in kept:
-        yield numbers[told.tenant, told.job_id], told.step.at, told.step.rank, event_id, text
+def _event_rows(lines: Iterable[EventLine], numbers: dict[tuple[str, str], int]) -> Iterator[tuple[object, ...]]:
+    for transition, event_id, text in lines:
+        yield numbers[transition.tenant, transition.job_id], transition.step.at, transition.step.rank, event_id, text
 
 
 _LOADS = {
     places: f"SELECT number, job, body FROM jobs WHERE tenant = ? AND job IN ({', '.join('?' * places)})"  # noqa: S608
-    for places in _LOAD_AT_ONCE
+    for places in _LOAD_SIZES
 }
 
 
@@ -319,7 +321,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def make_store(path: Path, stream: str, position: int = 0, *, is_complete: bool = True) -> Store:
-    """A new file, of the stream that is known by this text."""
+    """Create a file for the stream with this creation time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     connection = _connect(path)
@@ -329,18 +331,18 @@ def make_store(path: Path, stream: str, position: int = 0, *, is_complete: bool 
 
 
 def open_store(path: Path, stream: str) -> Store:
-    """A file that is there. Raises Unusable."""
+    """Open a file. Raises InvalidStoreFile."""
     connection = None
     try:
         connection = _connect(path)
         [version] = connection.execute("PRAGMA user_version").fetchone()
         if version != SCHEMA_VERSION:
-            raise InvalidStoreFile(f"of schema {version}, not {SCHEMA_VERSION}")
+            raise InvalidStoreFile(f"schema {version}, not {SCHEMA_VERSION}")
         found = connection.execute("SELECT stream, is_complete FROM about").fetchone()
         if found is None or not found[1]:
-            raise InvalidStoreFile("half made")
+            raise InvalidStoreFile("incomplete")
         if found[0] != stream:
-            raise InvalidStoreFile("of another stream")
+            raise InvalidStoreFile("belongs to another stream")
         return Store(path, connection)
     except sqlite3.OperationalError as problem:
         if connection is not None:
@@ -355,7 +357,7 @@ def open_store(path: Path, stream: str) -> Store:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The newest first. A name is never used twice: whoever still has an old file open does no harm."""
+    """Newest first. A name is never used twice, so that a process with an old file open does no harm."""
     return sorted(folder.glob("*.sqlite"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 

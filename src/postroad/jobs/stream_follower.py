@@ -1,4 +1,4 @@
-"""A store that is kept up with `JOBS`: frames are read in the event loop, and folded in batches in the store's own thread."""
+"""Applies new frames of `JOBS` to a store: frames are read in the event loop, and applied in batches in the store's thread."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ from postroad.kernel.task_group import run_all
 
 STREAM = "JOBS"
 SUBJECT = "job.>"
-_BATCH_BYTES = 2 * 1024 * 1024  # some 5,000 events: only while there is that much to catch up with, so nobody waits for less
+_BATCH_BYTES = 2 * 1024 * 1024  # about 5,000 events; a batch is smaller unless that much is waiting
 _FRAMES_AHEAD = 256
-_REST_SECONDS = 0.05  # between two batches while nobody asks: a batch has a price, whatever is in it
-_FRAMES_BEHIND = 64  # that are ready: then there is something to catch up with, and no rest
+_PAUSE_SECONDS = 0.05  # between two batches while no query waits: a batch has a fixed cost
+_FRAMES_BEHIND = 64  # with so many waiting there is no pause
 _LOGGED_MAX = 10
 
 P = ParamSpec("P")
@@ -34,23 +34,23 @@ T = TypeVar("T")
 log = structlog.get_logger("postroad.jobs")
 
 
-class StreamNow(msgspec.Struct, frozen=True):
-    """`created` tells the stream from another one of the same name."""
+class JobsStreamInfo(msgspec.Struct, frozen=True):
+    """`created` distinguishes the stream from another one of the same name."""
 
     created: str
     state: StreamState
 
 
-_decode_stream = msgspec.json.Decoder(StreamNow).decode
+_decode_stream = msgspec.json.Decoder(JobsStreamInfo).decode
 
 
-async def stream_now(connection: Connection) -> StreamNow:
-    """Raises EngineUnavailable, or EngineRefused if there is no such stream."""
+async def jobs_stream_info(connection: Connection) -> JobsStreamInfo:
+    """Raises EngineUnavailable, or EngineRefused if the stream does not exist."""
     return _decode_stream(await connection.call(f"STREAM.INFO.{STREAM}"))
 
 
 class StoreThread:
-    """A store, and the one thread that may touch it."""
+    """A store and the only thread that uses it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -60,56 +60,56 @@ class StoreThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self.store, *args, **more))
 
     def close(self, *, and_remove: bool = False) -> None:
-        """Once what is waiting is done; nobody waits for that."""
+        """Close after the pending calls, without waiting for them."""
         self._thread.submit(self.store.close)
         if and_remove:
             self._thread.submit(remove, self.store.path)
         self._thread.shutdown(wait=False)
 
 
-class Follower:
-    """Keeps one store up with the stream, and calls `applied` after each batch."""
+class StreamFollower:
+    """Applies the frames of the stream to one store, and calls `on_applied` after each batch."""
 
-    def __init__(self, connection: Connection, clock: Clock, keeper: StoreThread, applied: Callable[[], None]) -> None:
-        self.keeper = keeper
-        self.position = keeper.store.position
+    def __init__(self, connection: Connection, clock: Clock, thread: StoreThread, on_applied: Callable[[], None]) -> None:
+        self.thread = thread
+        self.position = thread.store.position
         self.last_at_ms = 0
-        self._connection, self._clock, self._applied = connection, clock, applied
+        self._connection, self._clock, self._on_applied = connection, clock, on_applied
         self._ready: asyncio.Queue[Entry] = asyncio.Queue(maxsize=_FRAMES_AHEAD)
-        self._wanted = asyncio.Event()
+        self._awaited = asyncio.Event()
 
     async def run(self) -> None:
         tail = Tail(self._connection, Source(STREAM, SUBJECT), self.position, self._ready.put, poll_seconds=2.0)
-        await run_all(tail.run(), self._fold())
+        await run_all(tail.run(), self._apply())
 
-    def hurry(self, *, is_awaited: bool) -> None:
-        """Whether somebody waits for what is folded next."""
-        (self._wanted.set if is_awaited else self._wanted.clear)()
+    def set_awaited(self, *, is_awaited: bool) -> None:
+        """Set whether a query waits for the next batch."""
+        (self._awaited.set if is_awaited else self._awaited.clear)()
 
-    async def _rest(self, until: float) -> None:
+    async def _pause(self, until: float) -> None:
         if until > asyncio.get_running_loop().time():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
-                    await self._wanted.wait()
+                    await self._awaited.wait()
 
-    async def _fold(self) -> None:
-        rest_until = 0.0
+    async def _apply(self) -> None:
+        pause_until = 0.0
         while True:
             entries = [await self._ready.get()]
             if self._ready.qsize() < _FRAMES_BEHIND:
-                await self._rest(rest_until)
+                await self._pause(pause_until)
             size = len(entries[0].payload)
             while size < _BATCH_BYTES and not self._ready.empty():
                 entries.append(self._ready.get_nowait())
                 size += len(entries[-1].payload)
             with metrics.batch_seconds.time():
-                await self.keeper.call(apply_frames, entries, self._clock())
+                await self.thread.call(apply_frames, entries, self._clock())
             self.position, self.last_at_ms = entries[-1].sequence, entries[-1].at_ms
-            self._applied()
-            rest_until = asyncio.get_running_loop().time() + _REST_SECONDS
+            self._on_applied()
+            pause_until = asyncio.get_running_loop().time() + _PAUSE_SECONDS
 
     async def has_all(self) -> bool:
-        """Whether the stream has nothing beyond the position: what was there may have been removed."""
+        """True if the stream has no frame beyond the position. Frames may have been removed."""
         page = await stream_reader.read(self._connection, STREAM, SUBJECT, self.position + 1, limit=1)
         return not page.entries
 

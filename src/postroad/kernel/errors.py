@@ -127,10 +127,6 @@ class RouteNotFound(NotFound, code="route-not-found", status=404, title="Path no
     """No route has this path."""
 
 
-class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
-    """The tenant has no job with this id, it ended before the retention period, or the key may not use its queue."""
-
-
 class MethodNotAllowed(NotFound, code="method-not-allowed", status=405, title="Method not allowed"):
     """The path exists but does not support this method; `Allow` lists the supported ones."""
 

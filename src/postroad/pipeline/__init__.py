@@ -1,1 +1,1 @@
-"""Everything that happened, read from JetStream by Spark and turned into answers. Needs the extra `postroad[pipeline]`."""
+"""The data pipeline: Spark reads all events from JetStream and computes reports. Needs the extra `postroad[pipeline]`."""

@@ -1,7 +1,7 @@
-"""From stored frames to events: pure transforms.
+"""Transforms of stored frames into events. Pure.
 
-A line that is an event of the catalogue becomes a row of `events`; fields that the catalogue does not know are kept in `extra`.
-Any other line goes to the quarantine with the reason, and so does a message that is no frame. `lines.py` tells them apart.
+A valid line becomes a row of `events`; fields that its event type does not define are kept in `extra`. Other lines, and messages
+that are not frames, go to the quarantine with the reason. `frame_parser.py` decides which they are.
 """
 
 from pyspark.sql import DataFrame
@@ -12,7 +12,7 @@ from postroad.pipeline import frame_parser
 from postroad.pipeline.schemas import events_schema
 from postroad.telemetry.frames import STREAMS
 
-EVENT, BAD = "event", "bad"  # what a parsed line is
+EVENT, BAD = "event", "bad"  # values of `state`
 
 _LINES = spark.StructType(
     [
@@ -28,13 +28,12 @@ PARSED = spark.StructType(
 
 
 def parsed_lines(messages: DataFrame) -> DataFrame:
-    """Every line of every frame, as PARSED: events, and what is none, told apart by `state`. `day` is the event's, or for what is
-    none the day on which it was stored.
+    """All lines of all frames, as PARSED: `state` distinguishes events from invalid lines. `day` is that of the event, or the
+    day on which an invalid line was stored.
 
-    Lines are read in Python, a batch of columns at a time: Spark's own expressions for the same took ten times as long
-    (decision 0021).
+    Lines are parsed in Python, in batches of columns: Spark's own expressions took ten times as long (decision 0021).
     """
-    handed_over = messages.where(F.col("stream").isin(*STREAMS)).select(
+    frames = messages.where(F.col("stream").isin(*STREAMS)).select(
         "stream",
         "sequence",
         F.col("timestamp").alias("stored"),
@@ -42,8 +41,8 @@ def parsed_lines(messages: DataFrame) -> DataFrame:
         F.col("headers")["Postroad-Frame"].alias("frame"),
         "data",
     )
-    read = handed_over.mapInArrow(frame_parser.read, _LINES)
-    return read.select(
+    parsed = frames.mapInArrow(frame_parser.read, _LINES)
+    return parsed.select(
         "*",
         F.when(F.col("fault").isNull(), F.lit(EVENT)).otherwise(F.lit(BAD)).alias("state"),
         F.date_format("time", "yyyy-MM-dd").alias("day"),
@@ -51,7 +50,7 @@ def parsed_lines(messages: DataFrame) -> DataFrame:
 
 
 def without_duplicates(events: DataFrame, seen: DataFrame) -> DataFrame:
-    """Each event once, the one that was stored first, and none that is among `seen` (its column `event_id`)."""
+    """Each event once, as first stored, without those in `seen` (its column `event_id`)."""
     first = events.groupBy("event_id").agg(F.min(F.struct("stream", "sequence", "line")).alias("at"))
     chosen = first.join(seen.select("event_id").distinct(), "event_id", "left_anti")
     positions = chosen.select("event_id", "at.stream", "at.sequence", "at.line")
@@ -60,7 +59,7 @@ def without_duplicates(events: DataFrame, seen: DataFrame) -> DataFrame:
 
 
 def audit_entries(messages: DataFrame) -> DataFrame:
-    """The audit log's messages are one entry each."""
+    """Entries of the audit log: one per message."""
     text = F.col("data").cast("string")
     entry = F.from_json(text, "action string, tenant string")
     return messages.where(F.col("stream") == "AUDIT").select(

@@ -1,4 +1,4 @@
-"""Where the lake's files are: a folder of this machine, or whatever Spark's Hadoop libraries reach (`hdfs://`, `s3a://` …)."""
+"""Files of the lake: in a local folder, or in a file system of Hadoop (`hdfs://`, `s3a://` …)."""
 
 import contextlib
 import os
@@ -11,30 +11,30 @@ from pyspark.sql import SparkSession
 
 
 class FileExists(Exception):
-    """Somebody else has made the file."""
+    """The file exists already."""
 
 
 class Files(Protocol):
-    """Names are relative to the root, with slashes."""
+    """A folder of files. Names are relative to the root, with slashes."""
 
     def url(self, name: str) -> str:
-        """As Spark takes it."""
+        """The name as Spark expects it."""
 
     def read(self, name: str) -> str | None: ...
 
     def create(self, name: str, text: str) -> None:
-        """Whole or not at all, and durable. Raises Taken if it is there."""
+        """Create a file atomically and durably. Raises FileExists."""
 
     def names(self, folder: str) -> list[str]:
-        """What is directly in the folder, in order; none if there is no such folder."""
+        """Names in the folder, in order; none if it does not exist."""
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The data files below the folder, with their sizes."""
+        """Sizes of the data files below the folder."""
 
     def age_seconds(self, name: str, now: float) -> float: ...
 
     def make_durable(self, folder: str) -> None:
-        """After this a power cut does not cost what is in the folder."""
+        """Flush the content of the folder to disk."""
 
     def remove(self, name: str) -> None: ...
 
@@ -48,7 +48,7 @@ def files_at(root: str, spark: SparkSession) -> Files:
 
 
 def _is_data(name: str) -> bool:
-    """What Spark leaves beside its data (`_SUCCESS`, checksums) is none."""
+    """False for files that Spark adds to its data (`_SUCCESS`, checksums)."""
     last = name.rsplit("/", 1)[-1]
     return not last.startswith(("_", "."))
 
@@ -68,21 +68,21 @@ class LocalFiles:
             return None
 
     def create(self, name: str, text: str) -> None:
-        """A link fails where a rename would replace."""
+        """Uses a link, because a rename would replace an existing file."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with draft.open("w") as file:
+            with temporary.open("w") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(draft, path)
+                os.link(temporary, path)
             except FileExistsError as exc:
                 raise FileExists(name) from exc
         finally:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         _sync(path.parent)
 
     def names(self, folder: str) -> list[str]:
@@ -127,7 +127,7 @@ def _sync(path: Path) -> None:
 
 
 class HadoopFiles:
-    """There an object appears whole or not at all, and is durable when it does; that is the store's promise."""
+    """Relies on the store to create objects atomically and durably."""
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.root = root
@@ -186,7 +186,7 @@ class HadoopFiles:
         return now - changed / 1000
 
     def make_durable(self, folder: str) -> None:
-        """Nothing to do: a file that was closed is."""
+        """Nothing to do: closed files are durable."""
 
     def remove(self, name: str) -> None:
         self._fs.delete(self._at(name), True)

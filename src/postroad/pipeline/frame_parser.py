@@ -1,8 +1,7 @@
-"""From the lines of frames to columns of events, in Arrow. No Spark in here: it hands messages over and takes columns.
+"""Parses the lines of frames into Arrow columns of events. Does not use Spark.
 
-A line is read as the catalogue has its event, strictly; so what an event is stands in one place. Lines that are just that, and
-nearly all are, go from their JSON into columns by event type. Any other line is looked at once more: to say what is wrong with
-it, or to keep what the catalogue does not know.
+Lines are decoded strictly into the event types, which are the only definition of an event. Nearly all lines are exactly that, and
+go from JSON into columns by type. Other lines are inspected again, to find the fault or to keep the unknown fields.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +34,7 @@ _ARROW = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64(), "
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A stored message, as it is handed over: the stream's name, the tenant in its subject, the version of the frame in it."""
+    """A stored message: `owner` is the tenant in its subject, `frame` the version of its frame."""
 
     stream: str
     sequence: int
@@ -43,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     owner: str
     frame: str | None
     data: bytes
-    late: datetime  # what happened before is late
+    late: datetime  # earlier events are late
 
 
 MESSAGE = pa.schema(
@@ -59,7 +58,7 @@ MESSAGE = pa.schema(
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """A line, its place, and what it is: an event, or what is wrong with it. `extra`: what the catalogue does not know."""
+    """A line and its number in the frame: an event with its unknown fields (`extra`), or a fault."""
 
     message: Message
     number: int
@@ -70,8 +69,8 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What the catalogue says of an event."""
+class _EventSchema:
+    """An event type as it is decoded here."""
 
     strict: type[msgspec.Struct]
     newest: int
@@ -80,12 +79,12 @@ class _Known:
 
 
 def read(batches: Iterable[Any]) -> Iterator[Any]:
-    """Record batches of MESSAGE become record batches of `lines_schema()`, each of one type of event."""
+    """Convert record batches of MESSAGE into record batches of `lines_schema()`, each with one event type."""
     for batch in batches:
         lines: list[Line] = []
         for row in batch.to_pylist():
             lines += lines_of(Message(**row, late=row["stored"] - _LATE))
-            if len(lines) >= _LINES_AT_ONCE:  # a frame has up to a thousand lines, and a batch thousands of frames
+            if len(lines) >= _LINES_AT_ONCE:  # a batch may have millions of lines
                 yield from _by_type(lines)
                 lines = []
         yield from _by_type(lines)
@@ -98,31 +97,31 @@ def _by_type(lines: list[Line]) -> Iterator[Any]:
 
 
 def lines_of(message: Message) -> Sequence[Line]:
-    """A message that is no frame is one line, and a bad one."""
+    """A message that is not a frame is one invalid line."""
     if message.frame != FRAME_VERSION:
         return [Line(message, 0, fault="unknown-frame", raw=message.data)]
     return _plain_lines(message) or [
-        _looked_at(message, number, raw) for number, raw in enumerate(message.data.split(b"\n")) if raw
+        _inspected_line(message, number, raw) for number, raw in enumerate(message.data.split(b"\n")) if raw
     ]
 
 
 def _plain_lines(message: Message) -> list[Line] | None:
-    """The lines of a frame all of which are events of the catalogue, of the frame's tenant and of its time; else None."""
+    """The lines of a frame if all of them are exactly events, with the frame's tenant and a valid time; else None."""
     try:
         events = _decoder().decode_lines(message.data)
     except _UNREADABLE:
         return None
     times = [event.timestamp for event in events]
     is_plain = (
-        len(events) == message.data.count(b"\n") + 1  # no empty lines, which count
+        len(events) == message.data.count(b"\n") + 1  # no empty lines
         and {event.tenant for event in events} == {message.owner}
         and _EARLIEST <= min(times) <= max(times) <= message.stored + _EARLY
     )
     return list(map(Line, repeat(message), count(), events)) if is_plain else None
 
 
-def _looked_at(message: Message, number: int, raw: bytes) -> Line:
-    """A line of a frame in which some line is not just what the catalogue says."""
+def _inspected_line(message: Message, number: int, raw: bytes) -> Line:
+    """A line of a frame that `_plain_lines` does not accept."""
     try:
         fields = msgspec.json.decode(raw)
     except _UNREADABLE:
@@ -130,31 +129,31 @@ def _looked_at(message: Message, number: int, raw: bytes) -> Line:
     fault = _fault(fields, message)
     if fault is not None:
         return Line(message, number, fault=fault, raw=raw)
-    known = _catalogue()[fields["event"]]
-    event: Any = msgspec.convert(_of(known, fields), known.strict)
-    others = {name: value for name, value in fields.items() if name not in known.fields}
+    schema = _schemas()[fields["event"]]
+    event: Any = msgspec.convert(_declared(schema, fields), schema.strict)
+    others = {name: value for name, value in fields.items() if name not in schema.fields}
     extra = msgspec.json.encode(others).decode() if others else None
     return Line(message, number, event, extra)
 
 
 def _fault(fields: object, message: Message) -> str | None:
-    """Why this is no event; None if it is one."""
+    """The fault of the line; None if it is an event."""
     if not isinstance(fields, dict):
         return "not-json"
     name = fields.get("event")
     if name is None:
         return "no-event"
-    known = _catalogue().get(name) if isinstance(name, str) else None
-    if known is None:
+    schema = _schemas().get(name) if isinstance(name, str) else None
+    if schema is None:
         return "unknown-event"
     version = fields.get("version")
-    if type(version) is not int or not 1 <= version <= known.newest:
+    if type(version) is not int or not 1 <= version <= schema.newest:
         return "unknown-version"
-    if any(fields.get(name) is None for name in known.required):
+    if any(fields.get(name) is None for name in schema.required):
         return "missing-field"
     at = _time(fields["timestamp"])
     try:
-        msgspec.convert({**_of(known, fields), "timestamp": message.stored}, known.strict)
+        msgspec.convert({**_declared(schema, fields), "timestamp": message.stored}, schema.strict)
     except msgspec.ValidationError:
         return "bad-field"
     if fields["tenant"] != message.owner:
@@ -164,8 +163,8 @@ def _fault(fields: object, message: Message) -> str | None:
     return None
 
 
-def _of(known: _Known, fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name in known.fields}
+def _declared(schema: _EventSchema, fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in schema.fields}
 
 
 def _time(text: object) -> datetime | None:
@@ -173,9 +172,6 @@ def _time(text: object) -> datetime | None:
         return msgspec.convert(text, _Time)
     except msgspec.ValidationError:
         return None
-
-
-# --- Columns ---
 
 
 @cache
@@ -200,20 +196,20 @@ def lines_schema() -> Any:
 
 
 def _columns(kind: type, lines: list[Line]) -> Any:
-    """Lines that are all events of one type, or all none."""
+    """Columns of lines that are all events of one type, or all invalid."""
     messages = [line.message for line in lines]
     found = {
         "stream": [message.stream for message in messages],
         "sequence": [message.sequence for message in messages],
         "line": [line.number for line in lines],
-        **(_of_none(lines) if kind is NoneType else _of_events(kind, lines, messages)),
+        **(_invalid_columns(lines) if kind is NoneType else _event_columns(kind, lines, messages)),
     }
     schema = lines_schema()
     arrays = [pa.array(found[one.name], one.type) if one.name in found else pa.nulls(len(lines), one.type) for one in schema]
     return pa.record_batch(arrays, schema=schema)
 
 
-def _of_none(lines: list[Line]) -> dict[str, Any]:
+def _invalid_columns(lines: list[Line]) -> dict[str, Any]:
     return {
         "time": [line.message.stored for line in lines],
         "fault": [line.fault for line in lines],
@@ -222,7 +218,7 @@ def _of_none(lines: list[Line]) -> dict[str, Any]:
     }
 
 
-def _of_events(kind: type[Event], lines: list[Line], messages: list[Message]) -> dict[str, Any]:
+def _event_columns(kind: type[Event], lines: list[Line], messages: list[Message]) -> dict[str, Any]:
     events = [line.event for line in lines]
     own = {name: list(map(attrgetter(name), events)) for name in kind.__struct_fields__}
     times = own.pop("timestamp")
@@ -235,17 +231,14 @@ def _of_events(kind: type[Event], lines: list[Line], messages: list[Message]) ->
     }
 
 
-# --- The catalogue, strictly ---
-
-
 @cache
-def _catalogue() -> dict[str, _Known]:
-    return {event_name(kind): _known(kind) for kind in event_types()}
+def _schemas() -> dict[str, _EventSchema]:
+    return {event_name(kind): _schema_of(kind) for kind in event_types()}
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
-    kinds = tuple(known.strict for known in _catalogue().values())
+    kinds = tuple(schema.strict for schema in _schemas().values())
     return msgspec.json.Decoder(type=_any_of(kinds))
 
 
@@ -256,8 +249,8 @@ def _any_of(kinds: Iterable[type]) -> Any:
     return together
 
 
-def _known(kind: type[Event]) -> _Known:
-    """The event's type with nothing left open: no unknown field, its version said, numbers that fit a column, its time a time."""
+def _schema_of(kind: type[Event]) -> _EventSchema:
+    """A strict variant of the event type: no unknown fields, a version, numbers that fit a column, a valid time."""
     fields = {one.name: one for one in msgspec.structs.fields(kind)}
     newest = int(fields["version"].default)
     strict = {name: _strictly(one.type) for name, one in fields.items()}
@@ -276,7 +269,7 @@ def _known(kind: type[Event]) -> _Known:
         kw_only=True,
         gc=False,
     )
-    return _Known(made, newest, required, frozenset((*fields, "event")))
+    return _EventSchema(made, newest, required, frozenset((*fields, "event")))
 
 
 def _strictly(wanted: Any) -> Any:

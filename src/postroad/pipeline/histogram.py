@@ -1,7 +1,7 @@
-"""Numbers counted in buckets: exact to 127, then 64 buckets to each doubling, so that a percentile is off by less than 0.8 %.
+"""A histogram of numbers: exact to 127, then 64 buckets per doubling, so that a percentile is accurate to 0.8 %.
 
-In Python and in Spark alike: whoever counts, a number has the same bucket. The bucket of a number from
-128 up is the count of doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
+The functions in Python and the expressions in Spark give the same bucket. That of a number from 128 up consists of the number of
+doublings above 64 and the first seven bits of the number: `doublings * 64 + (number >> doublings)`.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ PER_DOUBLING = 64
 
 
 def bucket_of(number: int) -> int:
-    """Raises ValueError for a negative one."""
+    """Raises ValueError for a negative number."""
     if number < 0:
-        raise ValueError(f"only numbers from 0 are counted in buckets, not {number}")
+        raise ValueError(f"a histogram has no bucket for the negative number {number}")
     if number < EXACT:
         return number
     doublings = number.bit_length() - PER_DOUBLING.bit_length()
@@ -24,7 +24,7 @@ def bucket_of(number: int) -> int:
 
 
 def value_of(bucket: int) -> int:
-    """The number in the middle of the bucket, which stands for all in it."""
+    """The number in the middle of the bucket, which represents all of its numbers."""
     if bucket < EXACT:
         return bucket
     doublings = bucket // PER_DOUBLING - 1
@@ -32,12 +32,12 @@ def value_of(bucket: int) -> int:
 
 
 def rank_of(percent: int, count: int) -> int:
-    """Which one in order, from 1, is the percentile: the nearest rank."""
+    """Position of the percentile in the ordered numbers, from 1: the nearest rank."""
     return max(1, -(-count * percent // 100))
 
 
 def percentile(counts: Mapping[int, int], percent: int) -> int | None:
-    """Of how many there are in each bucket; None if there are none."""
+    """The percentile of the counts by bucket; None without counts."""
     rank, seen = rank_of(percent, sum(counts.values())), 0
     for bucket in sorted(counts):
         seen += counts[bucket]
@@ -47,25 +47,25 @@ def percentile(counts: Mapping[int, int], percent: int) -> int | None:
 
 
 def bucket_column(number: Column) -> Column:
-    """`bucket_of`, as an expression: int. A negative number, which only clocks that disagree can give, counts as 0."""
-    # Spark has no count of bits. Beside a power of two the logarithm may be off by one, and there both give the same bucket.
+    """`bucket_of` as an expression: int. A negative number, the result of clocks that disagree, counts as 0."""
+    # Spark cannot count bits. Next to a power of two the logarithm may be off by one, but both values give the same bucket.
     doublings = F.floor(F.log2(number)).cast("int") - (PER_DOUBLING.bit_length() - 1)
     coarse = doublings * PER_DOUBLING + F.call_function("shiftright", number, doublings).cast("int")
     return F.when(number < EXACT, F.greatest(number, F.lit(0)).cast("int")).otherwise(coarse)
 
 
 def value_column(bucket: Column) -> Column:
-    """`value_of`, as an expression: long."""
+    """`value_of` as an expression: long."""
     doublings = F.floor(bucket / PER_DOUBLING).cast("int") - 1
     first = _shifted_left((bucket % PER_DOUBLING + PER_DOUBLING).cast("long"), doublings)
     return F.when(bucket < EXACT, bucket.cast("long")).otherwise(first + _shifted_left(F.lit(1).cast("long"), doublings - 1))
 
 
 def rank_column(percent: int, count: Column) -> Column:
-    """`rank_of`, as an expression: long."""
+    """`rank_of` as an expression: long."""
     return F.greatest(F.lit(1), F.ceil(count * percent / 100)).cast("long")
 
 
 def _shifted_left(number: Column, by: Column) -> Column:
-    """The function of PySpark shifts by a literal only."""
+    """PySpark's own function shifts by literals only."""
     return F.call_function("shiftleft", number, by)

@@ -1,7 +1,7 @@
-"""One micro-batch into the lake: stored messages, the events in them, and what these add to the reports. All of it, or nothing.
+"""Writes a micro-batch to the lake: stored messages, their events, and the rollups of these, atomically.
 
-The folders of a batch are written first and count for nothing; one manifest then makes all of them count. A batch that is in the
-manifest has been done, so it is done once however often the driver dies (decision 0021).
+The folders of a batch are written first; one manifest then adds all of them. A batch that is in the manifest is complete, so that
+it counts once even if the driver dies (decision 0021).
 """
 
 import time
@@ -16,17 +16,17 @@ from pyspark.sql import functions as F
 from postroad.pipeline import session_states
 from postroad.pipeline.events import BAD, EVENT, audit_entries, parsed_lines, without_duplicates
 from postroad.pipeline.lake import Counts, Entry, Lake, Manifest, Staged, with_staged
-from postroad.pipeline.rollups import measures
+from postroad.pipeline.measures import measures
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
 
-_TOLD_AGAIN_MS = 120_000  # who says "done" again, having heard no answer, tells of it with a new time
+_REPEATED_MS = 120_000  # an ack that is repeated after a lost response repeats its event with a new time
 
 SOURCES = ("JOBS", "TELEMETRY", "AUDIT")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch that is in the lake. `is_new`: it was not before. `to_silver`: after how many seconds its events were written."""
+    """A batch in the lake. `is_new` is false if it was complete before; `to_silver` is the seconds until events were written."""
 
     manifest: Manifest
     batch: int
@@ -46,8 +46,8 @@ class Ingest:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def take(self, frame: DataFrame, checkpoint: str, batch: int) -> BatchResult:
-        """The batch of this number, as the checkpoint of this id knows it. Raises OtherWriter."""
+    def write(self, frame: DataFrame, checkpoint: str, batch: int) -> BatchResult:
+        """Write the batch with this number of the checkpoint with this id. Raises OtherWriter."""
         begun = time.monotonic()
         manifest = self._lake.manifest()
         if manifest.has(checkpoint, batch):
@@ -69,7 +69,7 @@ class Ingest:
         return BatchResult(self._lake.commit(manifest, after), batch, counts, is_new=True, to_silver=silver_at - begun)
 
     def _store(self, frame: DataFrame, folder: str, positions: dict[str, int], batch: int) -> dict[str, Any]:
-        """The messages as they are, without those that are in the lake already: after a lost checkpoint they come again."""
+        """Write the messages without those that are in the lake already: after a lost checkpoint they are read again."""
         is_known = F.lit(False)
         for stream, position in positions.items():
             is_known = is_known | ((F.col("stream") == stream) & (F.col("sequence") <= position))
@@ -105,7 +105,7 @@ class Ingest:
         silver_at = time.monotonic()
         if duplicates < found["good"]:
             staged.append(self._lake.stage("events", events_folder, span, batch))
-            staged += self._add_up(folder, events_folder, span, batch, has_sessions=found["sessions"] > 0)
+            staged += self._write_rollups(folder, events_folder, span, batch, has_sessions=found["sessions"] > 0)
         events = found["good"] - duplicates
         counts = Counts(events=events, duplicates=duplicates, late=found["late"], quarantined=faults)
         return _Written(staged, counts, silver_at)
@@ -131,15 +131,15 @@ class Ingest:
         return {row["fault"]: row["count"] for row in rows}
 
     def _each_once(self, folder: str, count: int, known: list[Entry], span: tuple[int, int]) -> tuple[str, int]:
-        """Where the events are, each once, and how many were left out. Nearly always there are no duplicates, and the lines as
-        they were written are the table's."""
+        """The folder with each event once, and the number of duplicates. Nearly always there are none, and the folder of the
+        parsed lines is that of the table."""
         written = f"{folder}/lines/state={EVENT}"
         events = self._lake.read_folder(written, events_schema())
-        first, last = span[0] - _TOLD_AGAIN_MS, span[1]
+        first, last = span[0] - _REPEATED_MS, span[1]
         seen = self._lake.read("events", events_schema(), [entry for entry in known if entry.overlaps(first, last)])
         seen = seen.where(F.col("time").between(F.timestamp_millis(F.lit(first)), F.timestamp_millis(F.lit(last))))
         ids = events.select(F.xxhash64("event_id").alias("id")).union(seen.select(F.xxhash64("event_id")))
-        if not ids.groupBy("id").count().where("count > 1").limit(1).count():  # numbers are counted faster than texts
+        if not ids.groupBy("id").count().where("count > 1").limit(1).count():  # numbers are grouped faster than texts
             return written, 0
         observed = Observation()
         left = without_duplicates(events, seen).withColumn("day", F.date_format("time", "yyyy-MM-dd"))
@@ -147,11 +147,13 @@ class Ingest:
         self._lake.write(left.sortWithinPartitions("day", "event", "tenant"), f"{folder}/events", "day")
         return f"{folder}/events", count - int(observed.get["left"])
 
-    def _add_up(self, folder: str, events_folder: str, span: tuple[int, int], batch: int, *, has_sessions: bool) -> list[Staged]:
+    def _write_rollups(
+        self, folder: str, events_folder: str, span: tuple[int, int], batch: int, *, has_sessions: bool
+    ) -> list[Staged]:
         events = self._lake.read_folder(events_folder, events_schema())
         rollups = measures(events).withColumn("day", F.date_format("minute", "yyyy-MM-dd"))
         self._lake.write(rollups.coalesce(1), f"{folder}/rollups", "day")
-        minute = (span[0] - span[0] % 60_000, span[1])  # a rollup's time is the start of its minute
+        minute = (span[0] - span[0] % 60_000, span[1])  # a rollup has the start of its minute
         staged = [self._lake.stage("rollups", f"{folder}/rollups", minute, batch)]
         if has_sessions:
             states = session_states.states(events).withColumn("day", F.date_format(F.timestamp_millis("last_at"), "yyyy-MM-dd"))
@@ -165,5 +167,5 @@ def _span(seen: dict[str, Any]) -> tuple[int, int]:
 
 
 def _millis(at: datetime) -> int:
-    """Spark gives times as naive ones of this machine's zone."""
+    """Spark returns naive times in the local zone."""
     return int((at if at.tzinfo else at.astimezone(UTC)).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""The engine as the pipeline uses it: how to reach it, how far its streams are, and what it is told."""
+"""The pipeline's access to JetStream: connection options, streams as Spark tables, publishing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _MESSAGES_PER_PARTITION = 1_000
 
 
 def engine_options(settings: Settings) -> dict[str, str]:
-    """The data source's options for the engine that these settings name."""
+    """Connection options of the data source. Raises ValueError if the settings name no server."""
     if settings.nats_url is None:
-        raise ValueError("POSTROAD_NATS_URL is not set: the pipeline reads from a NATS server")
+        raise ValueError("POSTROAD_NATS_URL is not set: the pipeline needs a NATS server")
     options: dict[str, Any] = {
         "url": settings.nats_url.reveal(),
         "credentials": settings.nats_credentials,
@@ -37,8 +37,8 @@ def engine_options(settings: Settings) -> dict[str, str]:
 class Engine:
     options: Mapping[str, str]
 
-    def follow(self, spark: SparkSession, streams: Iterable[str], *, messages_max: int) -> DataFrame:
-        """All messages of these streams from their beginning, as one streaming table. What retention has removed is left out."""
+    def read_stream(self, spark: SparkSession, streams: Iterable[str], *, messages_max: int) -> DataFrame:
+        """All messages of these streams as one streaming table, without those that retention has removed."""
         frames = [
             spark.readStream.format("jetstream")
             .options(
@@ -57,11 +57,12 @@ class Engine:
             together = together.unionByName(frame)
         return together
 
-    def send(self, messages: DataFrame) -> None:
-        """`subject message_id data`, each stored once within the engine's window for duplicates."""
+    def write(self, messages: DataFrame) -> None:
+        """Publish rows of `subject message_id data`. The engine stores each message id once within its duplicate window."""
         messages.write.format("jetstream").options(**self.options).mode("append").save()
 
-    def tell(self, subject: str, body: Mapping[str, Any], message_id: str) -> None:
+    def publish(self, subject: str, body: msgspec.Struct, message_id: str) -> None:
+        """Publish one message. Raises JetStreamError."""
         options = write_options(self.options)
         with Client(options.connection) as client:
             headers = encode_headers(header_lines(None, message_id, None))
@@ -69,15 +70,15 @@ class Engine:
             Publisher(client, 1).publish([message])
 
     def last_sequences(self, streams: Iterable[str]) -> dict[str, int]:
-        """Raises JetStreamError when the engine cannot be reached, or has no such stream."""
+        """Raises JetStreamError if the engine cannot be reached, or a stream does not exist."""
         connection = write_options(self.options).connection
 
-        def ask(client: Client) -> dict[str, int]:
+        def read(client: Client) -> dict[str, int]:
             api = JetStreamApi(client, connection.api_prefix)
             return {stream: api.stream_info(stream).last for stream in streams}
 
         with Client(connection) as client:
-            return client.with_retries(ask)
+            return client.with_retries(read)
 
 
 __all__ = ["Engine", "JetStreamError", "engine_options"]

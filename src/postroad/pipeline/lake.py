@@ -1,13 +1,13 @@
-"""The lake: tables as Parquet files, and manifests that say which of them count (decision 0021).
+"""The lake: tables of Parquet files, and manifests that list the current files (decision 0021).
 
-`manifest/<version>.json` lists, for every table, the folders that make it up. A batch writes its folders beside what is there;
-then one manifest more makes all of them count at once, in all tables. A batch that is in the manifest is not done again. Whoever
-reads takes the newest manifest and opens what it names, so nobody sees a part of a batch or a file that is being written.
+`manifest/<version>.json` lists the folders of every table. A batch writes new folders; a new manifest then adds them to all
+tables at once. A batch that is in the manifest is not repeated. Readers open the folders of the newest manifest, so they never
+see a part of a batch or an incomplete file.
 """
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 import msgspec
@@ -19,12 +19,12 @@ from postroad.pipeline.files import FileExists, Files, files_at
 
 _MANIFESTS = "manifest"
 _DATA = "data"
-_KEPT = 50
+_MANIFESTS_KEPT = 50
 _ORPHAN_SECONDS = 3600.0
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A folder of Parquet files, all of one day. `first` and `last` bound the time of its rows, in milliseconds."""
+    """A folder of Parquet files of one day. `first` and `last` are bounds of the time of its rows, in milliseconds."""
 
     path: str
     day: str
@@ -32,14 +32,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     files: int
     first: int
     last: int
-    batch: int = -1  # that wrote it; -1 once several were merged
+    batch: int = -1  # the batch that wrote it; -1 after a merge
 
     def overlaps(self, first: int, last: int) -> bool:
         return self.first <= last and self.last >= first
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What has come in, in all."""
+    """Totals of the ingest."""
 
     messages: int = 0
     events: int = 0
@@ -64,10 +64,10 @@ class Manifest(msgspec.Struct, frozen=True):
     v: int = 1
     version: int = 0
     tables: dict[str, list[Entry]] = {}
-    batches: dict[str, int] = {}  # by checkpoint, the last batch that is in
-    positions: dict[str, int] = {}  # by stream, the last sequence that is in
+    batches: dict[str, int] = {}  # by checkpoint, the last completed batch
+    positions: dict[str, int] = {}  # by stream, the last sequence in the lake
     counts: Counts = Counts()
-    done: dict[str, str] = {}  # by daily job, the last day it was done for
+    done: dict[str, str] = {}  # by daily job, the last completed day
 
     def has(self, checkpoint: str, batch: int) -> bool:
         return self.batches.get(checkpoint, -1) >= batch
@@ -77,18 +77,18 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class OtherWriter(Exception):
-    """Another pipeline writes to this lake."""
+    """Another pipeline has written to the lake."""
 
 
 class LakeBroken(Exception):
-    """The lake has manifests that cannot be read."""
+    """A manifest of the lake cannot be decoded."""
 
 
 _decode = msgspec.json.Decoder(Manifest).decode
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """Folders that are written and count for nothing yet."""
+    """Folders that are written but not in a manifest yet."""
 
     table: str
     entries: list[Entry]
@@ -107,7 +107,7 @@ class Lake:
     # Manifests
 
     def manifest(self) -> Manifest:
-        """The newest. Raises LakeBroken."""
+        """The newest manifest. Raises LakeBroken."""
         names = self.files.names(_MANIFESTS)
         if not names:
             return Manifest()
@@ -115,30 +115,30 @@ class Lake:
         try:
             return _decode(text or "")
         except msgspec.DecodeError as exc:
-            raise LakeBroken(f"{self.files.url(_MANIFESTS)}/{names[-1]} cannot be read: {exc}") from exc
+            raise LakeBroken(f"{self.files.url(_MANIFESTS)}/{names[-1]} cannot be decoded: {exc}") from exc
 
     def commit(self, before: Manifest, after: Manifest) -> Manifest:
-        """Make `after`, which follows from `before`, the newest. Raises OtherWriter."""
+        """Store `after` as the successor of `before`. Raises OtherWriter."""
         after = replace(after, version=before.version + 1)
         text = msgspec.json.format(msgspec.json.encode(after), indent=1).decode()
         try:
             self.files.create(f"{_MANIFESTS}/{after.version:012d}.json", text)
         except FileExists as exc:
-            raise OtherWriter(f"another pipeline writes to {self.root}: version {after.version} is taken") from exc
+            raise OtherWriter(f"another pipeline writes to {self.root}: version {after.version} exists") from exc
         return after
 
     # Writing
 
-    def folder(self, what: str) -> str:
-        """A new place below `data/`."""
-        return f"{_DATA}/{what}-{uuid.uuid4().hex[:12]}"
+    def folder(self, name: str) -> str:
+        """A new folder name below `data/`."""
+        return f"{_DATA}/{name}-{uuid.uuid4().hex[:12]}"
 
     def write(self, frame: DataFrame, folder: str, *partitions: str) -> None:
         writer = frame.write.mode("errorifexists")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(self.files.url(folder))
 
     def stage(self, table: str, folder: str, span: tuple[int, int], batch: int = -1) -> Staged:
-        """What was written to the folder, partitioned by `day` last of all, is to count. `span` bounds its rows' time."""
+        """Prepare a written folder, partitioned by `day` last, for a manifest. `span` are bounds of the time of its rows."""
         self.files.make_durable(folder)
         by_path: dict[str, list[int]] = {}
         for name, size in self.files.sizes(folder).items():
@@ -161,16 +161,16 @@ class Lake:
     def read_folder(self, folder: str, schema: spark_types.StructType) -> DataFrame:
         return self.spark.read.schema(schema).parquet(self.files.url(folder))
 
-    # Tidying
+    # Cleanup
 
     def sweep(self, now: float | None = None) -> int:
-        """Remove manifests that are long past, and folders that none of those that are left names. Returns how many folders."""
+        """Remove old manifests, and folders that no other manifest lists. Returns the number of folders."""
         now = time.time() if now is None else now
         names = self.files.names(_MANIFESTS)
-        for name in names[:-_KEPT]:
+        for name in names[:-_MANIFESTS_KEPT]:
             self.files.remove(f"{_MANIFESTS}/{name}")
         named: set[str] = set()
-        for name in names[-_KEPT:]:
+        for name in names[-_MANIFESTS_KEPT:]:
             for entries in _decode(self.files.read(f"{_MANIFESTS}/{name}") or "").tables.values():
                 named.update(entry.path.split("/")[1] for entry in entries)
         removed = 0
@@ -185,7 +185,7 @@ class Lake:
 def with_staged(
     manifest: Manifest, staged: Sequence[Staged], *, without: Mapping[str, Collection[str]] | None = None
 ) -> Manifest:
-    """The manifest with folders more and, for each table, without those that are named."""
+    """The manifest with added folders and, for each table, without the given ones."""
     tables = {name: list(entries) for name, entries in manifest.tables.items()}
     for table, gone in (without or {}).items():
         tables[table] = [entry for entry in tables.get(table, []) if entry.path not in gone]
@@ -202,6 +202,3 @@ def day_span(day: str) -> tuple[int, int]:
     """The first and the last millisecond of a day."""
     start = (date.fromisoformat(day) - date(1970, 1, 1)).days * 86_400_000
     return start, start + 86_400_000 - 1
-
-
-Merge = Callable[[DataFrame], DataFrame]

@@ -1,11 +1,11 @@
-"""From rollups to what the service is told: the reports of the time that a batch was about, the queues' health, sessions to end.
+"""Computes the reports that a batch affects, and publishes them.
 
-Minutes and health are told after every batch. Hours and days are sums over much more, so they have their turn when they have not
-been worked out for a while: for at most a twentieth of the time.
+Minutes and snapshots are published after every batch. Hours and days are sums over many more rows, so they are computed only from
+time to time: for at most a twentieth of the time.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -13,24 +13,26 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from postroad.api.insights import Grain
 from postroad.pipeline import session_states
 from postroad.pipeline.jetstream import Engine
 from postroad.pipeline.lake import Entry, Lake, Manifest
-from postroad.pipeline.reports import REPORTS, health, messages
+from postroad.pipeline.report_messages import report_messages
+from postroad.pipeline.reports import spark_reports
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.spark_session import small_query_settings
 
-_COARSE = ("hour", "day")
-_COARSE_EVERY_SECONDS = 60.0
-_SHARE = 20
+_COARSE = (Grain.HOUR, Grain.DAY)
+_COARSE_SECONDS = 60.0
+_COARSE_SHARE = 20
 _TENANTS_MAX = 500
-_ASKED_FOR = timedelta(days=2)
+_CLEANUP_DAYS = timedelta(days=2)
 _HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedRange:
-    """Whose reports a batch has changed, and of which hours (their first milliseconds)."""
+    """Tenants and hours (their first milliseconds) whose reports a batch has changed."""
 
     tenants: frozenset[str]
     hours: frozenset[int]
@@ -46,29 +48,31 @@ class AffectedRange:
 NOTHING = AffectedRange(frozenset(), frozenset())
 
 
-class Answers:
-    def __init__(self, lake: Lake, engine: Engine, reports: Collection[str]) -> None:
-        self._lake, self._engine = lake, engine
-        self._reports = [report for name, report in REPORTS.items() if name in reports]
-        self._has_health, self._has_sessions = health.NAME in reports, "sessions" in reports
-        self._waiting = NOTHING  # what hours and days have still to be told of
+class ReportPublisher:
+    """Publishes the reports with these names, and requests to clean up sessions if `has_cleanups`."""
+
+    def __init__(self, lake: Lake, engine: Engine, names: Collection[str], *, has_cleanups: bool) -> None:
+        self._lake, self._engine, self._has_cleanups = lake, engine, has_cleanups
+        chosen = [one for one in spark_reports() if one.report.name in names]
+        self._time_reports = [one for one in chosen if not one.report.is_snapshot]
+        self._snapshots = [one for one in chosen if one.report.is_snapshot]
+        self._deferred = NOTHING  # whose hours and days are not published yet
         self._coarse_due = 0.0
 
     def resume(self, manifest: Manifest) -> None:
-        """A driver that died may have owed hours and days of what its last batches were about."""
-        self._waiting = self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
+        """Schedule the hours and days of recent batches: a driver that died may not have published them."""
+        self._deferred = self._affected_by([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
 
-    def owe(self, touched: AffectedRange) -> None:
-        self._waiting |= touched
+    def defer(self, affected: AffectedRange) -> None:
+        self._deferred |= affected
 
-    def tell_owed(self, manifest: Manifest, now: datetime) -> None:
-        """All that is owed, at once."""
-        self.tell(manifest, max(manifest.batches.values(), default=0), self._waiting, now, everything=True)
+    def publish_deferred(self, manifest: Manifest, now: datetime) -> None:
+        self.publish(manifest, max(manifest.batches.values(), default=0), self._deferred, now, everything=True)
 
-    def touched(self, manifest: Manifest, batch: int) -> AffectedRange:
-        return self._touched_in([entry for entry in manifest.entries("rollups") if entry.batch == batch])
+    def affected(self, manifest: Manifest, batch: int) -> AffectedRange:
+        return self._affected_by([entry for entry in manifest.entries("rollups") if entry.batch == batch])
 
-    def _touched_in(self, entries: Sequence[Entry]) -> AffectedRange:
+    def _affected_by(self, entries: Sequence[Entry]) -> AffectedRange:
         if not entries:
             return NOTHING
         hour = (F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS).alias("hour")
@@ -76,74 +80,75 @@ class Answers:
             rows = self._lake.read("rollups", ROLLUPS, entries).select("tenant", hour).distinct().collect()
         return AffectedRange(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
 
-    def tell(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime, *, everything: bool = False) -> int:
-        """Returns how many kinds of results were told. Told again, the results are the same or newer."""
+    def publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False) -> int:
+        """Publish the affected reports; `everything` includes hours and days. Returns the number of queries. Idempotent."""
         with small_query_settings(self._lake.spark):
-            return self._tell(manifest, batch, touched, now, everything=everything)
+            return self._publish(manifest, batch, affected, now, everything=everything)
 
-    def _tell(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime, *, everything: bool) -> int:
-        self._waiting |= touched
-        parts = self._of_minutes(manifest, batch, touched, now)
+    def _publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool) -> int:
+        self._deferred |= affected
+        parts = self._minutes(manifest, batch, affected, now)
         begun = time.monotonic()
-        is_coarse = bool(self._waiting.hours) and (everything or begun >= self._coarse_due)
+        is_coarse = bool(self._deferred.hours) and (everything or begun >= self._coarse_due)
         if is_coarse:
-            parts += self._of_hours_and_days(manifest, batch, self._waiting, now)
-        if self._has_health:
-            parts += self._of_health(manifest, batch, now)
-        if self._has_sessions and (is_coarse or everything):
-            parts += self._of_sessions(manifest, now)
+            parts += self._hours_and_days(manifest, batch, self._deferred, now)
+        parts += self._snapshot_messages(manifest, batch, now)
+        if self._has_cleanups and (is_coarse or everything):
+            parts += self._session_cleanups(manifest, now)
         if parts:
-            self._engine.send(reduce(DataFrame.unionByName, parts).coalesce(2))
+            self._engine.write(reduce(DataFrame.unionByName, parts).coalesce(2))
         if is_coarse:
-            self._waiting = NOTHING
+            self._deferred = NOTHING
             took = time.monotonic() - begun
-            self._coarse_due = time.monotonic() + max(_COARSE_EVERY_SECONDS, _SHARE * took)
+            self._coarse_due = time.monotonic() + max(_COARSE_SECONDS, _COARSE_SHARE * took)
         return len(parts)
 
-    def _of_minutes(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime) -> list[DataFrame]:
-        if not touched.hours:
+    def _minutes(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime) -> list[DataFrame]:
+        if not affected.hours:
             return []
         entries = [
             entry
             for entry in manifest.entries("rollups")
-            if any(entry.overlaps(hour, hour + _HOUR_MS - 1) for hour in touched.hours)
+            if any(entry.overlaps(hour, hour + _HOUR_MS - 1) for hour in affected.hours)
         ]
-        rollups = self._rollups(entries, touched)
+        rollups = self._rollups(entries, affected)
         hour = F.unix_millis("minute") - F.unix_millis("minute") % _HOUR_MS
-        return self._messages(rollups.where(hour.isin(*touched.hours)), ("minute",), batch, now)
+        return self._time_messages(rollups.where(hour.isin(*affected.hours)), (Grain.MINUTE,), batch, now)
 
-    def _of_hours_and_days(self, manifest: Manifest, batch: int, touched: AffectedRange, now: datetime) -> list[DataFrame]:
-        entries = [entry for entry in manifest.entries("rollups") if entry.day in touched.days]
-        return self._messages(self._rollups(entries, touched), _COARSE, batch, now)
+    def _hours_and_days(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime) -> list[DataFrame]:
+        entries = [entry for entry in manifest.entries("rollups") if entry.day in affected.days]
+        return self._time_messages(self._rollups(entries, affected), _COARSE, batch, now)
 
-    def _of_health(self, manifest: Manifest, batch: int, now: datetime) -> list[DataFrame]:
-        since = int((now - health.LOOK_BACK - timedelta(minutes=1)).timestamp() * 1000)
-        entries = [entry for entry in manifest.entries("rollups") if entry.last >= since]
-        if not entries:
-            return []
-        rows = health.rows(self._lake.read("rollups", ROLLUPS, entries), now)
-        return [messages(rows, health.NAME, "all", batch, now)]
+    def _snapshot_messages(self, manifest: Manifest, batch: int, now: datetime) -> list[DataFrame]:
+        found = []
+        for one in self._snapshots:
+            look_back = (one.report.look_back or timedelta()) + timedelta(minutes=1)  # a rollup has the start of its minute
+            since = int((now - look_back).timestamp() * 1000)
+            entries = [entry for entry in manifest.entries("rollups") if entry.last >= since]
+            if entries:
+                rows = one.rows(self._lake.read("rollups", ROLLUPS, entries), now)
+                found.append(report_messages(rows, one.report, None, batch, now))
+        return found
 
-    def _of_sessions(self, manifest: Manifest, now: datetime) -> list[DataFrame]:
-        """Sessions that should be over and of whose end nothing was heard: the service is asked to look at them. One that it
-        knows nothing of either is asked about for two days."""
-        since = (now - _ASKED_FOR).strftime("%Y-%m-%d")
+    def _session_cleanups(self, manifest: Manifest, now: datetime) -> list[DataFrame]:
+        """Requests to check sessions that seem to have expired. They are repeated for two days, in case the service does not know
+        the session either."""
+        since = (now - _CLEANUP_DAYS).strftime("%Y-%m-%d")
         entries = [entry for entry in manifest.entries("sessions") if entry.day >= since]
         if not entries:
             return []
         states = session_states.merge(self._lake.read("sessions", session_states.STATES, entries))
-        return [session_states.overdue(states, now)]
+        return [session_states.cleanup_messages(states, now)]
 
-    def _rollups(self, entries: Sequence[Entry], touched: AffectedRange) -> DataFrame:
+    def _rollups(self, entries: Sequence[Entry], affected: AffectedRange) -> DataFrame:
         rollups = self._lake.read("rollups", ROLLUPS, entries)
-        if len(touched.tenants) <= _TENANTS_MAX:
-            rollups = rollups.where(F.col("tenant").isin(*touched.tenants))
+        if len(affected.tenants) <= _TENANTS_MAX:
+            rollups = rollups.where(F.col("tenant").isin(*affected.tenants))
         return rollups
 
-    def _messages(self, rollups: DataFrame, grains: Sequence[str], batch: int, now: datetime) -> list[DataFrame]:
+    def _time_messages(self, rollups: DataFrame, grains: Iterable[Grain], batch: int, now: datetime) -> list[DataFrame]:
         return [
-            messages(report.rows(rollups, grain), report.name, grain, batch, now)
-            for report in self._reports
+            report_messages(one.rows(rollups, grain), one.report, grain, batch, now)
+            for one in self._time_reports
             for grain in grains
-            if grain in report.grains
         ]

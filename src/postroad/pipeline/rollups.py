@@ -1,18 +1,11 @@
-"""What events add to the reports: measures of one minute, which add up in any order and in any batches (decision 0021).
+"""Rollups: measures of one minute, which add up in any order and in any batches (decision 0021)."""
 
-There are four small queries over the columns that each needs, put together. A single one that makes of each event all its
-measures reads the events once, and is twice as slow: the code that Spark generates for it is too long for the JVM to compile.
-They are written as text: put together call by call they took twice the processor time or more to build, for every batch.
-"""
-
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
-
-from postroad.pipeline.histogram import bucket_column
 
 ROLLUPS = spark.StructType(
     [
@@ -32,134 +25,83 @@ ROLLUPS = spark.StructType(
     ]
 )
 KEY = ("report", "tenant", "minute", "name", "label", "bucket")
-REASON_CHARACTERS_MAX = 200  # consumers may give any text as their reason: what begins alike counts as one
 
-_TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
-_REPORTS_WITH_LAST = ("backlog", "dead_letters", "usage")
+_REPORTS_WITHOUT_LAST = ("latency", "sessions")
 _NO_LAST = "CAST(NULL AS struct<at: bigint, value: bigint>)"
 
-# What is counted by tenant and minute: of which events, and how much each one adds.
-_COUNTED = {
-    ("usage", "published"): ("event = 'job.queued'", "1"),
-    ("usage", "published_bytes"): ("event = 'job.queued'", "payload_bytes"),
-    ("usage", "deliveries"): ("event = 'job.leased'", "1"),
-    ("usage", "done"): ("event = 'job.done'", "1"),
-    ("usage", "dead"): ("event = 'job.dead'", "1"),
-    **{("usage", name): ("event = 'traffic.sampled'", name) for name in _TRAFFIC},
-    ("sessions", "subscribed"): ("event = 'session.subscribed'", "1"),
-    ("sessions", "unsubscribed"): ("event = 'session.unsubscribed'", "1"),
-    ("sessions", "touched"): ("event = 'session.touched'", "1"),
-    ("sessions", "deleted"): ("event = 'session.ended' AND NOT is_expired", "1"),
-    ("sessions", "expired"): ("event = 'session.ended' AND is_expired", "1"),
-}
 
-# What samples say of queues. An empty queue's oldest message is 0 ms old, so that its last sample says that nothing waits any
-# more. All are whole numbers, whose sums are the same in any order; and a little going out is not nothing.
-_LEVELS = {
-    **{name: name for name in ("ready", "leased", "delayed", "dead", "waiting", "expected_drain_seconds")},
-    "oldest_age_ms": "coalesce(oldest_age_ms, 0)",
-    "out": "bigint(if(out_per_second * seconds > 0, greatest(1, round(out_per_second * seconds)), 0))",
-}
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A measure by tenant and minute: the events of a type, each with the SQL expression `value`. `n` and `total`."""
+
+    event: str
+    value: str = "1"
+    condition: str = ""
 
 
-def measures(events: DataFrame) -> DataFrame:
-    """`ROLLUPS`: what these events add, each key once."""
-    minutes = events.withColumn("minute", F.expr("unix_seconds(time) div 60"))
-    parts = (_latency(minutes), _counts(minutes), _dead_letters(minutes), _samples(minutes))
-    return reduce(DataFrame.union, parts)
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A measure by tenant, minute and queue (empty if the event has none): samples of a type. `n`, `total`, `top` and `last`."""
+
+    event: str
+    value: str
+    has_top: bool = True
+    has_last: bool = True
 
 
 def merge(rollups: DataFrame) -> DataFrame:
     """`ROLLUPS`: each key once, its measures added up."""
-    has_last = F.col("report").isin(*_REPORTS_WITH_LAST)
+    has_last = ~F.col("report").isin(*_REPORTS_WITHOUT_LAST)
     sums = F.sum("n").alias("n"), F.sum("total").alias("total"), F.max("top").alias("top")
-    # The largest of a struct can only be found by sorting; the many rows that have none need no sorting.
+    # Spark finds the maximum of a struct by sorting; most rows have no `last` and need no sorting.
     plain = rollups.filter(~has_last).groupBy(*KEY).agg(*sums).withColumn("last", F.expr(_NO_LAST))
     full = rollups.filter(has_last).groupBy(*KEY).agg(*sums, F.max("last").alias("last"))
     return plain.union(full)
 
 
-def _latency(events: DataFrame) -> DataFrame:
-    """How long messages waited for their first delivery, and how long they were worked on. Clocks may disagree: not below 0."""
-    counts = (
-        events.where("event = 'job.done' OR (event = 'job.leased' AND attempt = 1)")
-        .selectExpr(
-            "tenant",
-            "minute",
-            "queue AS name",
-            "if(event = 'job.done', 'processing', 'wait') AS label",
-            "if(event = 'job.done', processing_ms, wait_ms) AS ms",
-        )
-        .where("ms IS NOT NULL")
-        .withColumn("ms", F.expr("greatest(ms, 0)"))
-        .groupBy("tenant", "minute", "name", "label", bucket_column(F.col("ms")).alias("bucket"))
-        .agg(F.expr("count(*) AS n"), F.expr("sum(ms) AS total"), F.expr("max(ms) AS top"))
-    )
-    return _as_rollups(counts, report="'latency'")
-
-
-def _counts(events: DataFrame) -> DataFrame:
-    """What tenants did: usage, save for storage, and sessions."""
-    each = (
-        f"named_struct('report', '{report}', 'label', '{label}', "
-        f"'n', count(CASE WHEN {is_meant} THEN {value} END), 'total', sum(CASE WHEN {is_meant} THEN {value} END))"
-        for (report, label), (is_meant, value) in _COUNTED.items()
-    )
-    counted = events.where(
-        "event IN ('job.queued', 'job.leased', 'job.done', 'job.dead', 'traffic.sampled') OR event LIKE 'session.%'"
-    )
-    return _as_rollups(_each_of(counted.groupBy("tenant", "minute"), each))
-
-
-def _dead_letters(events: DataFrame) -> DataFrame:
-    counts = (
-        events.where("event IN ('job.dead', 'job.redriven')")
-        .groupBy(
-            "tenant",
-            "minute",
-            F.expr("if(event = 'job.redriven', from_queue, queue) AS name"),
-            F.expr(f"if(event = 'job.redriven', 'redriven', substring(reason, 1, {REASON_CHARACTERS_MAX})) AS label"),
-            F.expr("if(event = 'job.dead' AND attempt = 1, 1, 2) AS bucket"),
-        )
-        .agg(F.expr("count(*) AS n"), F.expr(f"{_last_of('coalesce(attempt, 0)')} AS last"))
-    )
-    return _as_rollups(counts, report="'dead_letters'")
-
-
-def _samples(events: DataFrame) -> DataFrame:
-    """What was in the queues, and in the tenants' storage."""
+def counted_measures(minutes: DataFrame, counted: Mapping[tuple[str, str], Counted]) -> DataFrame:
+    """`ROLLUPS`: measures by report and label. `minutes` are events with the number of their minute."""
     each = []
-    for label, level in _LEVELS.items():
-        value = f"CASE WHEN event = 'queue.sampled' THEN {level} END"
-        each.append(
-            f"named_struct('report', 'backlog', 'label', '{label}', 'n', count({value}), 'total', double(sum({value})), "
-            f"'top', max({value}), 'last', {_last_of(value)})"
-        )
-    stored = "CASE WHEN event = 'storage.sampled' THEN bytes END"
-    for label, total, last in (
-        ("storage_byte_seconds", f"round({stored} * seconds)", _NO_LAST),
-        ("stored_bytes", stored, _last_of(stored)),
-    ):
-        each.append(
-            f"named_struct('report', 'usage', 'label', '{label}', 'n', count({total}), 'total', double(sum({total})), "
-            f"'top', CAST(NULL AS bigint), 'last', {last})"
-        )
-    samples = events.where("event IN ('queue.sampled', 'storage.sampled')")
-    return _as_rollups(_each_of(samples.groupBy("tenant", "minute", F.expr("coalesce(queue, '') AS name")), each))
+    for (report, label), one in counted.items():
+        condition = f" AND {one.condition}" if one.condition else ""
+        value = f"CASE WHEN event = '{one.event}'{condition} THEN {one.value} END"
+        each.append(f"named_struct('report', '{report}', 'label', '{label}', 'n', count({value}), 'total', sum({value}))")
+    return as_rollups(_exploded(_of_types(minutes, counted.values()).groupBy("tenant", "minute"), each))
 
 
-def _each_of(group: GroupedData, each: Iterable[str]) -> DataFrame:
-    """A row for each of the structs that count something."""
+def sampled_measures(minutes: DataFrame, sampled: Mapping[tuple[str, str], Sampled]) -> DataFrame:
+    """`ROLLUPS`: measures by report and label. `minutes` are events with the number of their minute."""
+    each = []
+    for (report, label), one in sampled.items():
+        value = f"CASE WHEN event = '{one.event}' THEN {one.value} END"
+        top = f"max({value})" if one.has_top else "CAST(NULL AS bigint)"
+        last = last_value(value) if one.has_last else _NO_LAST
+        each.append(
+            f"named_struct('report', '{report}', 'label', '{label}', 'n', count({value}), 'total', double(sum({value})), "
+            f"'top', {top}, 'last', {last})"
+        )
+    by_queue = _of_types(minutes, sampled.values()).groupBy("tenant", "minute", F.expr("coalesce(queue, '') AS name"))
+    return as_rollups(_exploded(by_queue, each))
+
+
+def _of_types(minutes: DataFrame, measures: Iterable[Counted | Sampled]) -> DataFrame:
+    names = ", ".join(sorted({f"'{one.event}'" for one in measures}))
+    return minutes.where(f"event IN ({names})")
+
+
+def _exploded(group: GroupedData, each: Iterable[str]) -> DataFrame:
+    """A row for each of the structs that counts anything."""
     listed = group.agg(F.expr(f"array({', '.join(each)}) AS each"))
     return listed.selectExpr(*(name for name in listed.columns if name != "each"), "inline(each)").where("n > 0")
 
 
-def _last_of(value: str) -> str:
+def last_value(value: str) -> str:
+    """Time and value of the latest event for which the expression is not null."""
     return f"max(CASE WHEN {value} IS NOT NULL THEN named_struct('at', unix_millis(time), 'value', {value}) END)"
 
 
-def _as_rollups(measured: DataFrame, **more: str) -> DataFrame:
-    """The columns of `ROLLUPS`, from what has the minute as a number and leaves out the columns that say nothing."""
+def as_rollups(measured: DataFrame, **more: str) -> DataFrame:
+    """The columns of `ROLLUPS`. `minute` is a number in `measured`, which may leave out columns; `more` are expressions."""
     given = {
         "name": "''",
         "bucket": "0",

@@ -1,4 +1,4 @@
-"""The columns of the pipeline's tables. Those of events come from the catalogue: a field that is added there is a column here."""
+"""Columns of the lake's tables. Those of `events` follow from the event types: a new field of an event is a new column."""
 
 import types
 from functools import cache
@@ -17,7 +17,7 @@ _KINDS: dict[type, spark.DataType] = {
     bool: spark.BooleanType(),
 }
 
-# What every event has, and where it was found. The catalogue's `timestamp` becomes `time`.
+# Common fields of all events, and their position in the streams. The field `timestamp` becomes the column `time`.
 HEAD = ("event", "version", "event_id", "tenant", "time", "stream", "sequence", "line")
 
 MESSAGES = spark.StructType(
@@ -56,12 +56,12 @@ AUDIT = spark.StructType(
 
 
 def spark_type(wanted: object) -> spark.DataType:
-    """Of a field of the catalogue: a text, a number or a truth value, or one of these or nothing."""
+    """Spark type of an event's field: a text, a number or a boolean, possibly optional. Raises TypeError for others."""
     if isinstance(wanted, types.UnionType) or get_origin(wanted) is types.UnionType:
         [wanted] = [one for one in get_args(wanted) if one is not type(None)]
     if isinstance(wanted, type) and wanted in _KINDS:
         return _KINDS[wanted]
-    raise TypeError(f"the catalogue has a field of a type that the pipeline has no column for: {wanted!r}")
+    raise TypeError(f"no column type for a field of the type {wanted!r}")
 
 
 def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
@@ -70,7 +70,7 @@ def _fields_of(kind: type[Event]) -> dict[str, msgspec.structs.FieldInfo]:
 
 @cache
 def event_columns() -> dict[str, spark.DataType]:
-    """The columns that come from events' own fields, in the order in which the catalogue has them."""
+    """Columns of the fields of all event types, in the order of the types."""
     found: dict[str, spark.DataType] = {}
     for kind in event_types():
         for name, field in _fields_of(kind).items():
@@ -78,13 +78,13 @@ def event_columns() -> dict[str, spark.DataType]:
                 continue
             wanted = spark_type(field.type)
             if found.setdefault(name, wanted) != wanted:
-                raise TypeError(f"{event_name(kind)}: {name} is {wanted}, and elsewhere {found[name]}")
+                raise TypeError(f"{event_name(kind)}: {name} is {wanted}, in other events {found[name]}")
     return found
 
 
 @cache
 def events_schema() -> spark.StructType:
-    """The silver table `events`."""
+    """Columns of the silver table `events`."""
     return spark.StructType(
         [
             spark.StructField("event", spark.StringType()),

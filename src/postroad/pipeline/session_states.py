@@ -1,7 +1,7 @@
-"""What is known of each session, and the sessions that should be over and of whose end nothing was heard.
+"""State of each session, and requests to clean up sessions that seem to have expired without an event.
 
-A batch adds what it knows; states of the same session merge in any order: the latest of each time counts. The service checks its
-own truth before it ends a session.
+Each batch adds its states; states of the same session merge in any order: the latest of each time counts. The service checks its
+own state before it ends a session.
 """
 
 from datetime import datetime, timedelta
@@ -10,6 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark
 
+from postroad.contracts.contract import VERSION
+from postroad.contracts.session_cleanups import SESSION_CLEANUPS
+from postroad.pipeline.messages import body_json, contract_messages
 from postroad.pipeline.timestamps import rfc3339_column
 
 STATES = spark.StructType(
@@ -21,20 +24,20 @@ STATES = spark.StructType(
         spark.StructField("ended_at", spark.LongType()),
     ]
 )
-GRACE = timedelta(minutes=10)  # the service's own sweep comes first
+GRACE = timedelta(minutes=10)  # the service's own reconciler comes first
 
 
 def states(events: DataFrame) -> DataFrame:
-    """`STATES`: what these events say of sessions. Times are milliseconds; null is what they do not say."""
+    """`STATES`: one row per session of these events. Times are milliseconds; null if unknown."""
     at = F.unix_millis("time")
-    told = events.filter(F.col("event").startswith("session.") & F.col("session_id").isNotNull()).select(
+    observed = events.filter(F.col("event").startswith("session.") & F.col("session_id").isNotNull()).select(
         "tenant",
         "session_id",
         at.alias("last_at"),
         F.unix_millis(F.try_to_timestamp("expires_at")).alias("expires_at"),
         F.when(F.col("event") == "session.ended", at).alias("ended_at"),
     )
-    return merge(told)
+    return merge(observed)
 
 
 def merge(states: DataFrame) -> DataFrame:
@@ -43,25 +46,22 @@ def merge(states: DataFrame) -> DataFrame:
     return states.groupBy("tenant", "session_id").agg(*latest).select(*STATES.names)
 
 
-def overdue(states: DataFrame, now: datetime, grace: timedelta = GRACE) -> DataFrame:
-    """`subject message_id data`: a request for each merged state that expired more than the grace ago, and has not ended since it
-    was last heard of."""
+def cleanup_messages(states: DataFrame, now: datetime, grace: timedelta = GRACE) -> DataFrame:
+    """A request for each merged state that expired longer than `grace` ago and has not ended since its last event."""
     before = int((now - grace).timestamp() * 1000)
-    is_over = F.col("ended_at").isNotNull() & (F.col("ended_at") >= F.col("last_at"))
-    late = states.filter((F.col("expires_at") < before) & ~is_over)
-    body = F.struct(
-        F.lit(1).alias("v"),
-        "tenant",
-        F.col("session_id").alias("session"),
-        _shown("last_at").alias("lastSeenAt"),
-        _shown("expires_at").alias("expiresAt"),
+    has_ended = F.col("ended_at").isNotNull() & (F.col("ended_at") >= F.col("last_at"))
+    overdue = states.filter((F.col("expires_at") < before) & ~has_ended)
+    tenant, session, expires_at = F.col("tenant"), F.col("session_id"), _time_text("expires_at")
+    data = body_json(
+        SESSION_CLEANUPS,
+        v=F.lit(VERSION),
+        tenant=tenant,
+        session=session,
+        lastSeenAt=_time_text("last_at"),
+        expiresAt=expires_at,
     )
-    return late.select(
-        F.concat(F.lit("cleanup."), "tenant").alias("subject"),
-        F.concat_ws(":", F.lit("cleanup"), "tenant", "session_id", _shown("expires_at")).alias("message_id"),
-        F.to_json(body).alias("data"),
-    )
+    return contract_messages(overdue, SESSION_CLEANUPS, data, tenant=tenant, session=session, expires_at=expires_at)
 
 
-def _shown(at_ms: str) -> Column:
+def _time_text(at_ms: str) -> Column:
     return rfc3339_column(F.timestamp_millis(at_ms))

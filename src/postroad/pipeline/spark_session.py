@@ -1,4 +1,4 @@
-"""The Spark session, with what matters on a small machine."""
+"""The Spark session, with settings for small machines."""
 
 import atexit
 import os
@@ -22,40 +22,40 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.adaptive.enabled": "false",  # to plan anew at each step takes small batches longer than their work
+    "spark.sql.adaptive.enabled": "false",  # replanning takes longer than the work of small batches
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
-    "spark.sql.maxConcurrentOutputFileWriters": "16",  # rather than to sort by day for the sake of one file at a time
+    "spark.sql.maxConcurrentOutputFileWriters": "16",  # avoids a sort by day
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.log.level": "ERROR",
 }
-# Nearly every value of these is another one: to look for those that come again is work for nothing.
-_EACH_ITS_OWN = ("event_id", "job_id", "message_id", "request_id", "raw", "data")
-# What Spark writes for a wide table is a method too long for the JVM to compile, unless it is told to.
-_SMALL_JVM = "-XX:-DontCompileHugeMethods -XX:+UseParallelGC -XX:ParallelGCThreads=2 -Xss4m"
+# Columns whose values hardly repeat: Parquet dictionaries would be wasted work.
+_UNIQUE_COLUMNS = ("event_id", "job_id", "message_id", "request_id", "raw", "data")
+# Spark generates methods for wide tables that are too long for the JVM to compile by default.
+_JVM_OPTIONS = "-XX:-DontCompileHugeMethods -XX:+UseParallelGC -XX:ParallelGCThreads=2 -Xss4m"
 
 
 class NoJava(Exception):
-    """Spark runs on Java, and there is none."""
+    """Java, which Spark needs, is not installed."""
 
 
 def make_session(
     master: str, *, memory: str = "1g", name: str = "postroad", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Raises NoJava. One per process: Spark gives the same one back."""
+    """Start Spark, or return the session of this process. Raises NoJava."""
     if shutil.which("java") is None:
-        raise NoJava("Spark needs Java 17 or newer, and there is no `java` here. Debian: apt-get install openjdk-17-jre-headless")
-    is_here = master.startswith("local")
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_here else sys.executable)  # no setting of Spark's says it
+        raise NoJava("Spark needs Java 17 or newer, which is not installed. Debian: apt-get install openjdk-17-jre-headless")
+    is_local = master.startswith("local")
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_local else sys.executable)  # Spark has no setting for it
     own = {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": _SMALL_JVM,
+        "spark.driver.extraJavaOptions": _JVM_OPTIONS,
     }
-    plain = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _EACH_ITS_OWN}
+    plain = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE_COLUMNS}
     wanted = {**_SETTINGS, **plain, **own, **(settings or {})}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in wanted.items():
@@ -65,7 +65,7 @@ def make_session(
     return session
 
 
-_FEW_ROWS = {
+_SMALL_QUERY = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
@@ -74,21 +74,21 @@ _FEW_ROWS = {
 
 @contextmanager
 def small_query_settings(session: SparkSession) -> Iterator[None]:
-    """For queries over little: Spark takes longer to write and compile code for them, and to share them out, than to do them."""
-    before = {name: str(session.conf.get(name)) for name in _FEW_ROWS}
-    for name, value in _FEW_ROWS.items():
+    """Settings for queries over few rows, where generating code and distributing tasks takes longer than the query."""
+    before = {name: str(session.conf.get(name)) for name in _SMALL_QUERY}
+    for name, value in _SMALL_QUERY.items():
         session.conf.set(name, value)
     try:
         yield
     finally:
-        for name in _FEW_ROWS:
+        for name in _SMALL_QUERY:
             session.conf.set(name, before[name])
 
 
 @cache
 def worker_python() -> str:
-    """This Python, for Spark's workers on this machine. Spark would have them import PySpark from an archive, which each process
-    compiles anew: a second for which every source, and every first task, has to wait."""
+    """A script that starts this Python for Spark's local workers. By default they import PySpark from an archive, which each
+    process compiles again: one second for every source and every first task."""
     folder = Path(tempfile.mkdtemp(prefix="postroad-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     script = folder / "python"

@@ -1,4 +1,4 @@
-"""Times as texts, in Spark."""
+"""Times as text, in Spark."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F

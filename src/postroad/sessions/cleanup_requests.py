@@ -1,11 +1,11 @@
 """Requests to clean up sessions. The pipeline sends them from the events it has seen; the stored state decides."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 import structlog
 
+from postroad.contracts.session_cleanups import SESSION_CLEANUPS
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.durable_worker import DurableWorker, work_stream
 from postroad.jetstream.management import StreamSpec
@@ -17,22 +17,12 @@ from postroad.sessions.rules import session_id
 from postroad.sessions.service import Sessions
 from postroad.streams.service import Streams
 
-STREAM, SUBJECT, _CONSUMER = "CLEANUPS", "cleanup", "cleanup"
+STREAM, SUBJECT, _CONSUMER = SESSION_CLEANUPS.stream, SESSION_CLEANUPS.prefix, "cleanup"
 
 log = structlog.get_logger("postroad.sessions")
 
 
-class CleanupRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Version 1, on `cleanup.<tenant>`. The times are those of the sender and only help in an investigation."""
-
-    v: Literal[1]
-    tenant: str
-    session: str
-    last_seen_at: str | int | None = None
-    expires_at: str | int | None = None
-
-
-_decode = msgspec.json.Decoder(CleanupRequest).decode
+_decode = msgspec.json.Decoder(SESSION_CLEANUPS.body).decode
 
 
 def cleanup_stream(replicas: int, stream: str = STREAM, subject: str = SUBJECT) -> StreamSpec:

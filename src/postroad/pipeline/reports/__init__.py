@@ -1,21 +1,41 @@
-"""Answers from rollups: a module for each report. To add one: measures in `rollups`, a module with its `REPORT`, a line here."""
+"""Spark functions of the reports: a module for each declaration in `postroad.api.reports`, with the same name.
 
-from datetime import datetime
+A module has `rows(rollups, grain)`, or `rows(rollups, now)` for a snapshot: `tenant` and the columns of the declared row type.
+Rollups may be unmerged, and those of other reports may be among them. The measures that the report needs are in `COUNTED`,
+`SAMPLED` (by label) or the function `measures(minutes)`; a report may also use those of others.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from pyspark.sql import DataFrame
 
-from postroad.pipeline.reports import backlog, dead_letters, health, latency, sessions, usage
-from postroad.pipeline.reports.messages import ROWS_MAX, report_messages
-from postroad.pipeline.reports.report import GRAINS, Report
-
-__all__ = ["GRAINS", "REPORTS", "Report", "messages"]
-
-REPORTS = {one.REPORT.name: one.REPORT for one in (latency, usage, dead_letters, sessions, backlog)}
-_RANKS = {**{name: report.rank for name, report in REPORTS.items()}, health.NAME: "ready"}
+from postroad.api.insights import Report
+from postroad.api.reports import reports
+from postroad.pipeline.rollups import Counted, Sampled
 
 
-def messages(
-    rows: DataFrame, report: str, grain: str, batch: int | str, computed_at: datetime, rows_max: int = ROWS_MAX
-) -> DataFrame:
-    """`subject message_id data` of the rows of a report; `grain` is `all` for health."""
-    return report_messages(rows, report, grain, _RANKS[report], batch, computed_at, rows_max)
+@dataclass(frozen=True, slots=True)
+class SparkReport:
+    """A declared report with the functions and measures of its module."""
+
+    report: Report[Any]
+    rows: Callable[..., DataFrame]
+    counted: Mapping[str, Counted]
+    sampled: Mapping[str, Sampled]
+    measures: Callable[[DataFrame], DataFrame] | None
+
+
+@cache
+def spark_reports() -> tuple[SparkReport, ...]:
+    return tuple(map(_load, reports()))
+
+
+def _load(report: Report[Any]) -> SparkReport:
+    module = importlib.import_module(f"{__name__}.{report.identifier}")
+    return SparkReport(
+        report, module.rows, getattr(module, "COUNTED", {}), getattr(module, "SAMPLED", {}), getattr(module, "measures", None)
+    )

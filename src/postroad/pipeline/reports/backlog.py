@@ -1,13 +1,24 @@
-"""What was in the queues."""
+"""Contents of queues over time."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from postroad.pipeline.reports.report import Report, mean_of, start_of, top_of
+from postroad.api.insights import Grain
+from postroad.pipeline.aggregates import mean_of, start_of, top_of
+from postroad.pipeline.rollups import Sampled
+
+# An empty queue has an oldest message of 0 ms, so that its last sample shows that no message waits any more. All are whole
+# numbers, whose sums do not depend on the order; a small outflow is rounded up to 1.
+_LEVELS = {
+    **{name: name for name in ("ready", "leased", "delayed", "dead", "waiting", "expected_drain_seconds")},
+    "oldest_age_ms": "coalesce(oldest_age_ms, 0)",
+    "out": "bigint(if(out_per_second * seconds > 0, greatest(1, round(out_per_second * seconds)), 0))",
+}
+SAMPLED = {label: Sampled("queue.sampled", level) for label, level in _LEVELS.items()}
 
 
-def rows(rollups: DataFrame, grain: str) -> DataFrame:
-    """Means of the samples in that time, save for what is called `Max`."""
+def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+    """Means of the samples, except for `readyMax` and `oldestAgeMsMax`."""
     return (
         rollups.where("report = 'backlog'")
         .groupBy("tenant", start_of(grain), F.expr("name AS queue"))
@@ -20,6 +31,3 @@ def rows(rollups: DataFrame, grain: str) -> DataFrame:
             F.expr(f"{top_of('oldest_age_ms')} AS oldestAgeMsMax"),
         )
     )
-
-
-REPORT = Report("backlog", rows, rank="readyMax")

@@ -1,13 +1,32 @@
-"""Which messages failed for good, why, and how many at their first attempt: those have a consumer that is set up wrongly."""
+"""Dead letters by queue and reason."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from postroad.pipeline.reports.report import Report, start_of
+from postroad.api.insights import Grain
+from postroad.pipeline.aggregates import start_of
+from postroad.pipeline.rollups import as_rollups, last_value
+
+REASON_CHARACTERS_MAX = 200  # consumers choose the reason freely: reasons with the same beginning are counted together
 
 
-def rows(rollups: DataFrame, grain: str) -> DataFrame:
-    """Those that were put back count apart, with the reason `redriven`."""
+def measures(minutes: DataFrame) -> DataFrame:
+    """`bucket` is 1 for a failure at the first attempt, else 2. Redriven messages have the reason `redriven`."""
+    counts = (
+        minutes.where("event IN ('job.dead', 'job.redriven')")
+        .groupBy(
+            "tenant",
+            "minute",
+            F.expr("if(event = 'job.redriven', from_queue, queue) AS name"),
+            F.expr(f"if(event = 'job.redriven', 'redriven', substring(reason, 1, {REASON_CHARACTERS_MAX})) AS label"),
+            F.expr("if(event = 'job.dead' AND attempt = 1, 1, 2) AS bucket"),
+        )
+        .agg(F.expr("count(*) AS n"), F.expr(f"{last_value('coalesce(attempt, 0)')} AS last"))
+    )
+    return as_rollups(counts, report="'dead_letters'")
+
+
+def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
     return (
         rollups.where("report = 'dead_letters'")
         .groupBy("tenant", start_of(grain), F.expr("name AS queue"), F.expr("label AS reason"))
@@ -17,6 +36,3 @@ def rows(rollups: DataFrame, grain: str) -> DataFrame:
             F.expr("timestamp_millis(max(last.at)) AS lastAt"),
         )
     )
-
-
-REPORT = Report("dead-letters", rows, rank="count")

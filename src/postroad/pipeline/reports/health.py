@@ -1,30 +1,30 @@
-"""How each queue is now, by its samples of the last minutes."""
+"""Current state of each queue, from its samples of the last minutes."""
 
 from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from postroad.pipeline.reports.report import last_of, mean_of, top_of, total_of
+from postroad.api.reports.health import REPORT
+from postroad.pipeline.aggregates import last_of, mean_of, top_of, total_of
 
-NAME = "health"
-LOOK_BACK = timedelta(minutes=10)  # what was not sampled for longer is left out: it is gone
+_LOOK_BACK = REPORT.look_back or timedelta()
 _WATCHED_MINUTES = 5
-_TIMES_EXPECTED = 2  # a queue whose oldest message is older than this many expected drains is in trouble
+_DRAINS_MAX = 2  # a queue is `old` if its oldest message is older than this many expected drain times
 _PROBLEMS = ("old", "growing", "unpolled")
 
 
 def rows(rollups: DataFrame, now: datetime) -> DataFrame:
-    """`tenant` and the columns that are published, a row for each queue with samples in the last ten minutes.
+    """A row for each queue with samples in the last ten minutes.
 
-    Whole minutes are compared, the present one is not over. `problems` is empty when the state is unknown, and
-    `growthPerMinute` null when there are no two minutes to compare.
+    Only completed minutes are compared. `problems` is empty if the state is unknown; `growthPerMinute` is null unless there are
+    two minutes to compare.
     """
     this_minute = F.timestamp_seconds(F.lit(int(now.timestamp()) // 60 * 60))
-    age = (F.unix_seconds(this_minute) - F.unix_seconds("minute")) / 60  # in minutes: 0 is the present one
+    age = (F.unix_seconds(this_minute) - F.unix_seconds("minute")) / 60  # in minutes: 0 is the current one
     minutes = (
         rollups.where("report = 'backlog'")
-        .where((F.col("minute") >= F.lit(now - LOOK_BACK)) & (F.col("minute") <= F.lit(now)))
+        .where((F.col("minute") >= F.lit(now - _LOOK_BACK)) & (F.col("minute") <= F.lit(now)))
         .groupBy("tenant", F.col("name").alias("queue"), age.cast("int").alias("age"))
         .agg(
             F.expr("max(CASE WHEN label = 'ready' THEN last.at END) AS at"),
@@ -37,12 +37,12 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
         *(F.min_by(label, "age").alias(label) for label in _LEVELS),
         F.max("at").alias("at"),
         *(_depth(age).alias(f"depth_{age}") for age in range(1, _WATCHED_MINUTES + 2)),
-        _is_left_alone().alias("is_left_alone"),
+        _is_unpolled().alias("is_unpolled"),
         _growth().alias("growthPerMinute"),
     )
     is_unknown = F.col("at") < F.lit(int((now - timedelta(minutes=_WATCHED_MINUTES)).timestamp() * 1000))
-    is_old = F.col("oldest_age_ms") > F.col("expected_drain_seconds") * (1000 * _TIMES_EXPECTED)
-    is_unpolled = F.col("is_left_alone") & (F.col("ready") > 0)
+    is_old = F.col("oldest_age_ms") > F.col("expected_drain_seconds") * (1000 * _DRAINS_MAX)
+    is_unpolled = F.col("is_unpolled") & (F.col("ready") > 0)
     found = zip((is_old, _rose(), is_unpolled), _PROBLEMS, strict=True)
     problems = F.filter(F.array(*(F.when(~is_unknown & is_so, problem) for is_so, problem in found)), lambda one: one.isNotNull())
     return queues.withColumn("problems", problems).select(
@@ -70,7 +70,7 @@ def _depth(age: int) -> Column:
 
 
 def _rose() -> Column:
-    """The mean depth of each of the last whole minutes was above that of the one before."""
+    """The mean depth of each of the last completed minutes was above that of the previous one."""
     is_rise = [F.col(f"depth_{age}") > F.col(f"depth_{age + 1}") for age in range(1, _WATCHED_MINUTES + 1)]
     rose = is_rise[0]
     for one in is_rise[1:]:
@@ -78,8 +78,8 @@ def _rose() -> Column:
     return F.coalesce(rose, F.lit(False))
 
 
-def _is_left_alone() -> Column:
-    """Messages were ready in each of the last whole minutes, and neither in them nor since did anybody take or await one."""
+def _is_unpolled() -> Column:
+    """Messages were ready in each of the last completed minutes, without consumer activity in them or since."""
     is_whole = F.col("age").between(1, _WATCHED_MINUTES)
     minutes_ready = F.count_if(is_whole & (F.col("depth") > 0))
     activity = F.sum(F.when(F.col("age") <= _WATCHED_MINUTES, F.col("activity")))
@@ -87,7 +87,7 @@ def _is_left_alone() -> Column:
 
 
 def _growth() -> Column:
-    """From the first to the last of the whole minutes that are compared."""
+    """From the first to the last of the completed minutes that are compared."""
     is_compared = F.col("age").between(1, _WATCHED_MINUTES + 1)
     point = F.when(is_compared, F.struct(F.col("age"), F.col("depth")))
     first, last = F.max(point), F.min(point)

@@ -1,10 +1,13 @@
-"""What a tenant used: messages, deliveries, traffic, storage."""
+"""Usage of a tenant: messages, deliveries, traffic, storage."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from postroad.pipeline.reports.report import Report, last_of, start_of, total_of
+from postroad.api.insights import Grain
+from postroad.pipeline.aggregates import last_of, start_of, total_of
+from postroad.pipeline.rollups import Counted, Sampled
 
+_TRAFFIC = ("requests", "bytes_in", "bytes_out", "appends", "append_bytes", "fanout_messages")
 _TOTALS = {
     "published": "published",
     "publishedBytes": "published_bytes",
@@ -19,9 +22,22 @@ _TOTALS = {
     "fanoutMessages": "fanout_messages",
 }
 
+COUNTED = {
+    "published": Counted("job.queued"),
+    "published_bytes": Counted("job.queued", "payload_bytes"),
+    "deliveries": Counted("job.leased"),
+    "done": Counted("job.done"),
+    "dead": Counted("job.dead"),
+    **{name: Counted("traffic.sampled", name) for name in _TRAFFIC},
+}
+SAMPLED = {
+    "storage_byte_seconds": Sampled("storage.sampled", "round(bytes * seconds)", has_top=False, has_last=False),
+    "stored_bytes": Sampled("storage.sampled", "bytes", has_top=False),
+}
 
-def rows(rollups: DataFrame, grain: str) -> DataFrame:
-    """`storedBytes` is what the last sample said, 0 if there was none."""
+
+def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+    """`storedBytes` is the last sample, 0 without samples."""
     return (
         rollups.where("report = 'usage'")
         .groupBy("tenant", start_of(grain))
@@ -31,6 +47,3 @@ def rows(rollups: DataFrame, grain: str) -> DataFrame:
             F.expr(f"coalesce({last_of('stored_bytes')}, 0) AS storedBytes"),
         )
     )
-
-
-REPORT = Report("usage", rows, rank="requests")

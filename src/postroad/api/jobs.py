@@ -1,0 +1,86 @@
+"""Jobs: the lifecycle of messages."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from postroad.api.pages import Limit, Page, page_of
+from postroad.kernel.clock import AwareDatetime, Timestamp
+from postroad.kernel.errors import NotFound
+
+Id = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
+    """The tenant has no job with this id, it ended before the retention period, or the key may not use its queue."""
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    RETRYING = "retrying"
+    DONE = "done"
+    DEAD = "dead"
+    EXPIRED = "expired"
+
+
+class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """The lifecycle of one message."""
+
+    job_id: str
+    queue: str
+    status: JobStatus
+    attempts: Annotated[int, Meta(description="Deliveries. Starts again after a redrive.")]
+    created_at: Timestamp
+    updated_at: Timestamp
+    last_error: str | None
+    correlation_id: str | None
+    message_id: str
+    due_at: Annotated[Timestamp | None, Meta(description="Time of the next delivery, if the job is delayed or retrying.")] = None
+    lease_until: Annotated[Timestamp | None, Meta(description="End of the lease, if the job is leased.")] = None
+    expires_at: Annotated[Timestamp | None, Meta(description="Time when the queue drops the message unless it is done.")] = None
+    archived: Annotated[bool, Meta(description="The job ended long ago: it does not change any more and has no events.")] = False
+
+
+class JobQuery(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"since": "from", "until": "to", "correlation_id": "correlationId", "message_id": "messageId"},
+):
+    queue: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+    status: JobStatus | None = None
+    since: Annotated[AwareDatetime | None, Meta(description="Created at this time or later.")] = None
+    until: Annotated[AwareDatetime | None, Meta(description="Created before this time.")] = None
+    correlation_id: Id | None = None
+    message_id: Id | None = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[!-~]{1,256}$")] | None = None  # time of creation and id
+
+
+class JobEventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[0-9]\.[!-~]{1,256}$")] | None = None  # time, rank and id
+
+
+JobPage = page_of(Job, "jobs")
+
+
+class JobEventPage(Page[dict[str, Any]], frozen=True, kw_only=True):
+    """Events as they were stored, with names in snake_case. Empty if the job was stored without its events."""
+
+    items: list[dict[str, Any]] = msgspec.field(name="events")
+    next_cursor: str | None = msgspec.field(name="nextCursor")
+
+
+class JobsProgress(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Progress of the job index, in frames of the stream `JOBS`."""
+
+    position: int
+    target: int
+    behind: int
+    rebuilding: bool
+    rebuilt_position: Annotated[int | None, Meta(description="Position of the new index during a rebuild.")]

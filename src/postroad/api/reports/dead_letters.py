@@ -1,0 +1,33 @@
+"""Dead letters by reason."""
+
+from typing import Annotated
+
+from postroad.api.insights import Report, Row, Start, TimePage, Visibility, column
+from postroad.kernel.clock import Timestamp
+
+
+class DeadLettersRow(Row, frozen=True, kw_only=True):
+    """The dead letters of a queue and reason in that time."""
+
+    time: Start
+    queue: str
+    reason: Annotated[str, column("As the consumer or the queue gave it; `redriven` counts dead letters that were put back.")]
+    count: Annotated[int, column("Dead letters.")]
+    first_attempt: Annotated[int, column("Those that failed at their first attempt.", title="at first attempt")]
+    last_at: Annotated[Timestamp | None, column("Time of the last one.", title="last")] = None
+
+
+class DeadLettersPage(TimePage[DeadLettersRow], frozen=True, kw_only=True):
+    items: list[DeadLettersRow]
+
+
+REPORT = Report(
+    name="dead-letters",
+    row=DeadLettersRow,
+    page=DeadLettersPage,
+    summary="Report messages that became dead letters, by queue and reason",
+    description="Many failures at the first attempt indicate a misconfigured consumer.",
+    visibility=Visibility.QUEUE,
+    names=("queue", "reason"),
+    rank="count",
+)

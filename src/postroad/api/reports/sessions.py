@@ -1,0 +1,28 @@
+"""Events of sessions."""
+
+from postroad.api.insights import Report, Row, Start, TimePage, Visibility
+
+
+class SessionsRow(Row, frozen=True, kw_only=True):
+    """The number of session events of the tenant in that time."""
+
+    time: Start
+    subscribed: int
+    unsubscribed: int
+    touched: int
+    deleted: int
+    expired: int
+
+
+class SessionsPage(TimePage[SessionsRow], frozen=True, kw_only=True):
+    items: list[SessionsRow]
+
+
+REPORT = Report(
+    name="sessions",
+    row=SessionsRow,
+    page=SessionsPage,
+    summary="Report sessions that subscribed, were touched, deleted or expired",
+    visibility=Visibility.TENANT,
+    rank="subscribed",
+)

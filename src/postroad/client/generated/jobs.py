@@ -1,0 +1,76 @@
+"""Calls of `client.jobs`. Generated from the route table by `make generate`; do not edit."""
+
+from typing import Any
+
+from postroad.api.jobs import Job, JobEventPage, JobPage, JobsProgress, JobStatus
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.encoding import Moment, moment, segment
+
+
+class JobsCalls:
+    @pages
+    def list(
+        self,
+        *,
+        queue: str | None = None,
+        status: JobStatus | str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        correlation_id: str | None = None,
+        message_id: str | None = None,
+        page_size: int = 100,
+    ) -> Pages[Job]:
+        """List jobs. Newest first, including archived jobs. A key that is restricted to some queues gets their jobs."""
+        return Pages(
+            call=Call(
+                method="GET",
+                path="/v1/jobs",
+                query={
+                    "queue": queue,
+                    "status": status,
+                    "from": moment(since),
+                    "to": moment(until),
+                    "correlationId": correlation_id,
+                    "messageId": message_id,
+                    "limit": page_size,
+                },
+                response=JobPage,
+            )
+        )
+
+    @operation
+    def get(self, job: str) -> Call[Job]:
+        """Show a job. A job exists as soon as the publish that created it was answered. Raises JobNotFound."""
+        return Call(method="GET", path=f"/v1/jobs/{segment(job)}", response=Job)
+
+    @pages
+    def events(self, job: str, *, page_size: int = 100) -> Pages[dict[str, Any]]:
+        """List the events of a job.
+
+        Oldest first. Stored if the tenant's `auditMode` is `full`, until the job is archived. Raises JobNotFound.
+        """
+        return Pages(
+            call=Call(method="GET", path=f"/v1/jobs/{segment(job)}/events", query={"limit": page_size}, response=JobEventPage)
+        )
+
+    @operation
+    def status(self) -> Call[JobsProgress]:
+        """Show the progress of the job index."""
+        return Call(method="GET", path="/api/control/jobs", response=JobsProgress)
+
+    @operation
+    def rebuild(self) -> Call[JobsProgress]:
+        """Rebuild the job index.
+
+        From all events on `JOBS`. The current index serves requests until the new one is complete. Raises
+        PreconditionFailed.
+        """
+        return Call(method="POST", path="/api/control/jobs/rebuild", response=JobsProgress, is_repeatable=False)
+
+
+class Jobs(JobsCalls, SyncNamespace):
+    pass
+
+
+class AsyncJobs(JobsCalls, AsyncNamespace):
+    pass
