@@ -12,7 +12,7 @@ from postroad.pipeline.job_archive import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
-from postroad.registry import event_types
+from postroad.registry import capabilities, event_types
 from postroad.settings import settings_table
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,6 +30,7 @@ def settings_page() -> str:
 
 
 def errors_page() -> str:
+    capabilities()  # imports their errors
     rows = "\n".join(
         f"| `{code}` | {error.status} | {'yes' if error.retryable else 'no'} | {error.title} | {error.__doc__} |"
         for code, error in sorted(ERRORS.items())
