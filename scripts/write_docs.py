@@ -29,7 +29,6 @@ def settings_page() -> str:
 
 
 def errors_page() -> str:
-    capabilities()  # importing them declares their errors
     rows = "\n".join(
         f"| `{error.code}` | {error.status} | {'yes' if error.retryable else 'no'} | {error.title} | {error.__doc__} |"
         for error in described_assembly().errors

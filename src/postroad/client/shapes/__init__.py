@@ -1,1 +1,0 @@
-"""What the client hands back. Fields that a newer server adds are ignored."""
