@@ -11,7 +11,7 @@ from postroad.pipeline.ended_jobs import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
-from postroad.registry import capabilities, event_types
+from postroad.registry import event_types
 from postroad.settings import settings_table
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -186,7 +186,7 @@ async def test_a_tail_survives_a_server_restart(shell: Shell, tmp_path: Path) ->
         assert tail.stdout is not None and tail.stderr is not None
         assert tail.stdout.readline() == "1\n"
         own.end()
-        assert "cannot be read just now" in tail.stderr.readline()
+        assert "cannot be read, retrying" in tail.stderr.readline()
         await own.start().ready()
         there.run("streams", "append", "s", "2")
         there.run("streams", "close", "s", "3")

@@ -98,7 +98,7 @@ def test_who_saves_offset_and_skip_gets_the_rest_once(sizes: list[int], stop: in
             if at >= total:
                 return
             end = min(total, at + size)
-            yield from position.take(chunk(list(range(at, end)), at))
+            yield from position.advance_by(chunk(list(range(at, end)), at))
             at = end
 
     first = list(read(sizes, Position("-1"), 0))[:stop]
@@ -110,8 +110,8 @@ def test_who_saves_offset_and_skip_gets_the_rest_once(sizes: list[int], stop: in
 
 def test_bytes_have_nothing_to_skip() -> None:
     position = Position("0001", 3)
-    assert [message.data for message in position.take(chunk([], 9, media="text/plain", data=b"abc"))] == [b"abc"]
-    assert position.take(chunk([], 9, media="text/plain")) == []
+    assert [message.data for message in position.advance_by(chunk([], 9, media="text/plain", data=b"abc"))] == [b"abc"]
+    assert position.advance_by(chunk([], 9, media="text/plain")) == []
     with pytest.raises(ValueError, match="skip"):
         Position("0001", -1)
 
@@ -144,21 +144,21 @@ def follower(start: str = "-1", live: Live | None = None, clock: Clock | None = 
 def live_follower(clock: Clock | None = None) -> Follower:
     """At the start of an empty stream, listening."""
     reader = follower(clock=clock)
-    reader.call()
-    reader.take(chunk([], 0))
-    assert reader.listens
-    reader.call()
-    reader.opened({})
+    reader.next_call()
+    reader.on_chunk(chunk([], 0))
+    assert reader.reads_events
+    reader.next_call()
+    reader.on_open({})
     return reader
 
 
 def test_it_catches_up_by_reads_and_then_listens() -> None:
     reader = follower()
-    assert (reader.listens, reader.call().query) == (False, {"offset": "-1"})
-    assert values(reader.take(chunk([0, 1], 0, is_up_to_date=False))) == [0, 1]
-    assert (reader.listens, reader.call().query) == (False, {"offset": "0002"})
-    assert values(reader.take(chunk([2], 2))) == [2]
-    assert (reader.listens, reader.call().query) == (True, {"offset": "0003", "live": "sse", "cursor": None})
+    assert (reader.reads_events, reader.next_call().query) == (False, {"offset": "-1"})
+    assert values(reader.on_chunk(chunk([0, 1], 0, is_up_to_date=False))) == [0, 1]
+    assert (reader.reads_events, reader.next_call().query) == (False, {"offset": "0002"})
+    assert values(reader.on_chunk(chunk([2], 2))) == [2]
+    assert (reader.reads_events, reader.next_call().query) == (True, {"offset": "0003", "live": "sse", "cursor": None})
 
 
 @pytest.mark.parametrize(
@@ -173,84 +173,84 @@ def test_it_catches_up_by_reads_and_then_listens() -> None:
 )
 def test_text_is_polled_for_unless_wanted_otherwise(media: str, live: Live | None, wanted: str) -> None:
     reader = follower(live=live)
-    reader.call()
-    reader.take(chunk([], 0, media=media))
-    call = reader.call()
+    reader.next_call()
+    reader.on_chunk(chunk([], 0, media=media))
+    call = reader.next_call()
     assert call.query["live"] == wanted
     assert (call.wait_seconds > 0) is (wanted == "long-poll")
 
 
 def test_data_is_handed_out_once_its_offset_is_known() -> None:
     reader = live_follower()
-    assert reader.hear(event("data", b"[1,2]")) == []
-    messages = reader.hear(control(2))
+    assert reader.on_data(event("data", b"[1,2]")) == []
+    messages = reader.on_data(control(2))
     assert [(message.value, message.offset, message.skip) for message in messages] == [(1, "0000", 1), (2, "0002", 0)]
-    assert reader.hear(event("data", b"[3]") + event("data", b"[4]") + control(4) + event("data", b"[5]")) != []
+    assert reader.on_data(event("data", b"[3]") + event("data", b"[4]") + control(4) + event("data", b"[5]")) != []
     # The line breaks: 5 had no offset, so it comes again.
-    assert reader.call().query == {"offset": "0004", "live": "sse", "cursor": "4"}
-    reader.opened({})
-    assert values(reader.hear(event("data", b"[5]") + control(5, is_closed=True) + event("data", b"[6]"))) == [5]
-    assert reader.is_over()
+    assert reader.next_call().query == {"offset": "0004", "live": "sse", "cursor": "4"}
+    reader.on_open({})
+    assert values(reader.on_data(event("data", b"[5]") + control(5, is_closed=True) + event("data", b"[6]"))) == [5]
+    assert reader.has_ended()
 
 
 def test_bytes_come_as_one_piece_each_time() -> None:
     reader = follower()
-    reader.call()
-    reader.take(chunk([], 0, media="application/octet-stream"))
-    reader.call()
-    reader.opened({"stream-sse-data-encoding": "base64"})
+    reader.next_call()
+    reader.on_chunk(chunk([], 0, media="application/octet-stream"))
+    reader.next_call()
+    reader.on_open({"stream-sse-data-encoding": "base64"})
     sent = event("data", b64encode(b"\x00\xff")) + event("data", b64encode(b"\r\n")) + control(2)
-    assert [(message.data, message.offset) for message in reader.hear(sent)] == [(b"\x00\xff\r\n", "0002")]
+    assert [(message.data, message.offset) for message in reader.on_data(sent)] == [(b"\x00\xff\r\n", "0002")]
 
 
 @pytest.mark.parametrize("sent", [event("data", b"no json"), event("control", b"{}"), event("control", b"oops")])
 def test_what_is_not_the_protocols_is_as_a_broken_line(sent: bytes) -> None:
     with pytest.raises(Unreachable):
-        live_follower().hear(sent)
+        live_follower().on_data(sent)
 
 
 def test_an_empty_poll_need_not_say_what_the_stream_is() -> None:
     reader = follower(live="long-poll")
-    reader.call()
-    reader.take(chunk([0], 0))
-    reader.call()
-    assert reader.take(Chunk(content_type="", data=b"", next_offset="0001", is_up_to_date=True, is_closed=False)) == []
-    assert values(reader.take(chunk([1], 1, is_closed=True))) == [1]
-    assert reader.is_over()
+    reader.next_call()
+    reader.on_chunk(chunk([0], 0))
+    reader.next_call()
+    assert reader.on_chunk(Chunk(content_type="", data=b"", next_offset="0001", is_up_to_date=True, is_closed=False)) == []
+    assert values(reader.on_chunk(chunk([1], 1, is_closed=True))) == [1]
+    assert reader.has_ended()
 
 
 def test_pauses_grow_while_nothing_comes_and_start_again_when_something_did() -> None:
     reader = live_follower()
-    pauses = [reader.rest_after(Unreachable("away")) for _ in range(9)]
+    pauses = [reader.pause_after(Unreachable("away")) for _ in range(9)]
     assert 0.05 <= pauses[0] <= 0.1
     assert 2.5 <= pauses[-1] <= 5
-    reader.call()
-    reader.opened({})
-    reader.hear(event("data", b"[1]") + control(1))
-    assert reader.rest_after(Unreachable("away")) <= 0.1
-    assert reader.rest_after(RateLimited(retry_after=70)) == 70
+    reader.next_call()
+    reader.on_open({})
+    reader.on_data(event("data", b"[1]") + control(1))
+    assert reader.pause_after(Unreachable("away")) <= 0.1
+    assert reader.pause_after(RateLimited(retry_after=70)) == 70
 
 
 def test_who_is_sent_away_at_once_with_nothing_does_not_come_back_at_once() -> None:
     clock = Clock()
     reader = live_follower(clock)
-    reader.hear(control(0))
-    assert reader.rest() > 0
-    reader.call()
+    reader.on_data(control(0))
+    assert reader.pause_seconds() > 0
+    reader.next_call()
     clock.now += 60  # as a server does now and then
-    assert reader.rest() == 0
-    reader.call()
-    reader.hear(event("data", b"[1]") + control(1))
-    assert reader.rest() == 0
+    assert reader.pause_seconds() == 0
+    reader.next_call()
+    reader.on_data(event("data", b"[1]") + control(1))
+    assert reader.pause_seconds() == 0
 
 
 def test_what_cannot_help_is_raised_and_what_can_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     reader = live_follower()
     with pytest.raises(StreamNotFound):
-        reader.rest_after(StreamNotFound())
+        reader.pause_after(StreamNotFound())
     with caplog.at_level(logging.WARNING, "postroad.streams"):
-        reader.rest_after(Overloaded("busy"))
-        reader.rest_after(Overloaded("busy"))
-        reader.call()
-        reader.hear(control(0))
-    assert caplog.messages == ["the stream cannot be read just now: busy", "the stream can be read again"]
+        reader.pause_after(Overloaded("busy"))
+        reader.pause_after(Overloaded("busy"))
+        reader.next_call()
+        reader.on_data(control(0))
+    assert caplog.messages == ["the stream cannot be read, retrying: busy", "reading the stream works again"]

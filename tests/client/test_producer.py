@@ -19,19 +19,19 @@ from postroad.client.errors import (
     TooLarge,
     Unreachable,
 )
-from postroad.client.producer import Entry, Numbering
+from postroad.client.producer import Append, Numbering
 from postroad.client.stream_protocol import content_of, content_of_messages, stream_path
 
 OK = Appended(offset="1", is_closed=False)
 
 
-def entry(data: str, *, closes: bool = False) -> Entry:
-    return Entry(Content(data.encode(), "text/plain"), closes)
+def append_of(data: str, *, closes: bool = False) -> Append:
+    return Append(Content(data.encode(), "text/plain"), closes)
 
 
-def play(numbering: Numbering, wanted: Entry, answer: Callable[[Call[Any]], Appended]) -> Appended:
+def play(numbering: Numbering, wanted: Append, answer: Callable[[Call[Any]], Appended]) -> Appended:
     """As the transports do."""
-    script = numbering.appending(wanted)
+    script = numbering.append(wanted)
     try:
         call = next(script)
         while True:
@@ -82,8 +82,8 @@ def test_appends_are_numbered_and_may_be_repeated() -> None:
         calls.append(call)
         return OK
 
-    play(producer, entry("a"), answer)
-    play(producer, entry("b", closes=True), answer)
+    play(producer, append_of("a"), answer)
+    play(producer, append_of("b", closes=True), answer)
     assert [(call.headers["Producer-Id"], call.headers["Producer-Epoch"], call.headers["Producer-Seq"]) for call in calls] == [
         ("p", "3", "0"),
         ("p", "3", "1"),
@@ -97,9 +97,9 @@ def test_what_is_in_doubt_is_settled_by_trying_it_again(problem: PostroadError) 
     producer, server = numbering(), Server()
     server.after = [problem]
     with pytest.raises(type(problem)):
-        play(producer, entry("a"), server)
-    assert producer.in_doubt == entry("a")
-    assert play(producer, entry("a"), server).is_duplicate
+        play(producer, append_of("a"), server)
+    assert producer.in_doubt == append_of("a")
+    assert play(producer, append_of("a"), server).is_duplicate
     assert (server.stored, producer.next_seq) == ([b"a"], 1)
     assert numbers_are_settled(producer)
 
@@ -108,12 +108,12 @@ def test_what_is_in_doubt_goes_before_anything_else() -> None:
     producer, server = numbering(), Server()
     server.before = [Unreachable()]
     with pytest.raises(Unreachable):
-        play(producer, entry("a"), server)
+        play(producer, append_of("a"), server)
     server.before = [Unreachable()]
     with pytest.raises(Unreachable):
-        play(producer, entry("b"), server)
-    assert producer.in_doubt == entry("a")
-    play(producer, entry("b"), server)
+        play(producer, append_of("b"), server)
+    assert producer.in_doubt == append_of("a")
+    play(producer, append_of("b"), server)
     assert server.stored == [b"a", b"b"]
 
 
@@ -122,17 +122,17 @@ def test_what_was_refused_gives_its_number_back(problem: PostroadError) -> None:
     producer, server = numbering(), Server()
     server.before = [problem]
     with pytest.raises(type(problem)):
-        play(producer, entry("a"), server)
-    play(producer, entry("b"), server)
+        play(producer, append_of("a"), server)
+    play(producer, append_of("b"), server)
     assert server.stored == [b"b"]
 
 
 def test_who_is_cancelled_leaves_it_in_doubt() -> None:
     producer = numbering()
-    script = producer.appending(entry("a"))
+    script = producer.append(append_of("a"))
     next(script)
     script.close()
-    assert producer.in_doubt == entry("a")
+    assert producer.in_doubt == append_of("a")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from(["before", "after"]), max_size=3))))
@@ -143,7 +143,7 @@ def test_who_tries_until_it_is_answered_has_each_stored_once_and_in_order(wanted
             server.before = [Unreachable()] if loss == "before" else []
             server.after = [Unreachable()] if loss == "after" else []
             try:
-                play(producer, entry(data), server)
+                play(producer, append_of(data), server)
             except Unreachable:
                 continue
             break

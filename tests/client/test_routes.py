@@ -15,7 +15,7 @@ from postroad.api.dead_letters import DeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operation, pages, poll
 from postroad.client.follower import Follower
-from postroad.client.producer import Entry, Numbering
+from postroad.client.producer import Append, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.container import described_routes
 from postroad.http.routing import Route, Router
@@ -118,7 +118,7 @@ def calls_of(name: str) -> list[tuple[Call[Any], bool]]:
         positional = [given(name, one) for one in some if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         keywords = {one.name: given(name, one) for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
         built = build(None, *positional, **keywords)
-        first = built.call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Poll) else built
+        first = built.next_call() if isinstance(built, Follower) else built.call if isinstance(built, Pages | Poll) else built
         calls.append((first, some is not needed))
     return calls
 
@@ -191,7 +191,7 @@ def test_all_that_a_streams_headers_can_say_can_be_said(method: str) -> None:
     names = [name for name in METHODS if name.startswith("streams.")]
     calls = [call for name in names for call, _ in calls_of(name) if call.method == method]
     if method == "POST":
-        calls.append(next(Numbering("/v1/stream/acme", "p", 0, 0).appending(Entry(None, closes=True))))
+        calls.append(next(Numbering("/v1/stream/acme", "p", 0, 0).append(Append(None, closes=True))))
     assert {header for call in calls for header in call.headers} == {
         header for route in {route_of(call).path: route_of(call) for call in calls}.values() for header, _ in route.headers
     }

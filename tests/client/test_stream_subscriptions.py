@@ -65,7 +65,7 @@ async def test_a_webhook_is_subscribed_by_a_pattern(sdk: Sdk) -> None:
 
 
 async def test_what_makes_no_sense_is_refused(sdk: Sdk) -> None:
-    with pytest.raises(ValueError, match="not by both"):
+    with pytest.raises(ValueError, match="not both"):
         await sdk("stream_subscriptions.create", "x", streams=["s"], webhook_url="http://localhost/", wake_stream="w")
     with pytest.raises(InvalidParameter):
         await sdk("stream_subscriptions.create", "x", streams=["s"])

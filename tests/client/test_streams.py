@@ -104,7 +104,7 @@ async def test_it_begins_with_what_it_is_given(sdk: Sdk) -> None:
     assert values(await sdk("streams.messages", "whole")) == [1, [2]]
     await sdk("streams.create", "text", content_type="text/plain", body=b"begin\r\n")
     assert (await sdk("streams.read", "text")).data == b"begin\r\n"
-    with pytest.raises(ValueError, match="not with both"):
+    with pytest.raises(ValueError, match="not both"):
         await sdk("streams.create", "both", body=b"1", messages=[1])
 
 

@@ -1,7 +1,8 @@
-"""Following a stream: where a reader is, what to ask for next, and what came of it. Nothing here sends anything.
+"""Live reads of a stream: the reader's position, the next request, and the messages of its response. Sends nothing itself.
 
-A `Follower` first catches up by ordinary reads, which are exact to the byte and tell the stream's type, and then goes live. It
-moves on only with an offset that the server gave: what came over a line that broke before that is dropped, and comes again.
+A `Follower` first catches up with ordinary reads, which preserve every byte and have the stream's content type, then reads
+live. Its position is always an offset from the server: data of a connection that broke before the next offset is dropped and
+read again.
 """
 
 import logging
@@ -16,45 +17,46 @@ import msgspec
 
 from postroad.api.streams import Chunk, StreamMessage, is_json, media_type
 from postroad.client.calls import Call
+from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import PostroadError, Unreachable
 
 Live = Literal["sse", "long-poll"]
 
 log = logging.getLogger("postroad.streams")
 
-SILENCE_SECONDS = 45.0  # a live line on which nothing at all is heard for so long is dead
-_LONG_POLL_SECONDS = 60.0  # a server may keep a poll waiting for so long
-_PAUSES = (0.1, 5.0)
-_SHORT_SECONDS = 1.0  # who comes back sooner, and with nothing, pauses
+SILENCE_SECONDS = 45.0  # the server sends heartbeats: a connection without data for this time is dead
+_LONG_POLL_SECONDS = 60.0  # longest wait of a server
+_BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0, jitter=(0.5, 1.0))
+_SHORT_SECONDS = 1.0  # a response without progress that ends sooner is followed by a pause
 
 
 class Position:
-    """The last offset that the server gave, and how many messages after it are not wanted again."""
+    """The last offset from the server, and the number of messages after it to skip."""
 
     def __init__(self, offset: str, skip: int = 0) -> None:
         if skip < 0:
             raise ValueError("skip is 0 or more")
         self.offset, self._skip = offset, skip
 
-    def take(self, chunk: Chunk) -> list[StreamMessage]:
-        """What the chunk has; the position is after it then."""
+    def advance_by(self, chunk: Chunk) -> list[StreamMessage]:
+        """Messages of the chunk; moves the position to its end."""
         if not is_json(chunk.content_type):
-            self._skip = 0  # it counts messages
+            self._skip = 0  # only messages are counted
             return self.advance([chunk.data] if chunk.data else [], chunk.next_offset)
         return self.advance([bytes(raw) for raw in chunk.raw_messages], chunk.next_offset)
 
-    def advance(self, pieces: list[bytes], following: str) -> list[StreamMessage]:
-        """`following` is the offset after the last piece; those before have none of their own."""
-        start, self.offset = self.offset, following
+    def advance(self, pieces: list[bytes], next_offset: str) -> list[StreamMessage]:
+        """Messages of the pieces; `next_offset` is the offset after the last one, the others have none of their own."""
+        start, self.offset = self.offset, next_offset
         messages = [
             StreamMessage(offset=start, skip=number, data=piece)
             if number < len(pieces)
-            else StreamMessage(offset=following, skip=0, data=piece)
+            else StreamMessage(offset=next_offset, skip=0, data=piece)
             for number, piece in enumerate(pieces, 1)
         ]
-        left_out = min(self._skip, len(messages))
-        self._skip -= left_out
-        return messages[left_out:]
+        skipped = min(self._skip, len(messages))
+        self._skip -= skipped
+        return messages[skipped:]
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -63,30 +65,30 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventParser:
-    """Server-sent events out of the pieces that a line brings, wherever it cuts them."""
+    """Parser of server-sent events, fed with pieces of any size."""
 
     _LINE_END = re.compile(rb"\r\n|\n|\r")
 
     def __init__(self) -> None:
-        self._begun: list[bytes] = []
+        self._partial_line: list[bytes] = []
         self._after_cr = False
         self._kind, self._data = b"", list[bytes]()
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         if not piece:
             return
-        if self._after_cr and piece.startswith(b"\n"):  # the other half of a line's end
+        if self._after_cr and piece.startswith(b"\n"):  # the second half of a CR LF
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")
         first, *more = self._LINE_END.split(piece)
-        self._begun.append(first)
+        self._partial_line.append(first)
         for line in more:
-            event = self._line(b"".join(self._begun))
-            self._begun = [line]
+            event = self._parse_line(b"".join(self._partial_line))
+            self._partial_line = [line]
             if event is not None:
                 yield event
 
-    def _line(self, line: bytes) -> Event | None:
+    def _parse_line(self, line: bytes) -> Event | None:
         if not line:
             event = Event(self._kind.decode("utf-8", "replace"), b"\n".join(self._data)) if self._data else None
             self._kind, self._data = b"", []
@@ -107,13 +109,13 @@ class _Control(msgspec.Struct, frozen=True, rename="camel"):
     stream_closed: bool = False
 
 
-_control = msgspec.json.Decoder(_Control).decode
+_decode_control = msgspec.json.Decoder(_Control).decode
 
 
 class Follower:
     """One reader of one stream, from an offset until the stream is closed.
 
-    `live` None is by server-sent events, except for text: those do not keep which line ends it has, so that is polled for.
+    `live` None chooses server-sent events, except for text streams: events do not preserve line endings, so text is polled.
     """
 
     def __init__(
@@ -121,24 +123,23 @@ class Follower:
     ) -> None:
         self._read, self._position, self._live, self._clock = read, position, live, clock
         self._content_type: str | None = None
-        self._is_behind, self._is_over = True, False
+        self._is_behind, self._has_ended = True, False
         self._cursor: str | None = None
         self._failures = 0
-        self._has_complained = self._has_moved = False
-        self._asked_at = 0.0
+        self._has_warned = self._has_moved = False
+        self._requested_at = 0.0
         self._parser, self._pieces, self._is_base64 = EventParser(), list[bytes](), False
 
-    def is_over(self) -> bool:
-        return self._is_over
+    def has_ended(self) -> bool:
+        return self._has_ended
 
     @property
-    def listens(self) -> bool:
-        """Whether the next call's answer is a line of events to `hear`; otherwise it is a chunk to `take`."""
+    def reads_events(self) -> bool:
+        """True if the next response is an event stream, for `on_open` and `on_data`; otherwise it is a chunk, for `on_chunk`."""
         return not self._is_behind and self._live == "sse"
 
-    def call(self) -> Call[Chunk]:
-        """What to ask for next."""
-        self._asked_at, self._has_moved = self._clock(), False
+    def next_call(self) -> Call[Chunk]:
+        self._requested_at, self._has_moved = self._clock(), False
         query: dict[str, Any] = {**self._read.query, "offset": self._position.offset}
         if self._is_behind:
             return msgspec.structs.replace(self._read, query=query)
@@ -146,79 +147,77 @@ class Follower:
         wait_seconds = 0.0 if self._live == "sse" else _LONG_POLL_SECONDS
         return msgspec.structs.replace(self._read, query=query, wait_seconds=wait_seconds)
 
-    def take(self, chunk: Chunk) -> list[StreamMessage]:
+    def on_chunk(self, chunk: Chunk) -> list[StreamMessage]:
         if self._content_type is None:
             self._content_type = chunk.content_type
             self._live = self._live or ("long-poll" if media_type(chunk.content_type).startswith("text/") else "sse")
-        chunk = msgspec.structs.replace(chunk, content_type=self._content_type)  # an empty answer need not say it
+        chunk = msgspec.structs.replace(chunk, content_type=self._content_type)  # an empty response may lack it
         before, has_caught_up = self._position.offset, self._is_behind and chunk.is_up_to_date
-        messages = self._position.take(chunk)
+        messages = self._position.advance_by(chunk)
         self._is_behind = self._is_behind and not has_caught_up
-        self._heard(chunk.cursor, is_closed=chunk.is_closed, has_moved=has_caught_up or self._position.offset != before)
+        self._update(chunk.cursor, is_closed=chunk.is_closed, has_moved=has_caught_up or self._position.offset != before)
         return messages
 
-    def opened(self, headers: Mapping[str, str]) -> None:
-        """A line of events begins."""
+    def on_open(self, headers: Mapping[str, str]) -> None:
+        """An event stream begins."""
         self._parser, self._pieces = EventParser(), []
         self._is_base64 = headers.get("stream-sse-data-encoding", "").lower() == "base64"
 
-    def hear(self, piece: bytes) -> list[StreamMessage]:
-        """What the line brought, as far as its offset is known. Raises Unreachable for what is not the protocol's."""
+    def on_data(self, piece: bytes) -> list[StreamMessage]:
+        """Messages whose offset is known after this piece of an event stream. Raises Unreachable if it violates the protocol."""
         messages: list[StreamMessage] = []
         for event in self._parser.feed(piece):
             try:
                 if event.kind == "data":
-                    self._pieces += self._unpacked(event.data)
+                    self._pieces += self._decode_data(event.data)
                 elif event.kind == "control":
-                    messages += self._reached(_control(event.data))
-            except ValueError as exc:  # msgspec's, and base64's
-                raise Unreachable(f"what came is not an event of a stream: {exc}") from exc
-            if self._is_over:
+                    messages += self._on_control(_decode_control(event.data))
+            except ValueError as exc:  # of msgspec and base64
+                raise Unreachable(f"the response is not an event stream of the protocol: {exc}") from exc
+            if self._has_ended:
                 break
         return messages
 
-    def _unpacked(self, data: bytes) -> list[bytes]:
+    def _decode_data(self, data: bytes) -> list[bytes]:
         if is_json(self._content_type or ""):
             return [bytes(raw) for raw in msgspec.json.decode(data, type=list[msgspec.Raw])]
         return [b64decode(data, validate=True) if self._is_base64 else data]
 
-    def _reached(self, control: _Control) -> list[StreamMessage]:
+    def _on_control(self, control: _Control) -> list[StreamMessage]:
         pieces, self._pieces = self._pieces, []
         if not is_json(self._content_type or ""):
             pieces = [b"".join(pieces)] if pieces else []
         before = self._position.offset
         messages = self._position.advance(pieces, control.stream_next_offset)
-        self._heard(control.stream_cursor, is_closed=control.stream_closed, has_moved=self._position.offset != before)
+        self._update(control.stream_cursor, is_closed=control.stream_closed, has_moved=self._position.offset != before)
         return messages
 
-    def _heard(self, cursor: str | None, *, is_closed: bool, has_moved: bool) -> None:
+    def _update(self, cursor: str | None, *, is_closed: bool, has_moved: bool) -> None:
         self._cursor = cursor or self._cursor
-        self._is_over = self._is_over or is_closed
+        self._has_ended = self._has_ended or is_closed
         self._has_moved = self._has_moved or has_moved
-        if self._has_complained:
-            log.warning("the stream can be read again")
-            self._has_complained = False
+        if self._has_warned:
+            log.warning("reading the stream works again")
+            self._has_warned = False
 
-    def rest(self) -> float:
-        """How long to pause before the next call, when one has ended well: not at all, unless it ended at once with nothing."""
-        if self._is_over or self._has_moved or self._clock() - self._asked_at >= _SHORT_SECONDS:
+    def pause_seconds(self) -> float:
+        """Pause before the next request after a successful one: none, unless it ended at once without progress."""
+        if self._has_ended or self._has_moved or self._clock() - self._requested_at >= _SHORT_SECONDS:
             self._failures = 0
             return 0.0
-        return self._pause()
+        return self._backoff()
 
-    def rest_after(self, problem: PostroadError) -> float:
-        """As `rest`, when it did not go well. Raises the problem if asking again cannot help."""
+    def pause_after(self, problem: PostroadError) -> float:
+        """Pause before the next request after a failed one. Raises the problem if a retry cannot help."""
         if not problem.retryable:
             raise problem
         if self._has_moved:
             self._failures = 0
-        if not self._has_complained:
-            log.warning("the stream cannot be read just now: %s", problem)
-            self._has_complained = True
-        return max(problem.retry_after or 0.0, self._pause())
+        if not self._has_warned:
+            log.warning("the stream cannot be read, retrying: %s", problem)
+            self._has_warned = True
+        return max(problem.retry_after or 0.0, self._backoff())
 
-    def _pause(self) -> float:
-        first, longest = _PAUSES
-        pause = min(first * 2.0 ** min(self._failures, 10), longest)
+    def _backoff(self) -> float:
         self._failures += 1
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311  # spreads readers, guards nothing
+        return _BACKOFF.delay(self._failures, random.random())  # noqa: S311  # spreads readers, no secret

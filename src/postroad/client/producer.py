@@ -1,4 +1,4 @@
-"""Idempotent producers: appends that are numbered, so that none is stored twice, whatever gets lost on the way."""
+"""Idempotent producers: numbered appends, so that a repeated request is stored once."""
 
 import asyncio
 import threading
@@ -15,39 +15,39 @@ from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from postroad.client.transport import AsyncTransport, CallSequence, SyncTransport
 
-# These say that the append was not made, and would not be. Others may come after a try that was: who is refused, or told to come
-# later, may have been heard before.
-_REFUSED = (InvalidRequest, ConflictError, NotFound, ProducerFenced)
+# After these errors the append is certainly not stored. Other errors may follow an attempt that was: a request that is
+# unauthenticated or rate limited now may have been accepted before.
+_NOT_STORED = (InvalidRequest, ConflictError, NotFound, ProducerFenced)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True):
     content: Content | None
     closes: bool
 
 
 class Numbering:
-    """Gives each append its number, and keeps it until what became of it is known.
+    """Assigns each append its number, and keeps the append until its outcome is known.
 
-    A number must never be used for something else: the server would take that for a repetition, and drop it. So an append of
-    which nothing certain was heard stays in doubt. Trying the same again settles it; before anything else it is settled first.
+    A number must not be used for another append: the server would drop that as a repetition. So an append with an unknown outcome
+    stays in doubt. Repeating it resolves the doubt; another append first repeats the one in doubt.
     """
 
     def __init__(self, path: str, producer_id: str, epoch: int, next_seq: int) -> None:
         if not producer_id or epoch < 0 or next_seq < 0:
             raise ValueError("a producer has an id, and its epoch and next_seq are 0 or more")
         self._path, self.producer_id, self.epoch, self.next_seq = path, producer_id, epoch, next_seq
-        self.in_doubt: Entry | None = None
+        self.in_doubt: Append | None = None
 
-    def appending(self, entry: Entry) -> "CallSequence[Appended]":
-        if self.in_doubt is not None and self.in_doubt != entry:
-            yield from self._sending(self.in_doubt)
-        return (yield from self._sending(entry))
+    def append(self, append: Append) -> "CallSequence[Appended]":
+        if self.in_doubt is not None and self.in_doubt != append:
+            yield from self._send(self.in_doubt)
+        return (yield from self._send(append))
 
-    def _sending(self, entry: Entry) -> "CallSequence[Appended]":
-        self.in_doubt = entry
+    def _send(self, append: Append) -> "CallSequence[Appended]":
+        self.in_doubt = append
         try:
-            appended: Appended = yield self._call(entry)
-        except _REFUSED as problem:
+            appended: Appended = yield self._call(append)
+        except _NOT_STORED as problem:
             if not problem.retryable:
                 self.in_doubt = None
             raise
@@ -55,16 +55,16 @@ class Numbering:
         self.next_seq += 1
         return appended
 
-    def _call(self, entry: Entry) -> Call[Appended]:
+    def _call(self, append: Append) -> Call[Appended]:
         headers = {
             "Producer-Id": self.producer_id,
             "Producer-Epoch": str(self.epoch),
             "Producer-Seq": str(self.next_seq),
         }
-        return append_call(self._path, entry.content, headers, closes=entry.closes, is_repeatable=True)
+        return append_call(self._path, append.content, headers, closes=append.closes, is_repeatable=True)
 
 
-class _Numbered:
+class _NumberedProducer:
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
 
@@ -74,22 +74,22 @@ class _Numbered:
 
     @property
     def next_seq(self) -> int:
-        """The number of the next append, or of the one in doubt."""
+        """Number of the next append, or of the one in doubt."""
         return self._numbering.next_seq
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it is not known if the last append was stored."""
+        """True if it is unknown whether the last append was stored."""
         return self._numbering.in_doubt is not None
 
 
-class Producer(_Numbered):
-    """Appends one after the other, each once. Threads may share it.
+class Producer(_NumberedProducer):
+    """Appends one after the other, each stored once. Threads may share it.
 
-    What is not answered is sent again, with the same number. If the deadline passes without an answer the error is raised, and
-    the append is in doubt: call `append` again with the same data and it is stored once. With other data, what is in doubt is
-    sent first. After a restart, a producer with the same id either goes on from `next_seq` with the same epoch, or begins
-    anew at 0 with a higher one; from then on whoever still has the lower one gets ProducerFenced (`.extra["epoch"]`).
+    A request without a response is repeated with the same number. If the deadline passes, the error is raised and the append is
+    in doubt: call `append` again with the same data, and it is stored once. With other data, the append in doubt is repeated
+    first. After a restart, a producer with the same id continues at `next_seq` with the same epoch, or starts at 0 with a
+    higher epoch; then producers with a lower epoch get ProducerFenced (`.extra["epoch"]`).
     """
 
     def __init__(self, transport: "SyncTransport", numbering: Numbering) -> None:
@@ -97,41 +97,41 @@ class Producer(_Numbered):
         self._transport, self._lock = transport, threading.Lock()
 
     def append(self, data: Any, *, content_type: str | None = None) -> Appended:
-        """As `streams.append`. Raises ProducerFenced, ProducerGap, StreamClosed and what that raises."""
-        return self._play(Entry(content_of(data, content_type), closes=False))
+        """Like `streams.append`. Raises ProducerFenced, ProducerGap, StreamClosed and the errors of `streams.append`."""
+        return self._execute(Append(content_of(data, content_type), closes=False))
 
     def append_many(self, messages: Sequence[Any]) -> Appended:
-        """All or none, under one number."""
-        return self._play(Entry(content_of_messages(messages), closes=False))
+        """Append several messages of a JSON stream under one number, all or none."""
+        return self._execute(Append(content_of_messages(messages), closes=False))
 
     def close(self, data: Any = None, *, content_type: str | None = None) -> Appended:
-        """Append the last data, if there are any, and close the stream; both or neither."""
-        return self._play(Entry(None if data is None else content_of(data, content_type), closes=True))
+        """Append the last data, if any, and close the stream, in one step."""
+        return self._execute(Append(None if data is None else content_of(data, content_type), closes=True))
 
-    def _play(self, entry: Entry) -> Appended:
+    def _execute(self, append: Append) -> Appended:
         with self._lock:
-            return self._transport.run_sequence(self._numbering.appending(entry))
+            return self._transport.run_sequence(self._numbering.append(append))
 
 
-class AsyncProducer(_Numbered):
-    """As `Producer`; tasks may share it."""
+class AsyncProducer(_NumberedProducer):
+    """Like `Producer`. Tasks may share it."""
 
     def __init__(self, transport: "AsyncTransport", numbering: Numbering) -> None:
         super().__init__(numbering)
         self._transport, self._lock = transport, asyncio.Lock()
 
     async def append(self, data: Any, *, content_type: str | None = None) -> Appended:
-        """As `streams.append`. Raises ProducerFenced, ProducerGap, StreamClosed and what that raises."""
-        return await self._play(Entry(content_of(data, content_type), closes=False))
+        """Like `streams.append`. Raises ProducerFenced, ProducerGap, StreamClosed and the errors of `streams.append`."""
+        return await self._execute(Append(content_of(data, content_type), closes=False))
 
     async def append_many(self, messages: Sequence[Any]) -> Appended:
-        """All or none, under one number."""
-        return await self._play(Entry(content_of_messages(messages), closes=False))
+        """Append several messages of a JSON stream under one number, all or none."""
+        return await self._execute(Append(content_of_messages(messages), closes=False))
 
     async def close(self, data: Any = None, *, content_type: str | None = None) -> Appended:
-        """Append the last data, if there are any, and close the stream; both or neither."""
-        return await self._play(Entry(None if data is None else content_of(data, content_type), closes=True))
+        """Append the last data, if any, and close the stream, in one step."""
+        return await self._execute(Append(None if data is None else content_of(data, content_type), closes=True))
 
-    async def _play(self, entry: Entry) -> Appended:
+    async def _execute(self, append: Append) -> Appended:
         async with self._lock:
-            return await self._transport.run_sequence(self._numbering.appending(entry))
+            return await self._transport.run_sequence(self._numbering.append(append))

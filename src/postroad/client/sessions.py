@@ -1,7 +1,7 @@
-"""`client.sessions`: publish once to a stream, and each subscriber has a stream of its own to read.
+"""`client.sessions`: messages published to a stream are copied to the stream of each subscribed session.
 
-`project` is the tenant that has the session. Without it, it is the client's `tenant` (POSTROAD_TENANT) or else the key's own, for
-which the first call asks the server (`/v1/whoami`).
+`project` is the tenant of the session; default: the client's `tenant` (POSTROAD_TENANT) or else that of the key, which the
+first call reads from the server (`/v1/whoami`).
 """
 
 import uuid
@@ -10,11 +10,20 @@ from typing import Any
 
 import httpx
 
-from postroad.api.sessions import FannedOut, Fanout, Session, Subscribed, Touched, Unsubscribed
+from postroad.api.sessions import (
+    FannedOut,
+    Fanout,
+    Session,
+    Subscribed,
+    SubscribeRequest,
+    Touched,
+    Unsubscribed,
+    UnsubscribeRequest,
+)
 from postroad.client.calls import OWN_TENANT, AsyncNamespace, Call, Content, SyncNamespace, live, operation
 from postroad.client.encoding import given, segment
 from postroad.client.follower import Follower, Live
-from postroad.client.stream_protocol import appended, content_of, content_of_messages, stream_id_in_url
+from postroad.client.stream_protocol import content_of, content_of_messages, read_appended, stream_id_in_url
 from postroad.client.streams import follower
 
 
@@ -23,19 +32,18 @@ class SessionCalls:
     def subscribe(
         self, stream: str, session: str | None = None, *, envelope: bool = False, project: str | None = None
     ) -> Call[Subscribed]:
-        """From now on the session gets what is written to the stream, or to all that fit a pattern such as `chat:*`.
+        """Subscribe a session to a stream, or to all streams that match a pattern such as `chat:*`.
 
-        A session that is not there is made; without an id it gets one that nobody can guess. One that is there lives on. With
-        `envelope` each message says where it comes from: `{"stream", "offset", "messages"}`. Raises StreamNotFound,
-        ContentTypeMismatch.
+        Creates the session if it does not exist, with a random id by default; prolongs it otherwise. With `envelope` each message
+        names its source: `{"stream", "offset", "messages"}`. Raises StreamNotFound, ContentTypeMismatch.
         """
-        body = {"sessionId": session or str(uuid.uuid4()), "streamId": stream, "envelope": envelope}
+        body = SubscribeRequest(session_id=session or str(uuid.uuid4()), stream_id=stream, envelope=envelope)
         return Call(method="POST", path=f"{_root(project)}/subscribe", body=body, response=Subscribed)
 
     @operation
     def unsubscribe(self, session: str, stream: str, *, project: str | None = None) -> Call[Unsubscribed]:
-        """Twice is the same as once. What the session has got already stays. Raises SessionNotFound."""
-        body = {"sessionId": session, "streamId": stream}
+        """End a subscription. Messages in the session stay. Does nothing if there is no subscription. Raises SessionNotFound."""
+        body = UnsubscribeRequest(session_id=session, stream_id=stream)
         return Call(method="DELETE", path=f"{_root(project)}/unsubscribe", body=body, response=Unsubscribed)
 
     @operation
@@ -51,12 +59,13 @@ class SessionCalls:
         producer_seq: int | None = None,
         project: str | None = None,
     ) -> Call[FannedOut]:
-        """As `streams.append`, and every session that subscribes gets a copy: once, in order, now or a little later.
+        """Like `streams.append`, and copy to every subscribed session: once, in order, at once or soon.
 
-        With `producer_id` and `producer_seq` (0, 1, 2 …) it is sent again when its answer is lost, and stored once; without, it
-        is not sent again. Raises what `streams.append` does, ProducerGap and ProducerFenced, never for a copy.
+        With `producer_id` and `producer_seq` (0, 1, 2 …) the request is repeated if the response is lost, and stored once;
+        without them it is not repeated. Raises the errors of `streams.append`, ProducerGap and ProducerFenced; a failed copy is
+        no error.
         """
-        headers = given(**{"Stream-Seq": seq}) | _numbered(producer_id, producer_epoch, producer_seq)
+        headers = given(**{"Stream-Seq": seq}) | _producer_headers(producer_id, producer_epoch, producer_seq)
         return _publish(stream, project, content_of(data, content_type), headers)
 
     @operation
@@ -71,28 +80,29 @@ class SessionCalls:
         producer_seq: int | None = None,
         project: str | None = None,
     ) -> Call[FannedOut]:
-        """Several messages of a JSON stream, all or none."""
-        headers = given(**{"Stream-Seq": seq}) | _numbered(producer_id, producer_epoch, producer_seq)
+        """Publish several messages of a JSON stream, all or none."""
+        headers = given(**{"Stream-Seq": seq}) | _producer_headers(producer_id, producer_epoch, producer_seq)
         return _publish(stream, project, content_of_messages(messages), headers)
 
     @operation
     def get(self, session: str, *, project: str | None = None) -> Call[Session]:
-        """What it subscribes to, and until when it lives. Raises SessionNotFound."""
+        """Show the subscriptions and the expiry of a session. Raises SessionNotFound."""
         return Call(method="GET", path=_session(session, project), response=Session)
 
     @operation
     def touch(self, session: str, *, project: str | None = None) -> Call[Touched]:
-        """Let it live on, for as long as a new one would. Reading it does not do that. Raises SessionNotFound."""
+        """Prolong a session by the lifetime of a new one. Reading its stream does not prolong it. Raises SessionNotFound."""
         return Call(method="POST", path=f"{_session(session, project)}/touch", response=Touched)
 
     @operation
     def delete(self, session: str, *, project: str | None = None) -> Call[None]:
-        """With its stream and all its subscriptions. Raises SessionNotFound, also when a repeated try finds it gone already."""
+        """Delete a session with its stream and subscriptions. Raises SessionNotFound, also if a repeated request finds it
+        deleted."""
         return Call(method="DELETE", path=_session(session, project))
 
     @operation
     def fanout(self, stream: str, *, project: str | None = None) -> Call[Fanout]:
-        """How many subscribe to the stream, and how far its copies have come. Raises StreamNotFound."""
+        """Show the number of subscribers and the progress of the fan-out. Raises StreamNotFound."""
         return Call(method="GET", path=f"{_root(project)}/fanout/{stream_id_in_url(stream)}", response=Fanout)
 
     @live
@@ -105,9 +115,9 @@ class SessionCalls:
         live: Live | None = None,
         project: str | None = None,
     ) -> Follower:
-        """What the session has got after the offset, and then what comes: `streams.follow` of its stream.
+        """Follow the session's stream, like `streams.follow`.
 
-        It ends with StreamNotFound when the session has expired or is deleted: `touch` it now and then.
+        Raises StreamNotFound when the session has expired or was deleted: `touch` it regularly.
         """
         return follower(f"session:{session}", offset, skip, live, project)
 
@@ -118,35 +128,37 @@ def _root(project: str | None) -> str:
 
 def _session(session: str, project: str | None) -> str:
     if session in ("", ".", "..") or "/" in session:
-        raise ValueError(f"not a session's id: {session!r}")
+        raise ValueError(f"not a session id: {session!r}")
     return f"{_root(project)}/session/{segment(session)}"
 
 
-def _numbered(producer_id: str | None, epoch: int, seq: int | None) -> dict[str, str]:
+def _producer_headers(producer_id: str | None, epoch: int, seq: int | None) -> dict[str, str]:
     if (producer_id is None) != (seq is None):
-        raise ValueError("a producer's publish takes both, producer_id and producer_seq")
+        raise ValueError("pass producer_id and producer_seq together")
     return {} if producer_id is None else {"Producer-Id": producer_id, "Producer-Epoch": str(epoch), "Producer-Seq": str(seq)}
 
 
 def _publish(stream: str, project: str | None, content: Content, headers: Mapping[str, str]) -> Call[FannedOut]:
     path = f"{_root(project)}/publish/{stream_id_in_url(stream)}"
-    return Call(method="POST", path=path, body=content, headers=headers, read=_fanned_out, is_repeatable="Producer-Id" in headers)
+    return Call(
+        method="POST", path=path, body=content, headers=headers, read=_read_fanned_out, is_repeatable="Producer-Id" in headers
+    )
 
 
-def _fanned_out(response: httpx.Response) -> FannedOut:
-    stored = appended(response)
+def _read_fanned_out(response: httpx.Response) -> FannedOut:
+    stored = read_appended(response)
     return FannedOut(
         offset=stored.offset,
         is_closed=stored.is_closed,
         is_duplicate=stored.is_duplicate,
         mode=response.headers.get("stream-fanout-mode", ""),
-        count=_number(response, "stream-fanout-count"),
-        successes=_number(response, "stream-fanout-successes"),
-        failures=_number(response, "stream-fanout-failures"),
+        count=_integer(response, "stream-fanout-count"),
+        successes=_integer(response, "stream-fanout-successes"),
+        failures=_integer(response, "stream-fanout-failures"),
     )
 
 
-def _number(response: httpx.Response, header: str) -> int:
+def _integer(response: httpx.Response, header: str) -> int:
     text = response.headers.get(header, "")
     return int(text) if text.isdigit() else 0
 

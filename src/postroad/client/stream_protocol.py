@@ -1,4 +1,4 @@
-"""What goes into a stream, and what comes back of it: paths, bodies and headers of the Durable Streams protocol."""
+"""Paths, bodies and headers of the Durable Streams protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,26 +20,26 @@ def streams_root(project: str | None) -> str:
 
 
 def stream_path(stream: str, project: str | None) -> str:
-    """Raises ValueError as `stream_id_in_url`."""
+    """Raises ValueError like `stream_id_in_url`."""
     return f"{streams_root(project)}/{stream_id_in_url(stream)}"
 
 
 def stream_id_in_url(stream: str) -> str:
-    """Raises ValueError for an id that would name something else once it is in a URL."""
+    """Raises ValueError for an id that URL normalisation would change."""
     if any(part in ("", ".", "..") for part in stream.split("/")):
-        raise ValueError(f"a stream's id has no empty segment, and none that is '.' or '..': {stream!r}")
+        raise ValueError(f"a stream id has no empty segments and no segments '.' or '..': {stream!r}")
     return quote(stream, safe="/:@+~=")
 
 
 def content_of(data: Any, content_type: str | None) -> Content:
-    """Bytes as they are; anything else as one message of a JSON stream, also if it is a list."""
+    """Bytes unchanged; any other value, also a list, as one message of a JSON stream."""
     if isinstance(data, bytes | bytearray | memoryview):
         return Content(bytes(data), content_type or BYTES)
     return content_of_messages([data], content_type)
 
 
 def content_of_messages(messages: Sequence[Any], content_type: str | None = None) -> Content:
-    """An array, of which the protocol makes one message for each element."""
+    """A JSON array; the server stores one message for each element."""
     return Content(msgspec.json.encode(list(messages)), content_type or JSON)
 
 
@@ -51,21 +51,21 @@ def append_call(
         path=path,
         body=content,
         headers={**headers, **({"Stream-Closed": "true"} if closes else {})},
-        read=_closed if content is None else appended,
+        read=_closed if content is None else read_appended,
         is_repeatable=is_repeatable,
     )
 
 
-def appended(response: httpx.Response) -> Appended:
-    # A producer's append is 200 when it is new; only the answer to one has Producer-Seq.
+def read_appended(response: httpx.Response) -> Appended:
+    # Only responses to producers have Producer-Seq, and a new append of a producer is 200.
     is_duplicate = response.status_code == 204 and "producer-seq" in response.headers
     offset = response.headers.get("stream-next-offset")
-    return Appended(offset=offset, is_closed=is_marked(response, "stream-closed"), is_duplicate=is_duplicate)
+    return Appended(offset=offset, is_closed=is_true(response, "stream-closed"), is_duplicate=is_duplicate)
 
 
 def _closed(response: httpx.Response) -> Appended:
-    return Appended(offset=response.headers.get("stream-next-offset"), is_closed=is_marked(response, "stream-closed"))
+    return Appended(offset=response.headers.get("stream-next-offset"), is_closed=is_true(response, "stream-closed"))
 
 
-def is_marked(response: httpx.Response, header: str) -> bool:
+def is_true(response: httpx.Response, header: str) -> bool:
     return bool(response.headers.get(header, "").lower() == "true")

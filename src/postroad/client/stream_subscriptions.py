@@ -1,14 +1,25 @@
-"""`client.stream_subscriptions`: somebody is woken, by a webhook or through a stream, when durable streams have more to read.
+"""`client.stream_subscriptions`: wakes by a webhook or a wake stream when durable streams have new data.
 
-`project` names the tenant in the path; without it, it is the caller's own. What a webhook does with its wake (`callback`, the
-keys in `jwks.json`) is between it and the server, and has no method here.
+`project` is the tenant in the path; default: the caller's own. The calls of a webhook receiver (`callback`, the keys in
+`jwks.json`) have no method here.
 """
 
 from collections.abc import Mapping, Sequence
 
-from postroad.api.stream_subscriptions import Claim, StreamSubscription, WakeAcked
+from postroad.api.stream_subscriptions import (
+    LEASE_MS_DEFAULT,
+    AddStreamsRequest,
+    Claim,
+    ClaimRequest,
+    NewStreamSubscription,
+    NewWebhook,
+    OffsetAck,
+    StreamSubscription,
+    WakeAcked,
+    WakeRequest,
+)
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.encoding import given, segment
+from postroad.client.encoding import segment
 from postroad.client.stream_protocol import stream_id_in_url, streams_root
 
 
@@ -26,53 +37,54 @@ class StreamSubscriptionCalls:
         description: str | None = None,
         project: str | None = None,
     ) -> Call[StreamSubscription]:
-        """Follow the named streams and those that fit the pattern. With a `webhook_url` that is called; with a `wake_stream`
-        wakes are appended to that, for workers to `claim`.
+        """Subscribe to the named streams and those that match the pattern. Wakes are sent to `webhook_url`, or appended to
+        `wake_stream` for workers to `claim`.
 
-        If it is there already, just so, nothing is done. In a pattern `*` is one segment and `**` any number. Streams that
-        exist are followed from their ends on. Raises AlreadyExists if it is another, InvalidParameter.
+        Does nothing if it exists with the same properties. In a pattern `*` is one segment and `**` any number. Data that a
+        stream has at this time counts as acknowledged. Raises AlreadyExists if it exists with other properties,
+        InvalidParameter.
         """
         if webhook_url is not None and wake_stream is not None:
-            raise ValueError("a subscription wakes by a webhook or by a stream, not by both")
-        body = given(
+            raise ValueError("pass `webhook_url` or `wake_stream`, not both")
+        body = NewStreamSubscription(
             type="pull-wake" if webhook_url is None else "webhook",
             pattern=pattern,
             streams=None if streams is None else list(streams),
-            webhook=None if webhook_url is None else {"url": webhook_url},
+            webhook=None if webhook_url is None else NewWebhook(webhook_url),
             wake_stream=wake_stream,
-            lease_ttl_ms=lease_ttl_ms,
+            lease_ttl_ms=LEASE_MS_DEFAULT if lease_ttl_ms is None else lease_ttl_ms,
             description=description,
         )
         return Call(method="PUT", path=_path(subscription, project), body=body, response=StreamSubscription)
 
     @operation
     def get(self, subscription: str, *, project: str | None = None) -> Call[StreamSubscription]:
-        """What it follows, and how far that was acknowledged. Raises SubscriptionNotFound."""
+        """Show the streams of a subscription and their acknowledged offsets. Raises SubscriptionNotFound."""
         return Call(method="GET", path=_path(subscription, project), response=StreamSubscription)
 
     @operation
     def delete(self, subscription: str, *, project: str | None = None) -> Call[None]:
-        """Twice is the same as once."""
+        """Delete a subscription. Does nothing if it does not exist."""
         return Call(method="DELETE", path=_path(subscription, project))
 
     @operation
     def add_streams(self, subscription: str, streams: Sequence[str], *, project: str | None = None) -> Call[None]:
-        """Follow these too; those that it follows already stay where they are. Raises SubscriptionNotFound."""
-        return Call(method="POST", path=f"{_path(subscription, project)}/streams", body={"streams": list(streams)})
+        """Add streams. Those already subscribed keep their acknowledged offsets. Raises SubscriptionNotFound."""
+        return Call(method="POST", path=f"{_path(subscription, project)}/streams", body=AddStreamsRequest(list(streams)))
 
     @operation
     def remove_stream(self, subscription: str, stream: str, *, project: str | None = None) -> Call[None]:
-        """No longer follow a stream that was named. Raises SubscriptionNotFound."""
+        """Remove a named stream. Raises SubscriptionNotFound."""
         return Call(method="DELETE", path=f"{_path(subscription, project)}/streams/{stream_id_in_url(stream)}")
 
     @operation
     def claim(self, subscription: str, worker: str, *, project: str | None = None) -> Call[Claim]:
-        """Take up what is to be read; nobody else gets it while the lease lasts. Needs the scope `consume`.
+        """Lease the pending data to a worker. Needs the scope `consume`.
 
-        Not sent again when its answer is lost: the wake comes again when the lease is over. Raises NothingToDo, WakeTaken.
+        Not repeated if the response is lost: another wake follows when the lease has expired. Raises NothingPending, LeaseHeld.
         """
         path = f"{_path(subscription, project)}/claim"
-        return Call(method="POST", path=path, body={"worker": worker}, response=Claim, is_repeatable=False)
+        return Call(method="POST", path=path, body=ClaimRequest(worker), response=Claim, is_repeatable=False)
 
     @operation
     def ack(
@@ -84,19 +96,19 @@ class StreamSubscriptionCalls:
         done: bool = False,
         project: str | None = None,
     ) -> Call[WakeAcked]:
-        """Say up to which offset each stream has been handled; with `done`, that this is all. Without, the lease begins anew.
+        """Acknowledge the offset of each processed stream. `done` ends the wake; otherwise the lease is renewed.
 
-        Raises WakeFenced when another wake has taken its place, OffsetRefused.
+        Raises WakeFenced if the wake has ended, OffsetRefused.
         """
-        acks = [{"stream": stream, "offset": offset} for stream, offset in (offsets or {}).items()]
-        body = {"wake_id": claim.wake_id, "generation": claim.generation, "acks": acks, "done": done}
+        acks = [OffsetAck(offset, stream) for stream, offset in (offsets or {}).items()]
+        body = WakeRequest(wake_id=claim.wake_id, generation=claim.generation, acks=acks, done=done)
         path = f"{_path(subscription, project)}/ack"
         return Call(method="POST", path=path, body=body, headers=_bearer(claim), response=WakeAcked)
 
     @operation
     def release(self, subscription: str, claim: Claim, *, project: str | None = None) -> Call[None]:
-        """Give it back unfinished: another worker may claim it at once. Raises WakeFenced."""
-        body = {"wake_id": claim.wake_id, "generation": claim.generation}
+        """End the wake without acknowledgement, so that another worker can claim at once. Raises WakeFenced."""
+        body = WakeRequest(wake_id=claim.wake_id, generation=claim.generation)
         return Call(method="POST", path=f"{_path(subscription, project)}/release", body=body, headers=_bearer(claim))
 
 
@@ -105,7 +117,7 @@ def _path(subscription: str, project: str | None) -> str:
 
 
 def _bearer(claim: Claim) -> dict[str, str]:
-    """Who holds a wake shows its token in place of the key."""
+    """The token of the wake replaces the key."""
     return {"Authorization": f"Bearer {claim.token}"}
 
 

@@ -1,7 +1,4 @@
-"""`client.streams`: durable streams, by the Durable Streams protocol. Every call is defined once for both clients.
-
-`project` names the tenant in the path; without it, it is the caller's own.
-"""
+"""`client.streams`: durable streams (Durable Streams protocol). `project` is the tenant in the path; default: that of the key."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +15,11 @@ from postroad.client.stream_protocol import (
     append_call,
     content_of,
     content_of_messages,
-    is_marked,
+    is_true,
     stream_path,
 )
 
-_NOT_THERE = {404: "stream-not-found", 410: "stream-gone"}
+_HEAD_CODES = {404: "stream-not-found", 410: "stream-gone"}
 
 
 class StreamCalls:
@@ -40,17 +37,16 @@ class StreamCalls:
         messages: Sequence[Any] | None = None,
         project: str | None = None,
     ) -> Call[CreatedStream]:
-        """Make the stream; if it is there already, just so, nothing is done. Raises StreamExists if it is another.
+        """Create a stream. Does nothing if it exists with the same properties. Raises StreamExists if it exists with others.
 
-        What it begins with is a `body` of that content type or, for a JSON stream, `messages`. With `ttl_seconds` it expires when
-        it was neither read nor written for so long. With `closed` what it begins with is all there will be. A `public` one may
-        be read by anyone, without a key.
+        Its first data is a `body` of that content type or, for a JSON stream, `messages`. With `ttl_seconds` it expires after
+        that time without reads and writes. `closed` closes it after the first data. A `public` stream can be read without a key.
         """
         if body is not None and messages is not None:
-            raise ValueError("a stream begins with a body or with messages, not with both")
+            raise ValueError("pass `body` or `messages`, not both")
         content = Content(body or b"", content_type) if messages is None else content_of_messages(messages, content_type)
-        marks = {"Stream-Closed": "true" if closed else None, "Stream-Public": "true" if public else None}
-        headers = _lifetime(ttl_seconds, expires_at) | given(**marks)
+        flags = {"Stream-Closed": "true" if closed else None, "Stream-Public": "true" if public else None}
+        headers = _lifetime(ttl_seconds, expires_at) | given(**flags)
         return Call(method="PUT", path=stream_path(stream, project), body=content, headers=headers, read=_created)
 
     @operation
@@ -65,10 +61,10 @@ class StreamCalls:
         expires_at: Moment | None = None,
         project: str | None = None,
     ) -> Call[CreatedStream]:
-        """Make a stream that begins with what `source` has, up to `offset` or its end, and goes its own way from there.
+        """Create a stream that starts with the data of `source` up to `offset`, or up to its end.
 
-        `sub_offset` takes so many more messages (or bytes) of the append that comes next at `offset`. Without a lifetime of its
-        own it has the source's. Raises StreamNotFound, StreamExists.
+        `sub_offset` includes that many messages (or bytes) of the next append at `offset`. Without a lifetime of its own the fork
+        has the source's. Raises StreamNotFound, StreamExists.
         """
         headers = {"Stream-Forked-From": stream_path(source, project)} | _lifetime(ttl_seconds, expires_at)
         sub = None if sub_offset is None else str(sub_offset)
@@ -85,11 +81,12 @@ class StreamCalls:
         seq: str | None = None,
         project: str | None = None,
     ) -> Call[Appended]:
-        """Return once it is stored durably. Bytes are appended as they are; anything else is one message of a JSON stream.
+        """Append, and return once the data is durable. Bytes are appended unchanged; other values are one message of a JSON
+        stream.
 
-        Bytes are said to be `application/octet-stream` unless `content_type` says what the stream is. `seq` must be greater than
-        the last one, compared as text. Not sent again when its answer is lost: a `producer`'s appends are. Raises StreamNotFound,
-        StreamClosed, ContentTypeMismatch, SequenceConflict.
+        The content type of bytes is `application/octet-stream` unless `content_type` names another. `seq` must be greater than
+        the last one, compared as text. Not repeated if the response is lost; appends of a `producer` are. Raises
+        StreamNotFound, StreamClosed, ContentTypeMismatch, SequenceConflict.
         """
         headers = given(**{"Stream-Seq": seq})
         return append_call(stream_path(stream, project), content_of(data, content_type), headers, is_repeatable=False)
@@ -98,7 +95,7 @@ class StreamCalls:
     def append_many(
         self, stream: str, messages: Sequence[Any], *, seq: str | None = None, project: str | None = None
     ) -> Call[Appended]:
-        """Several messages of a JSON stream, all or none."""
+        """Append several messages of a JSON stream, all or none."""
         headers = given(**{"Stream-Seq": seq})
         return append_call(stream_path(stream, project), content_of_messages(messages), headers, is_repeatable=False)
 
@@ -106,23 +103,23 @@ class StreamCalls:
     def close(
         self, stream: str, data: Any = None, *, content_type: str | None = None, project: str | None = None
     ) -> Call[Appended]:
-        """Nothing can be appended from now on; readers come to an end. With `data`, as the last append, in one step.
+        """Close the stream: no more appends, and its readers end. `data` is a last append in the same step.
 
-        To close a closed stream is fine. Raises StreamNotFound and, with `data`, StreamClosed.
+        Closing a closed stream has no effect. Raises StreamNotFound and, with `data`, StreamClosed.
         """
         content = None if data is None else content_of(data, content_type)
         return append_call(stream_path(stream, project), content, {}, closes=True, is_repeatable=data is None)
 
     @operation
     def info(self, stream: str, *, project: str | None = None) -> Call[StreamInfo]:
-        """What the stream is and where it ends. Raises StreamNotFound, StreamGone."""
-        return Call(method="HEAD", path=stream_path(stream, project), codes=_NOT_THERE, read=_info)
+        """Show the properties and the end of the stream. Raises StreamNotFound, StreamGone."""
+        return Call(method="HEAD", path=stream_path(stream, project), codes=_HEAD_CODES, read=_info)
 
     @operation
     def read(self, stream: str, offset: str | None = None, *, project: str | None = None) -> Call[Chunk]:
-        """What follows the offset (None: from the start; `"now"`: nothing, but where the end is), as much as the server likes.
+        """Read data after the offset (None: from the start; `"now"`: no data, only the current end), up to the server's limit.
 
-        Go on from `next_offset` until it `is_up_to_date`. Raises StreamNotFound, StreamGone.
+        Continue at `next_offset` until `is_up_to_date`. Raises StreamNotFound, StreamGone.
         """
         return _read(stream, offset, project)
 
@@ -130,11 +127,11 @@ class StreamCalls:
     def messages(
         self, stream: str, offset: str | None = None, *, skip: int = 0, project: str | None = None
     ) -> Pages[StreamMessage]:
-        """All that the stream has now after the offset: a JSON stream's messages, another one's bytes as they come."""
+        """Iterate over everything after the offset: messages of a JSON stream, or pieces of bytes of another stream."""
         position = Position(offset or "-1", skip)
         return Pages(
             call=_read(stream, offset, project),
-            items=position.take,
+            items=position.advance_by,
             cursor=lambda chunk: None if chunk.is_up_to_date else chunk.next_offset,
             cursor_name="offset",
         )
@@ -149,17 +146,18 @@ class StreamCalls:
         live: Live | None = None,
         project: str | None = None,
     ) -> Follower:
-        """As `messages`, and then what is appended, as it comes, until the stream is closed. `"now"`: only what is to come.
+        """Like `messages`, then new messages as they are appended, until the stream is closed. `"now"`: new messages only.
 
-        While no server answers it keeps trying; each message comes once. To go on later without a gap or a repetition, save a
-        message's `offset` and `skip` when it is done with, and pass both. `live` None is by server-sent events, except for
-        text, whose line ends only `"long-poll"` keeps. Raises StreamNotFound, StreamGone, and what else asking again cannot help.
+        Retries while no server responds; each message is returned once. To continue later without gaps and repetitions, save
+        the `offset` and `skip` of the last processed message and pass both. `live` None uses server-sent events, except for text
+        streams, whose line endings only `"long-poll"` preserves. Raises StreamNotFound, StreamGone and other permanent errors.
         """
         return follower(stream, offset, skip, live, project)
 
     @operation
     def delete(self, stream: str, *, project: str | None = None) -> Call[None]:
-        """Forks keep what they have of it. Raises StreamNotFound, also when a repeated try finds it gone already, StreamGone."""
+        """Delete the stream. Its forks keep their data. Raises StreamNotFound, also if a repeated request finds it deleted,
+        StreamGone."""
         return Call(method="DELETE", path=stream_path(stream, project))
 
 
@@ -180,7 +178,7 @@ def _created(response: httpx.Response) -> CreatedStream:
     return CreatedStream(
         content_type=response.headers.get("content-type", ""),
         offset=response.headers.get("stream-next-offset", ""),
-        is_closed=is_marked(response, "stream-closed"),
+        is_closed=is_true(response, "stream-closed"),
         is_new=response.status_code == 201,
     )
 
@@ -190,7 +188,7 @@ def _info(response: httpx.Response) -> StreamInfo:
     return StreamInfo(
         content_type=response.headers.get("content-type", ""),
         offset=response.headers.get("stream-next-offset", ""),
-        is_closed=is_marked(response, "stream-closed"),
+        is_closed=is_true(response, "stream-closed"),
         ttl_seconds=int(ttl) if ttl.isdigit() else None,
         expires_at=response.headers.get("stream-expires-at"),
     )
@@ -201,8 +199,8 @@ def _chunk(response: httpx.Response) -> Chunk:
         content_type=response.headers.get("content-type", ""),
         data=response.content,
         next_offset=response.headers["stream-next-offset"],
-        is_up_to_date=is_marked(response, "stream-up-to-date"),
-        is_closed=is_marked(response, "stream-closed"),
+        is_up_to_date=is_true(response, "stream-up-to-date"),
+        is_closed=is_true(response, "stream-closed"),
         cursor=response.headers.get("stream-cursor"),
     )
 
@@ -211,7 +209,7 @@ class Streams(StreamCalls, SyncNamespace):
     def producer(
         self, stream: str, producer_id: str, epoch: int = 0, *, next_seq: int = 0, project: str | None = None
     ) -> Producer:
-        """Appends that are stored once each, however often they are sent. Nothing is sent yet."""
+        """Return a producer, whose appends are stored once even if they are sent repeatedly. Sends nothing."""
         return Producer(self._transport, Numbering(stream_path(stream, project), producer_id, epoch, next_seq))
 
 
@@ -219,5 +217,5 @@ class AsyncStreams(StreamCalls, AsyncNamespace):
     def producer(
         self, stream: str, producer_id: str, epoch: int = 0, *, next_seq: int = 0, project: str | None = None
     ) -> AsyncProducer:
-        """Appends that are stored once each, however often they are sent. Nothing is sent yet."""
+        """Return a producer, whose appends are stored once even if they are sent repeatedly. Sends nothing."""
         return AsyncProducer(self._transport, Numbering(stream_path(stream, project), producer_id, epoch, next_seq))

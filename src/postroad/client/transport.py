@@ -283,24 +283,24 @@ class SyncTransport:
             return done.value  # type: ignore[no-any-return]
 
     def follow(self, follower: Follower) -> Generator[StreamMessage, None, None]:
-        while not follower.is_over():
+        while not follower.has_ended():
             try:
-                if follower.listens:
+                if follower.reads_events:
                     with self._event_stream(follower) as pieces:
                         for piece in pieces:
-                            yield from follower.hear(piece)
-                            if follower.is_over():
+                            yield from follower.on_data(piece)
+                            if follower.has_ended():
                                 return
                 else:
-                    yield from follower.take(self.execute(follower.call()))
-                pause = follower.rest()
+                    yield from follower.on_chunk(self.execute(follower.next_call()))
+                pause = follower.pause_seconds()
             except PostroadError as problem:
-                pause = follower.rest_after(problem)
+                pause = follower.pause_after(problem)
             time.sleep(pause)
 
     @contextmanager
     def _event_stream(self, follower: Follower) -> Iterator[Iterator[bytes]]:
-        call = follower.call()
+        call = follower.next_call()
         try:
             response = self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
@@ -309,7 +309,7 @@ class SyncTransport:
                 problem = _problem(call, response)
                 if problem is not None:
                     raise problem
-                follower.opened(response.headers)
+                follower.on_open(response.headers)
                 yield response.iter_bytes()
             finally:
                 response.close()
@@ -383,26 +383,26 @@ class AsyncTransport:
             return done.value  # type: ignore[no-any-return]
 
     async def follow(self, follower: Follower) -> AsyncGenerator[StreamMessage, None]:
-        while not follower.is_over():
+        while not follower.has_ended():
             try:
-                if follower.listens:
+                if follower.reads_events:
                     async with self._event_stream(follower) as pieces:
                         async for piece in pieces:
-                            for message in follower.hear(piece):
+                            for message in follower.on_data(piece):
                                 yield message
-                            if follower.is_over():
+                            if follower.has_ended():
                                 return
                 else:
-                    for message in follower.take(await self.execute(follower.call())):
+                    for message in follower.on_chunk(await self.execute(follower.next_call())):
                         yield message
-                pause = follower.rest()
+                pause = follower.pause_seconds()
             except PostroadError as problem:
-                pause = follower.rest_after(problem)
+                pause = follower.pause_after(problem)
             await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _event_stream(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
-        call = follower.call()
+        call = follower.next_call()
         try:
             response = await self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
@@ -411,7 +411,7 @@ class AsyncTransport:
                 problem = _problem(call, response)
                 if problem is not None:
                     raise problem
-                follower.opened(response.headers)
+                follower.on_open(response.headers)
                 yield response.aiter_bytes()
             finally:
                 await response.aclose()
