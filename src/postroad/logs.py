@@ -1,4 +1,4 @@
-"""Structured logs on standard error: text for a person at a terminal, JSON for everything else."""
+"""Structured logs on standard error: text on a terminal, JSON otherwise."""
 
 import logging
 import sys
@@ -9,15 +9,16 @@ _MASKED = ("authorization", "key", "secret", "token", "password", "credential")
 
 
 def _mask(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """The last line of defence: nothing that is called like a secret is written, whoever logs it."""
+    """Mask fields with the name of a secret, as a last defence against logging one."""
     for name in event:
         if name.lower() in _MASKED:
             event[name] = "***"
     return event
 
 
-def set_up_logs(level: str, form: str) -> None:
-    as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+def configure_logging(level: str, log_format: str) -> None:
+    """`log_format` is `text`, `json` or `auto`: text if standard error is a terminal."""
+    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[

@@ -29,9 +29,9 @@ def session(shell: Shell, stream: str) -> str:
 def test_the_id_of_a_session_is_alone_on_standard_output(shell: Shell, stream: str) -> None:
     made = shell.run("sessions", "subscribe", stream)
     assert str(uuid.UUID(made.stdout.strip())) == made.stdout.strip()
-    assert made.stderr.startswith(f"made a session that gets {stream} from now on, and lives until 20")
+    assert made.stderr.startswith(f"subscribed a new session to {stream}; it expires at 20")
     again = shell.run("sessions", "subscribe", stream, "--session", made.stdout.strip())
-    assert (again.stdout, again.stderr.startswith("the session gets")) == (made.stdout, True)
+    assert (again.stdout, again.stderr.startswith("subscribed the session to")) == (made.stdout, True)
     answer = shell.run("sessions", "subscribe", stream, "--session", made.stdout.strip(), "--json").json
     assert (answer["isNewSession"], answer["streamId"]) == (False, stream)
     assert answer["sessionStreamPath"] == f"/v1/default/stream/session:{made.stdout.strip()}"
@@ -39,10 +39,10 @@ def test_the_id_of_a_session_is_alone_on_standard_output(shell: Shell, stream: s
 
 def test_a_publish_prints_how_many_sessions_received_it(shell: Shell, stream: str, tmp_path: Path) -> None:
     first = shell.run("sessions", "publish", stream, '"no subscribers"').stdout
-    assert first.startswith(f"published to {stream}, which ends at 0000") and first.endswith("; nobody subscribes to it\n")
+    assert first.startswith(f"published to {stream} at 0000") and first.endswith("; no sessions are subscribed\n")
     session = shell.run("sessions", "subscribe", stream).stdout.strip()
     shell.run("sessions", "subscribe", stream)
-    assert shell.run("sessions", "publish", stream, "[1, 2]").stdout.endswith("; 2 of 2 sessions have it\n")
+    assert shell.run("sessions", "publish", stream, "[1, 2]").stdout.endswith("; delivered to 2 of 2 sessions\n")
     file = tmp_path / "message.json"
     file.write_text('{"big": 12345678901234567890123}')
     answer = shell.run("sessions", "publish", stream, "--file", str(file), "--json").json
@@ -54,7 +54,7 @@ def test_a_publish_prints_how_many_sessions_received_it(shell: Shell, stream: st
 def test_a_publish_with_a_producer_sequence_is_stored_once(shell: Shell, stream: str, session: str) -> None:
     numbered = ("--producer", "me", "--producer-seq", "0")
     shell.run("sessions", "publish", stream, "1", *numbered)
-    assert shell.run("sessions", "publish", stream, "1", *numbered).stdout.startswith(f"{stream} had that already")
+    assert shell.run("sessions", "publish", stream, "1", *numbered).stdout.startswith(f"duplicate, already stored in {stream}")
     assert shell.run("streams", "cat", f"session:{session}").stdout == "1\n"
     assert shell.invoke("sessions", "publish", stream, "3", "--producer", "me", "--producer-seq", "7").code == 1
     shell.run("sessions", "publish", stream, "4", *numbered, "--epoch", "1")
@@ -71,14 +71,14 @@ def test_a_session_is_shown_with_its_subscriptions(shell: Shell, stream: str, se
     answer = shell.run("sessions", "show", session, "--json").json
     assert {one["streamId"]: one["envelope"] for one in answer["subscriptions"]} == {stream: False, "cli-no-such:*": True}
 
-    assert shell.run("sessions", "unsubscribe", session, "cli-no-such:*").stdout == f"{session} no longer gets cli-no-such:*\n"
+    assert shell.run("sessions", "unsubscribe", session, "cli-no-such:*").stdout == f"unsubscribed {session} from cli-no-such:*\n"
     assert shell.run("sessions", "unsubscribe", session, stream, "--json").json["streamId"] == stream
     assert "subscribed to" not in shell.run("sessions", "show", session).stdout
 
 
 def test_a_touch_prints_the_new_expiry(shell: Shell, session: str) -> None:
     before = shell.run("sessions", "show", session, "--json").json["expiresAt"]
-    assert shell.run("sessions", "touch", session).stdout.startswith(f"{session} lives until 20")
+    assert shell.run("sessions", "touch", session).stdout.startswith(f"{session} expires at 20")
     assert shell.run("sessions", "touch", session, "--json").json["expiresAt"] > before
 
 
@@ -96,7 +96,7 @@ def test_fanout_prints_its_progress(shell: Shell, stream: str, session: str) -> 
     answer = shell.run("sessions", "fanout", stream, "--json").json
     assert answer == {"streamId": stream, "subscribers": 1, "doneOffset": end, "outstanding": 0, "breaker": "closed"}
     shown = shell.run("sessions", "fanout", stream).stdout
-    assert "everyone has up to" in shown and end in shown
+    assert "delivered up to" in shown and end in shown
 
 
 def test_invalid_options_are_refused(shell: Shell, stream: str, session: str) -> None:
@@ -155,7 +155,7 @@ async def test_a_tail_with_touch_keeps_a_session_alive(shell: Shell, tmp_path: P
         there = shell.with_environment(POSTROAD_URL=own.url, POSTROAD_KEY=own.credentials["tenant_key"])
         there.run("streams", "create", "s")
         touched = there.run("sessions", "subscribe", "s").stdout.strip()
-        assert there.run("sessions", "publish", "s", "1").stdout.endswith("; 1 sessions get it in a moment (queued)\n")
+        assert there.run("sessions", "publish", "s", "1").stdout.endswith("; delivering to 1 sessions (queued)\n")
         tail = start(there, "sessions", "tail", touched, "--touch")
         assert tail.stdout is not None
         begun = asyncio.ensure_future(asyncio.to_thread(tail.stdout.readline))

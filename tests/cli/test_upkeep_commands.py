@@ -30,7 +30,7 @@ def pulled(shell: Shell, queue: str) -> str:
     return str(message["receiptId"])
 
 
-def bury(shell: Shell, queue: str, *payloads: str, reason: str = "broken") -> list[str]:
+def dead_letter(shell: Shell, queue: str, *payloads: str, reason: str = "broken") -> list[str]:
     ids = []
     for payload in payloads:
         ids.append(shell.run("queues", "publish", queue, payload, "--json").json["messageId"])
@@ -74,11 +74,11 @@ def test_a_paused_queue_is_marked(shell: Shell, queue: str) -> None:
 
 def test_a_purge_asks_with_the_count(shell: Shell, queue: str) -> None:
     shell.run("queues", "publish", queue, "1")
-    assert "would drop 1 messages" in shell.run("queues", "purge", queue, "--dry-run").stdout
+    assert "would delete 1 messages" in shell.run("queues", "purge", queue, "--dry-run").stdout
     refused = shell.invoke("queues", "purge", queue, stdin="n\n")
-    assert (refused.code, f"Drop 1 messages of {queue}?" in refused.stdout) == (1, True)
+    assert (refused.code, f"Delete 1 messages of {queue}?" in refused.stdout) == (1, True)
     assert shell.run("queues", "purge", queue, "--yes", "--json").json == {"count": 1, "dryRun": False}
-    assert "dropped 0 messages" in shell.run("queues", "purge", queue, "--yes").stdout
+    assert "deleted 0 messages" in shell.run("queues", "purge", queue, "--yes").stdout
 
 
 # Messages
@@ -90,7 +90,7 @@ def test_a_nacked_message_is_delivered_again(shell: Shell, queue: str) -> None:
     extended = shell.run("queues", "extend", queue, receipt, "--visibility-timeout-ms", "50000")
     assert "extended 1 of 1" in extended.stderr
     newer = extended.stdout.strip()
-    assert "gave back 1 of 1" in shell.run("queues", "nack", queue, newer, "--reason", "busy").stdout
+    assert "nacked 1 of 1" in shell.run("queues", "nack", queue, newer, "--reason", "busy").stdout
     [again] = shell.run("queues", "pull", queue, "--wait-ms", "5000", "--json").json
     assert again["attempt"] == 2
     answer = shell.run("queues", "nack", queue, again["receiptId"], "--action", "requeue", "--json").json
@@ -102,11 +102,11 @@ def test_messages_are_peeked_and_searched(shell: Shell, queue: str) -> None:
         shell.run("queues", "publish", queue, f'{{"n": {number}, "long": "{"x" * 40}"}}', "--header", f"kind={number}")
     seen = shell.run("queues", "peek", queue, "--limit", "2")
     assert '{"n":0' in seen.stdout
-    assert "looked at 2, 2 fit; to go on: --cursor" in seen.stderr
+    assert "scanned 2, matched 2; next page: --cursor" in seen.stderr
     cursor = seen.stderr.split()[-1]
     rest = shell.run("queues", "peek", queue, "--cursor", cursor)
     assert '{"n":2' in rest.stdout and '{"n":0' not in rest.stdout
-    assert "looked at 1, 1 fit\n" in rest.stderr
+    assert "scanned 1, matched 1\n" in rest.stderr
     found = shell.run("queues", "peek", queue, "--header", "kind=1", "--body-max", "8", "--json").json
     assert (found["scanned"], found["matched"], found["messages"][0]["payloadStart"]) == (3, 1, '{"n": 1,')
     assert "(" in shell.run("queues", "peek", queue, "--body-max", "8", "--since", "1h").stdout
@@ -117,11 +117,11 @@ def test_messages_are_peeked_and_searched(shell: Shell, queue: str) -> None:
 
 
 def test_dead_letters_are_listed_grouped_shown_and_deleted(shell: Shell, queue: str) -> None:
-    first, second = bury(shell, queue, '{"n": 1}', '{"n": 2}')
-    bury(shell, queue, '{"n": 3}', reason="too old")
+    first, second = dead_letter(shell, queue, '{"n": 1}', '{"n": 2}')
+    dead_letter(shell, queue, '{"n": 3}', reason="too old")
     listed = shell.run("queues", "dlq", "list", queue, "--reason", "broken")
     assert first in listed.stdout and "too old" not in listed.stdout
-    assert "3 in all; looked at 3, 2 fit" in listed.stderr
+    assert "3 in total; scanned 3, matched 2" in listed.stderr
     assert shell.run("queues", "dlq", "list", queue, "--json").json["total"] == 3
     groups = shell.run("queues", "dlq", "groups", queue)
     assert [line.split()[0] for line in groups.stdout.splitlines()[1:]] == ["2", "1"]
@@ -129,17 +129,17 @@ def test_dead_letters_are_listed_grouped_shown_and_deleted(shell: Shell, queue: 
     assert '{"n":1}' in shell.run("queues", "dlq", "show", queue, first).stdout
 
     assert shell.invoke("queues", "dlq", "delete", queue, first, stdin="n\n").code == 1
-    assert f"dropped {first}" in shell.run("queues", "dlq", "delete", queue, first, "--yes").stdout
-    assert "would drop 1 dead letters" in shell.run("queues", "dlq", "purge", queue, "--reason", "broken", "--dry-run").stdout
-    assert "dropped 1 dead letters" in shell.run("queues", "dlq", "purge", queue, "--field", "n=2", "--yes").stdout
+    assert f"deleted {first}" in shell.run("queues", "dlq", "delete", queue, first, "--yes").stdout
+    assert "would delete 1 dead letters" in shell.run("queues", "dlq", "purge", queue, "--reason", "broken", "--dry-run").stdout
+    assert "deleted 1 dead letters" in shell.run("queues", "dlq", "purge", queue, "--field", "n=2", "--yes").stdout
     asked = shell.invoke("queues", "dlq", "purge", queue, stdin="y\n")
-    assert f"Drop 1 dead letters of {queue}?" in asked.stdout and "dropped 1" in asked.stdout
+    assert f"Delete 1 dead letters of {queue}?" in asked.stdout and "deleted 1" in asked.stdout
     assert shell.invoke("queues", "dlq", "show", queue, second).code == 4
 
 
 def test_dead_letters_are_redriven(shell: Shell, queue: str) -> None:
-    bury(shell, queue, "1", "2")
-    assert "would put back 2" in shell.run("queues", "dlq", "redrive", queue, "--dry-run").stdout
+    dead_letter(shell, queue, "1", "2")
+    assert "would redrive 2" in shell.run("queues", "dlq", "redrive", queue, "--dry-run").stdout
     done = shell.run("queues", "dlq", "redrive", queue, "--rate", "1000", "--wait", "--json").json
     assert (done["state"], done["progress"]["moved"]) == ("done", 2)
     assert done["id"] in shell.run("tasks", "list", "--state", "done").stdout
@@ -148,7 +148,7 @@ def test_dead_letters_are_redriven(shell: Shell, queue: str) -> None:
 
 
 async def test_a_task_is_cancelled(shell: Shell, queue: str) -> None:
-    bury(shell, queue, "1", "2", "3")
+    dead_letter(shell, queue, "1", "2", "3")
     begun = shell.run("queues", "dlq", "redrive", queue, "--rate", "1")
     task = begun.stdout.split()[-1]
     assert f"postroad tasks show {task}" in begun.stderr
@@ -158,7 +158,7 @@ async def test_a_task_is_cancelled(shell: Shell, queue: str) -> None:
 
 
 async def test_ctrl_c_during_a_redrive_prints_how_to_cancel_the_task(shell: Shell, queue: str) -> None:
-    bury(shell, queue, "1", "2", "3")
+    dead_letter(shell, queue, "1", "2", "3")
     process = start(shell, "queues", "dlq", "redrive", queue, "--rate", "1", "--wait")
 
     assert process.stderr is not None
@@ -205,13 +205,13 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_a_failed_redrive_is_exit_code_1(shell: Shell, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_client: object, task: Task) -> Task:
-        return msgspec.structs.replace(task, state="failed", error="no room")
+    def fail(_client: object, task: Task) -> Task:
+        return msgspec.structs.replace(task, state="failed", error="storage limit reached")
 
-    monkeypatch.setattr("postroad.cli.dead_letters.watch_task", fails)
-    bury(shell, queue, "1")
+    monkeypatch.setattr("postroad.cli.queues_dlq.watch_task", fail)
+    dead_letter(shell, queue, "1")
     finished = shell.invoke("queues", "dlq", "redrive", queue, "--wait")
-    assert (finished.code, "no room" in finished.stdout) == (1, True)
+    assert (finished.code, "storage limit reached" in finished.stdout) == (1, True)
 
 
 # Jobs

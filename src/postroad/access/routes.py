@@ -210,7 +210,9 @@ class AccessRoutes:
                 "JWT secrets",
                 status=204,
                 errors=(SecretNotFound, EngineUnavailable),
+                description="JWTs signed with it are refused from then on.",
                 sdk="jwt_secrets.delete",
+                cli=Command("secrets delete", confirm="Delete the JWT secret {secret}?", done="deleted the JWT secret {secret}"),
             ),
         ]
 

@@ -1,4 +1,4 @@
-"""`postroad audit`: who changed what."""
+"""`postroad audit`: list the audit log."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -13,20 +13,18 @@ if TYPE_CHECKING:
 
 
 def audit(
-    since: Annotated[str | None, typer.Option(help="Not before: `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
-    until: Annotated[str | None, typer.Option(help="Before.")] = None,
-    action: Annotated[str | None, typer.Option(help="Such as `key.create`; `key.*` for all that begin so.")] = None,
-    actor: Annotated[str | None, typer.Option(help="The id of the key that did it.")] = None,
-    target: Annotated[str | None, typer.Option(help="The id of what it was done to.")] = None,
-    request_id: Annotated[str | None, typer.Option(help="The request that did it.")] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="One tenant's entries, or `_platform`; all if left out. Platform keys only.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    since: Annotated[str | None, typer.Option(help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
+    until: Annotated[str | None, typer.Option(help="Latest time, exclusive.")] = None,
+    action: Annotated[str | None, typer.Option(help="Action, such as `key.create`, or a prefix, such as `key.*`.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Id of the key that made the change.")] = None,
+    target: Annotated[str | None, typer.Option(help="Id of the changed resource.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Id of the request.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant id, or `_platform`; all if left out. Needs a platform key.")] = None,
+    limit: Annotated[int, typer.Option(help="Most entries to show.", min=1)] = 50,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """The audit log, newest first. A tenant's admin sees the tenant's entries, a platform key all. --json has the details."""
+    """List the audit log, newest first. Tenant keys see their tenant's entries, platform keys all. --json prints all fields."""
     with connected() as client:
         entries = client.audit.list(
             since=ago(since) if since else None,
@@ -44,11 +42,11 @@ def audit(
 
 def _row(entry: "AuditEntry") -> list[object]:
     by = entry.actor_key_id + (" (platform)" if entry.actor_is_platform else "")
-    return [entry.at, entry.tenant, entry.action, entry.target, by, entry.outcome, _changed(entry)]
+    return [entry.at, entry.tenant, entry.action, entry.target, by, entry.outcome, _changes(entry)]
 
 
-def _changed(entry: "AuditEntry") -> str:
-    """The fields that the change gave another value; nothing for what was made or deleted as a whole."""
+def _changes(entry: "AuditEntry") -> str:
+    """The changed fields and their new values; empty if the resource was created or deleted."""
     before, after = entry.before, entry.after
     if before is None or after is None:
         return ""

@@ -1,4 +1,4 @@
-"""`postroad jobs …`: what became of messages, and the server's view of them."""
+"""`postroad jobs …`: the state and history of messages, and the index that serves them."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +13,9 @@ from postroad.cli.times import ago
 if TYPE_CHECKING:
     from postroad.client import Job, JobsProgress
 
-jobs = typer.Typer(help="Jobs: what became of messages.", no_args_is_help=True)
+jobs = typer.Typer(help="Jobs: the state and history of each message.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="The job's id, as `publish` prints it.")]
+JobId = Annotated[str, typer.Argument(help="Job id, printed by `queues publish`.")]
 
 
 def _row(job: "Job") -> list[object]:
@@ -24,19 +24,21 @@ def _row(job: "Job") -> list[object]:
 
 @jobs.command("list")
 def list_jobs(
-    queue: Annotated[str | None, typer.Option(help="Of this queue.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Queue of the jobs.")] = None,
     status: Annotated[
-        str | None, typer.Option(help="`queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`.")
+        str | None, typer.Option(help="Status: `queued`, `delayed`, `leased`, `retrying`, `done`, `dead` or `expired`.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Created not before: `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
-    until: Annotated[str | None, typer.Option(help="Created before.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="With this correlation id.")] = None,
-    message_id: Annotated[str | None, typer.Option(help="Of this message.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    since: Annotated[
+        str | None, typer.Option(help="Earliest creation: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Latest creation, exclusive.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="Correlation id.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Message id.")] = None,
+    limit: Annotated[int, typer.Option(help="Most jobs to show.", min=1)] = 50,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     with connected() as client:
         found = client.jobs.list(
             queue=queue,
@@ -58,7 +60,7 @@ def list_jobs(
 
 @jobs.command("show")
 def show_job(job: JobId, as_json: AsJson = False) -> None:
-    """A job and its state."""
+    """Show a job and its state."""
     with connected() as client:
         found = client.jobs.get(job)
         show_one(
@@ -83,11 +85,11 @@ def show_job(job: JobId, as_json: AsJson = False) -> None:
 @jobs.command("events")
 def list_events(
     job: JobId,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="Most events to show.", min=1)] = 100,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """What happened to a job, oldest first. Kept where the tenant's audit_mode is `full`. --json has all of each event."""
+    """List the events of a job, oldest first. They are stored if the tenant's audit_mode is `full`. --json prints all fields."""
     with connected() as client:
         events = list(islice(client.jobs.events(job, page_size=min(limit, 1000)), limit))
         show(events, as_json, ("at", "event", "details"), _event_row, wide=wide)
@@ -103,21 +105,21 @@ def _event_row(event: dict[str, Any]) -> list[object]:
 
 @jobs.command("status")
 def show_status(as_json: AsJson = False) -> None:
-    """How far the server's view of jobs is. Needs a platform key."""
+    """Show the progress of the job index. Needs a platform key."""
     with connected() as client:
         _show_progress(client.jobs.status(), as_json)
 
 
 @jobs.command("rebuild")
 def rebuild(
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done, and show how far it is.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the rebuild and show its progress.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Make the server's view of jobs anew, from all that happened. It answers as it is until then. Needs a platform key."""
+    """Rebuild the job index from the stored events. Queries use the current index meanwhile. Needs a platform key."""
     with connected() as client:
         progress = client.jobs.rebuild()
         if wait:
-            with watched("stopped watching; the rebuild goes on. To see how far it is: postroad jobs status") as line:
+            with watched("stopped watching; the rebuild continues. To show its progress: postroad jobs status") as line:
                 progress = client.jobs.wait_rebuilt(
                     on_progress=lambda one: line.show(f"rebuilding: {share(one.rebuilt_position or 0, one.target)}")
                 )

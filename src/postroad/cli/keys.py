@@ -1,4 +1,4 @@
-"""`postroad keys …` and `postroad whoami`."""
+"""`postroad whoami`, `postroad keys enable` and `disable`."""
 
 from typing import Annotated
 
@@ -7,13 +7,15 @@ import typer
 from postroad.cli.output import AsJson, connected, show_one
 from postroad.cli.rendering import show_item
 
-keys = typer.Typer(help="API keys. Needs the scope admin. A key can give no more than it may do itself.", no_args_is_help=True)
+keys = typer.Typer(
+    help="API keys. Needs the scope admin. A key cannot grant permissions that it does not have itself.", no_args_is_help=True
+)
 
-KeyId = Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it; not its text.")]
+KeyId = Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")]
 
 
 def whoami(as_json: AsJson = False) -> None:
-    """Whose key this is, and what it allows."""
+    """Show the tenant, scopes and restrictions of the credential."""
     with connected() as client:
         me = client.keys.whoami()
         show_one(
@@ -34,13 +36,13 @@ def whoami(as_json: AsJson = False) -> None:
 
 @keys.command("enable")
 def enable_key(key_id: KeyId, as_json: AsJson = False) -> None:
-    """Let a key work again."""
+    """Enable a key, so that it is accepted again."""
     with connected() as client:
         show_item(client.keys.enable(key_id), as_json)
 
 
 @keys.command("disable")
 def disable_key(key_id: KeyId, as_json: AsJson = False) -> None:
-    """Refuse a key everywhere, until it is enabled again."""
+    """Disable a key: it is refused until it is enabled again."""
     with connected() as client:
         show_item(client.keys.disable(key_id), as_json)

@@ -1,4 +1,4 @@
-"""`postroad queues publish`, `pull`, `ack`, `nack`, `extend` and `peek`: a queue's messages."""
+"""`postroad queues publish`, `pull`, `ack`, `nack`, `extend` and `peek`."""
 
 import sys
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, connected, print_json, raw_json, show, to_json
+from postroad.cli.output import AsJson, Wide, connected, print_json, show, to_json
 from postroad.cli.queues import Name, json_of, queues
 from postroad.cli.table import Column
 from postroad.cli.times import ago
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from postroad.api.queues import ExtendedItem, ReceiptResult
     from postroad.client import Message, PeekedMessage
 
-Receipts = Annotated[list[str], typer.Argument(help="Receipts, as `pull` prints them.")]
-Search = Annotated[str | None, typer.Option(help="A text in the payload.")]
-Header = Annotated[str | None, typer.Option(help="`name`, or `name=value`.")]
-Field = Annotated[str | None, typer.Option(help="`path.to.field=value` in the payload.")]
-MessageId = Annotated[str | None, typer.Option(help="This message.")]
-JobId = Annotated[str | None, typer.Option(help="The message of this job.")]
-CorrelationId = Annotated[str | None, typer.Option(help="With this correlation id.")]
-Since = Annotated[str | None, typer.Option(help="Not before: `12h` ago, or `2027-01-31T12:00:00Z`.")]
-Until = Annotated[str | None, typer.Option(help="Before.")]
-BodyMax = Annotated[int, typer.Option(help="Cut payloads that have more bytes.", min=0)]
-Limit = Annotated[int, typer.Option(help="At most so many.", min=1, max=1000)]
-Cursor = Annotated[str | None, typer.Option(help="Go on from here, as the last answer said.")]
+Receipts = Annotated[list[str], typer.Argument(help="Receipts printed by `pull`.")]
+Search = Annotated[str | None, typer.Option(help="Text in the payload.")]
+Header = Annotated[str | None, typer.Option(help="Header `name` or `name=value`.")]
+Field = Annotated[str | None, typer.Option(help="Payload field, as `path.to.field=value`.")]
+MessageId = Annotated[str | None, typer.Option(help="Message id.")]
+JobId = Annotated[str | None, typer.Option(help="Job id of the message.")]
+CorrelationId = Annotated[str | None, typer.Option(help="Correlation id.")]
+Since = Annotated[str | None, typer.Option(help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")]
+Until = Annotated[str | None, typer.Option(help="Latest time, exclusive.")]
+BodyMax = Annotated[int, typer.Option(help="Truncate payloads above this number of bytes.", min=0)]
+Limit = Annotated[int, typer.Option(help="Most messages to show.", min=1, max=1000)]
+Cursor = Annotated[str | None, typer.Option(help="Cursor printed by the previous page.")]
 
 
 @queues.command("publish")
 def publish(
     queue: Name,
-    payload: Annotated[str, typer.Argument(help="JSON; `-` reads it from standard input.")],
-    header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
-    delay_ms: Annotated[int, typer.Option(help="Deliver not before this.")] = 0,
-    idempotency_key: Annotated[str | None, typer.Option(help="The same key twice is one message.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="Comes back with the message.")] = None,
+    payload: Annotated[str, typer.Argument(help="Payload as JSON; `-` reads standard input.")],
+    header: Annotated[list[str] | None, typer.Option(help="Header `name=value`; can be repeated.")] = None,
+    delay_ms: Annotated[int, typer.Option(help="Delay before the message can be delivered.")] = 0,
+    idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish one message; returns once it is stored durably."""
+    """Publish a message. Returns once it is stored durably."""
     with connected() as client:
         published = client.queues.publish(
             queue,
-            json_of(sys.stdin.read() if payload == "-" else payload, "the payload", raw_json),
+            json_of(sys.stdin.read() if payload == "-" else payload, "the payload"),
             headers=dict(_pair(text) for text in header or []),
             delay_ms=delay_ms,
             idempotency_key=idempotency_key,
@@ -55,14 +55,16 @@ def publish(
 @queues.command("pull")
 def pull(
     queue: Name,
-    count: Annotated[int, typer.Option("--max", help="At most so many messages.")] = 1,
-    wait_ms: Annotated[int, typer.Option(help="Wait this long for the first.")] = 0,
-    visibility_timeout_ms: Annotated[int | None, typer.Option(help="Keep them from others for this long.")] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge them once they are printed.")] = False,
+    count: Annotated[int, typer.Option("--max", help="Most messages to pull.")] = 1,
+    wait_ms: Annotated[int, typer.Option(help="Time to wait for the first message.")] = 0,
+    visibility_timeout_ms: Annotated[
+        int | None, typer.Option(help="How long the messages are hidden from other consumers.")
+    ] = None,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge the messages after printing them.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Lease messages and print them. Without --ack they come back when their time is up."""
+    """Lease messages and print them. Without --ack they are delivered again after the visibility timeout."""
     with connected() as client:
         pulled = client.queues.pull(queue, max_messages=count, wait_ms=wait_ms, visibility_timeout_ms=visibility_timeout_ms)
         show(
@@ -77,55 +79,57 @@ def pull(
 
 
 @queues.command("ack")
-def acknowledge(queue: Name, receipts: Receipts, as_json: AsJson = False) -> None:
-    """Acknowledge messages: they will not be delivered again."""
+def ack_messages(queue: Name, receipts: Receipts, as_json: AsJson = False) -> None:
+    """Acknowledge messages, so that they are not delivered again."""
     with connected() as client:
-        _tell(client.queues.ack_many(queue, receipts).results, as_json, "acknowledged")
+        _print_results(client.queues.ack_many(queue, receipts).results, as_json, "acknowledged")
 
 
 @queues.command("nack")
-def give_back(
+def nack(
     queue: Name,
     receipts: Receipts,
     action: Annotated[
         Literal["requeue", "retry", "dlq"],
-        typer.Option(help="`retry` later, by the queue's ladder; `requeue` at once; `dlq`: give up."),
+        typer.Option(help="`retry` after the queue's retry delay, `requeue` at once, or `dlq`: dead-letter."),
     ] = "retry",
-    delay_ms: Annotated[int | None, typer.Option(help="Instead of the ladder's delay.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Kept with the job and the dead letter.")] = None,
+    delay_ms: Annotated[int | None, typer.Option(help="Delay instead of the queue's retry delay.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Stored with the job and the dead letter.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give messages back: to be delivered again, or to the dead letters."""
+    """Negatively acknowledge messages: deliver them again, or dead-letter them."""
     with connected() as client:
-        answer = client.queues.nack_many(queue, receipts, action=action, delay_ms=delay_ms, reason=reason)
-        _tell(answer.results, as_json, "gave up" if action == "dlq" else "gave back")
+        nacked = client.queues.nack_many(queue, receipts, action=action, delay_ms=delay_ms, reason=reason)
+        _print_results(nacked.results, as_json, "dead-lettered" if action == "dlq" else "nacked")
 
 
 @queues.command("extend")
 def extend(
     queue: Name,
     receipts: Receipts,
-    visibility_timeout_ms: Annotated[int, typer.Option(help="From now on.")] = 30_000,
+    visibility_timeout_ms: Annotated[int, typer.Option(help="New visibility timeout, counted from now.")] = 30_000,
     as_json: AsJson = False,
 ) -> None:
-    """Keep messages for longer. Prints the receipts that settle them from now on, one a line."""
+    """Extend the visibility timeout of messages. Prints the new receipts, one per line, which replace the old ones."""
     with connected() as client:
         results = client.queues.extend_many(queue, receipts, visibility_timeout_ms).results
         if not as_json:
             for result in results:
                 if result.new_receipt_id is not None:
                     typer.echo(result.new_receipt_id)
-        _tell(results, as_json, "extended", err=True)
+        _print_results(results, as_json, "extended", err=True)
 
 
-def _tell(results: "Sequence[ReceiptResult] | Sequence[ExtendedItem]", as_json: bool, done: str, *, err: bool = False) -> None:
+def _print_results(
+    results: "Sequence[ReceiptResult] | Sequence[ExtendedItem]", as_json: bool, action: str, *, err: bool = False
+) -> None:
     if as_json:
         print_json(results)
     else:
         for result in results:
             if result.problem is not None:
                 typer.echo(f"{result.receipt_id[:16]}…: {result.problem.title}", err=True)
-        typer.echo(f"{done} {sum(result.ok for result in results)} of {len(results)}", err=err)
+        typer.echo(f"{action} {sum(result.ok for result in results)} of {len(results)}", err=err)
     if not all(result.ok for result in results):
         raise typer.Exit(1)
 
@@ -133,7 +137,9 @@ def _tell(results: "Sequence[ReceiptResult] | Sequence[ExtendedItem]", as_json: 
 @queues.command("peek")
 def peek(
     queue: Name,
-    state: Annotated[Literal["ready", "delayed"], typer.Option(help="`ready` (leased ones, too) or `delayed`.")] = "ready",
+    state: Annotated[
+        Literal["ready", "delayed"], typer.Option(help="`ready`, which includes leased messages, or `delayed`.")
+    ] = "ready",
     search: Search = None,
     header: Header = None,
     field: Field = None,
@@ -148,9 +154,9 @@ def peek(
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Look at messages without leasing them, oldest first. All filters that are given must hold.
+    """Show messages without leasing them, oldest first. A message must match all filters.
 
-    A search looks at some thousands at a time, says how many, and prints the cursor to go on with.
+    One call scans some thousands of messages and prints the cursor of the next page.
     """
     with connected() as client:
         page = client.queues.peek_page(
@@ -172,12 +178,12 @@ def peek(
             print_json(page)
             return
         show(page.items, False, ("message", "job", "enqueued", Column("payload", priority=1)), _peeked_row, wide=wide)
-        tell_page(page.scanned, page.matched, page.next_cursor)
+        print_scan_summary(page.scanned, page.matched, page.next_cursor)
 
 
-def tell_page(scanned: int, matched: int, cursor: str | None) -> None:
-    on = f"; to go on: --cursor {cursor}" if cursor is not None else ""
-    typer.echo(f"looked at {scanned:,}, {matched:,} fit{on}", err=True)
+def print_scan_summary(scanned: int, matched: int, cursor: str | None) -> None:
+    more = f"; next page: --cursor {cursor}" if cursor is not None else ""
+    typer.echo(f"scanned {scanned:,}, matched {matched:,}{more}", err=True)
 
 
 def _peeked_row(message: "PeekedMessage") -> list[object]:
@@ -198,5 +204,5 @@ def _message_row(message: "Message") -> list[object]:
 def _pair(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not (name and mark):
-        raise typer.BadParameter(f"a header is name=value, not {text!r}")
+        raise typer.BadParameter(f"{text!r} is not a header of the form name=value")
     return name, value

@@ -1,11 +1,10 @@
-"""`postroad queues …` and `postroad health`: what the API can do, from a terminal. They use the SDK and nothing else."""
+"""`postroad queues list`, `delete` and `purge`, and `postroad health`."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, from_json, print_json, show
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, raw_json, show
 from postroad.cli.table import Column
 
 if TYPE_CHECKING:
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
 
 queues = typer.Typer(help="Queues and their messages.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The queue's name.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+Name = Annotated[str, typer.Argument(help="Queue name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")]
 
 
 def _row(queue: "Queue") -> list[object]:
@@ -28,7 +27,7 @@ _HEAD = ("name", "lease ms", "attempts", "max", "state", "created")
 
 def _stats_row(queue: "Queue") -> list[object]:
     stats, paused = queue.stats, "paused" if queue.paused else ""
-    if stats is None:  # it could not be asked just now
+    if stats is None:  # the server could not read them
         return [queue.name, *["?"] * 7, paused]
     rates = [f"{stats.in_per_second:.1f}", f"{stats.out_per_second:.1f}"]
     return [queue.name, stats.ready, stats.leased, stats.delayed, stats.dead, _age(stats.oldest_age_ms), *rates, paused]
@@ -39,11 +38,11 @@ _STATS_HEAD = ("name", "ready", "leased", "delayed", "dead", "oldest", "in/s", "
 
 @queues.command("list")
 def list_queues(
-    stats: Annotated[bool, typer.Option("--stats", help="With what is in each.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Show message counts and rates.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """All queues of the tenant."""
+    """List the queues of the tenant."""
     with connected() as client:
         found = list(client.queues.list(stats=stats))
         show(found, as_json, _STATS_HEAD if stats else _HEAD, _stats_row if stats else _row, wide=wide)
@@ -59,16 +58,17 @@ def _age(milliseconds: int | None) -> str:
     return f"{seconds}s"
 
 
-def json_of(text: str, what: str, read: Callable[[str], Any] = from_json) -> Any:
+def json_of(text: str, what: str) -> Any:
+    """Validated JSON, as `raw_json`. Raises BadParameter."""
     try:
-        return read(text)
+        return raw_json(text)
     except ValueError as exc:
         raise typer.BadParameter(f"{what} is not JSON: {exc}") from exc
 
 
 @queues.command("delete")
 def delete_queue(queue: Name, yes: Yes = False) -> None:
-    """Delete a queue and all that is in it."""
+    """Delete a queue with its messages and dead letters."""
     with connected() as client:
         stats = client.queues.get(queue).stats
         count = stats.ready + stats.leased + stats.delayed + stats.dead if stats else 0
@@ -79,24 +79,24 @@ def delete_queue(queue: Name, yes: Yes = False) -> None:
 
 @queues.command("purge")
 def purge_queue(queue: Name, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Drop all messages that wait, leased and delayed ones, too. Dead letters stay: see `dlq purge`."""
+    """Delete all messages of a queue, including leased and delayed ones. Dead letters are kept; see `dlq purge`."""
     with connected() as client:
         purged = client.queues.purge(queue, dry_run=True)
         if not dry_run:
-            confirm(f"Drop {purged.count:,} messages of {queue}?", yes, err=as_json)
+            confirm(f"Delete {purged.count:,} messages of {queue}?", yes, err=as_json)
             purged = client.queues.purge(queue)
-        tell_purged(purged, as_json, f"messages of {queue}")
+        print_purged(purged, as_json, f"messages of {queue}")
 
 
-def tell_purged(purged: "Purged", as_json: bool, what: str) -> None:
+def print_purged(purged: "Purged", as_json: bool, what: str) -> None:
     if as_json:
         print_json(purged)
     else:
-        typer.echo(f"{'would drop' if purged.dry_run else 'dropped'} {purged.count:,} {what}")
+        typer.echo(f"{'would delete' if purged.dry_run else 'deleted'} {purged.count:,} {what}")
 
 
 def health(as_json: AsJson = False, wide: Wide = False) -> None:
-    """What the server says of itself; exit code 5 while it cannot serve."""
+    """Show the readiness checks of the server. The exit code is 5 while it is not ready."""
     with connected(anonymous=True) as client:
         ready = client.health.ready()
     if as_json:

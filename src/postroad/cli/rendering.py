@@ -72,12 +72,13 @@ def _flat(item: Any) -> dict[str, object]:
     import msgspec
 
     found: dict[str, object] = {}
-    for name, value in _fields(item):
+    for field in msgspec.structs.fields(item):
+        name, value = field.name, getattr(item, field.name)
         if isinstance(value, msgspec.Struct):
             nested = _flat(value)
             found |= {f"{name}_{one}" if one in found else one: cell for one, cell in nested.items()}
-        else:
-            found[name] = _cell(value)
+        else:  # fields of any type are payloads, which are printed exactly
+            found[name] = msgspec.json.encode(value).decode() if field.type is Any else _cell(value)
     return found
 
 

@@ -6,7 +6,6 @@ import typer
 
 from postroad import __version__
 from postroad.cli.audit import audit
-from postroad.cli.dead_letters import dlq
 from postroad.cli.demo import demo
 from postroad.cli.generated import GROUPS
 from postroad.cli.insights import insights
@@ -17,6 +16,7 @@ from postroad.cli.pipeline import pipeline
 from postroad.cli.profile_commands import profile_names, profiles
 from postroad.cli.profiles import GlobalOptions, global_options
 from postroad.cli.queues import health, queues
+from postroad.cli.queues_dlq import queues_dlq
 from postroad.cli.report import report
 from postroad.cli.secrets import secrets
 from postroad.cli.server import openapi_command, serve_command, up_command
@@ -64,7 +64,7 @@ cli.command("serve", rich_help_panel=_SERVER)(serve_command)
 cli.command("openapi", rich_help_panel=_SERVER)(openapi_command)
 cli.command("health", rich_help_panel=_SERVER)(health)
 
-queues.add_typer(dlq, name="dlq")
+queues.add_typer(queues_dlq, name="dlq")
 cli.add_typer(queues, name="queues", rich_help_panel=_USE)
 cli.add_typer(streams, name="streams", rich_help_panel=_USE)
 cli.add_typer(sessions, name="sessions", rich_help_panel=_USE)

@@ -115,12 +115,12 @@ def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides
     import asyncio
 
     from postroad.kernel.errors import PostroadError
-    from postroad.logs import set_up_logs
+    from postroad.logs import configure_logging
     from postroad.settings import SettingsInvalid, load_settings
 
     try:
         settings = load_settings(overrides=overrides)
-        set_up_logs(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format)
         asyncio.run(start(settings))
     except SettingsInvalid as faults:
         typer.echo(f"Invalid settings:\n{faults}", err=True)

@@ -1,4 +1,4 @@
-"""`postroad sessions …`: sessions from a terminal: subscribe, publish, look, follow."""
+"""`postroad sessions …`: subscribe sessions to streams, publish to them, show and follow them."""
 
 import threading
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one
+from postroad.cli.rendering import show_done
 from postroad.cli.streams import (
     AsLines,
     ContentType,
@@ -30,47 +31,45 @@ if TYPE_CHECKING:
     from postroad.client import FannedOut, Postroad
 
 sessions = typer.Typer(
-    help="Sessions: publish once to a stream, and each subscriber has a stream of its own to read.", no_args_is_help=True
+    help="Sessions: messages published to a stream are copied to the stream of each subscribed session.", no_args_is_help=True
 )
 
-SessionId = Annotated[str, typer.Argument(help="The session's id.")]
-Source = Annotated[str, typer.Argument(help="The stream's id, such as `chat/7`.")]
-SourceOrPattern = Annotated[str, typer.Argument(help="The stream's id, or a pattern: in `'chat:*'` the `*` is anything but `/`.")]
+SessionId = Annotated[str, typer.Argument(help="Session id.")]
+Source = Annotated[str, typer.Argument(help="Stream id, such as `chat/7`.")]
+SourceOrPattern = Annotated[
+    str, typer.Argument(help="Stream id or pattern, such as `'chat:*'`; `*` matches any text without `/`.")
+]
 
 
 @sessions.command("subscribe")
 def subscribe(
     stream: SourceOrPattern,
-    session: Annotated[str | None, typer.Option(help="Its id; without it, a new one.", metavar="ID", show_default=False)] = None,
-    envelope: Annotated[
-        bool, typer.Option("--envelope", help="Each message says which stream and offset it comes from.")
-    ] = False,
+    session: Annotated[
+        str | None, typer.Option(help="Session id; generated if left out.", metavar="ID", show_default=False)
+    ] = None,
+    envelope: Annotated[bool, typer.Option("--envelope", help="Add the source stream and offset to each message.")] = False,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """From now on a session gets what is published to a stream. The session's id is alone on standard output.
+    """Subscribe a session to a stream, and print only the session's id on standard output.
 
-    One that is not there is made, and one that is there lives on.
+    The session is created if it does not exist; otherwise its expiry is extended.
     """
     with connected() as client:
-        done = client.sessions.subscribe(stream, session, envelope=envelope, project=project)
+        subscribed = client.sessions.subscribe(stream, session, envelope=envelope, project=project)
         if as_json:
-            print_json(done)
+            print_json(subscribed)
             return
-        made = "made a session that" if done.is_new_session else "the session"
-        typer.echo(f"{made} gets {stream} from now on, and lives until {_moment(done.expires_at_ms)}", err=True)
-        typer.echo(done.session_id)
+        which = "a new session" if subscribed.is_new_session else "the session"
+        typer.echo(f"subscribed {which} to {stream}; it expires at {_timestamp(subscribed.expires_at_ms)}", err=True)
+        typer.echo(subscribed.session_id)
 
 
 @sessions.command("unsubscribe")
 def unsubscribe(session: SessionId, stream: SourceOrPattern, project: Project = None, as_json: AsJson = False) -> None:
-    """End a subscription. What the session has got stays; to do it twice is fine."""
+    """Unsubscribe a session from a stream. Messages already delivered stay. Repeating the command has no effect."""
     with connected() as client:
-        done = client.sessions.unsubscribe(session, stream, project=project)
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo(f"{session} no longer gets {stream}")
+        show_done(client.sessions.unsubscribe(session, stream, project=project), as_json, f"unsubscribed {session} from {stream}")
 
 
 @sessions.command("publish")
@@ -82,25 +81,27 @@ def publish(
     seq: Seq = None,
     producer: Annotated[
         str | None,
-        typer.Option(help="With --producer-seq: publish as this producer, so that a second try is stored once.", metavar="ID"),
+        typer.Option(help="Producer id; with --producer-seq, a repeated publish is stored once.", metavar="ID"),
     ] = None,
     producer_seq: Annotated[
-        int | None, typer.Option(help="Its number of this publish: 0, 1, 2 …", min=0, metavar="N", show_default=False)
+        int | None, typer.Option(help="Sequence number of this publish: 0, 1, 2 …", min=0, metavar="N", show_default=False)
     ] = None,
-    epoch: Annotated[int, typer.Option(help="The producer's; a higher one begins anew at 0 and ends all lower ones.", min=0)] = 0,
+    epoch: Annotated[
+        int, typer.Option(help="Producer epoch; a higher one restarts the sequence at 0 and fences lower ones.", min=0)
+    ] = 0,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append to a stream, for everyone who subscribes to it. Says how many sessions have it by now.
+    """Append to a stream and deliver to the subscribed sessions. Prints how many sessions have received it.
 
-    It succeeds when the stream has it. Sessions that do not have it yet get it later, by themselves.
+    Succeeds once the message is stored in the stream. Delivery to the remaining sessions continues in the background.
     """
     given = read_data(data, file)
     if given is None:
-        raise typer.BadParameter("nothing to publish: give an argument or --file")
+        raise typer.BadParameter("there is no data to publish: pass it as an argument or with --file")
     with connected() as client:
         media = content_type or content_type_of(client, stream, project)
-        done = client.sessions.publish(
+        published = client.sessions.publish(
             stream,
             body_of(given, media),
             content_type=media,
@@ -110,41 +111,40 @@ def publish(
             producer_seq=producer_seq,
             project=project,
         )
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo(_told(done, stream))
+        show_done(published, as_json, _publish_summary(published, stream))
 
 
-def _told(done: "FannedOut", stream: str) -> str:
-    said = f"{stream} had that already" if done.is_duplicate else f"published to {stream}, which ends at {done.offset}"
-    if not done.count:
-        return f"{said}; nobody subscribes to it"
-    if done.mode == "inline":
-        failed = f", {done.failures:,} get it later" if done.failures else ""
-        return f"{said}; {done.successes:,} of {done.count:,} sessions have it{failed}"
-    return f"{said}; {done.count:,} sessions get it in a moment ({done.mode})"
+def _publish_summary(published: "FannedOut", stream: str) -> str:
+    stored = f"published to {stream} at {published.offset}"
+    if published.is_duplicate:
+        stored = f"duplicate, already stored in {stream}"
+    if not published.count:
+        return f"{stored}; no sessions are subscribed"
+    if published.mode == "inline":
+        retried = f", {published.failures:,} will be retried" if published.failures else ""
+        return f"{stored}; delivered to {published.successes:,} of {published.count:,} sessions{retried}"
+    return f"{stored}; delivering to {published.count:,} sessions ({published.mode})"
 
 
 @sessions.command("show")
 def show_session(session: SessionId, project: Project = None, as_json: AsJson = False, wide: Wide = False) -> None:
-    """What a session subscribes to, and until when it lives. To ask does not let it live longer."""
+    """Show a session, its expiry and its subscriptions. This does not extend the expiry."""
     with connected() as client:
-        seen = client.sessions.get(session, project=project)
+        found = client.sessions.get(session, project=project)
         show_one(
-            seen,
+            found,
             as_json,
-            session=seen.session_id,
-            stream=seen.session_stream_path,
-            content_type=seen.content_type,
-            created=seen.created_at,
-            expires=_moment(seen.expires_at_ms),
-            ends_at=seen.next_offset,
+            session=found.session_id,
+            stream=found.session_stream_path,
+            content_type=found.content_type,
+            created=found.created_at,
+            expires=_timestamp(found.expires_at_ms),
+            next_offset=found.next_offset,
         )
-        if not as_json and seen.subscriptions:
+        if not as_json and found.subscriptions:
             typer.echo()
             show(
-                seen.subscriptions,
+                found.subscriptions,
                 False,
                 ("subscribed to", "since", "envelope", "outstanding"),
                 lambda one: (
@@ -159,21 +159,18 @@ def show_session(session: SessionId, project: Project = None, as_json: AsJson = 
 
 @sessions.command("touch")
 def touch(session: SessionId, project: Project = None, as_json: AsJson = False) -> None:
-    """Let a session live on, for as long as a new one would."""
+    """Extend the expiry of a session to the full session TTL."""
     with connected() as client:
-        done = client.sessions.touch(session, project=project)
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo(f"{session} lives until {_moment(done.expires_at_ms)}")
+        touched = client.sessions.touch(session, project=project)
+        show_done(touched, as_json, f"{session} expires at {_timestamp(touched.expires_at_ms)}")
 
 
 @sessions.command("delete")
 def delete_session(session: SessionId, yes: Yes = False, project: Project = None) -> None:
-    """Delete a session, its stream and its subscriptions. The streams that it subscribed to stay."""
+    """Delete a session, its stream and its subscriptions. The source streams are kept."""
     with connected() as client:
-        seen = client.sessions.get(session, project=project)
-        confirm(f"Delete {session}, with {len(seen.subscriptions):,} subscriptions?", yes)
+        found = client.sessions.get(session, project=project)
+        confirm(f"Delete {session} with {len(found.subscriptions):,} subscriptions?", yes)
         client.sessions.delete(session, project=project)
         typer.echo(f"deleted {session}")
 
@@ -182,22 +179,22 @@ def delete_session(session: SessionId, yes: Yes = False, project: Project = None
 def tail(
     session: SessionId,
     start: Annotated[
-        str, typer.Option("--from", help="After this offset; `-1` is the start, `now` the end.", metavar="OFFSET")
+        str, typer.Option("--from", help="Start after this offset; `-1` is the start, `now` the end.", metavar="OFFSET")
     ] = "-1",
     skip: Skip = 0,
-    touched: Annotated[bool, typer.Option("--touch", help="Let the session live on as long as this runs.")] = False,
+    touched: Annotated[bool, typer.Option("--touch", help="Extend the session's expiry while this runs.")] = False,
     long_poll: LongPoll = False,
     limit: Limit = None,
     project: Project = None,
     as_json: AsLines = False,
 ) -> None:
-    """Write what the session has got, and then what comes. While no server answers it keeps trying.
+    """Print the messages of a session, then new ones as they arrive. Reconnects when the server does not answer.
 
-    To look does not keep a session alive: when its time is over this ends with exit code 4, unless you --touch it.
+    Reading does not extend the session's expiry: without --touch, this ends with exit code 4 when the session expires.
     """
     with connected() as client:
-        client.sessions.get(session, project=project)  # there is none: say so, and not that its stream is missing
-        with _touching(client, session, project, touched):
+        client.sessions.get(session, project=project)  # report a missing session as such, not as a missing stream
+        with _session_keepalive(client, session, project, touched):
             print_live(
                 client,
                 f"session:{session}",
@@ -211,37 +208,37 @@ def tail(
 
 
 @contextmanager
-def _touching(client: "Postroad", session: str, project: str | None, is_wanted: bool) -> Iterator[None]:
-    """Touch the session three times in its life, in a thread, while the block runs."""
-    if not is_wanted:
+def _session_keepalive(client: "Postroad", session: str, project: str | None, is_enabled: bool) -> Iterator[None]:
+    """Touch the session from a thread, three times per TTL, while the block runs."""
+    if not is_enabled:
         yield
         return
-    over = threading.Event()
+    stopped = threading.Event()
 
-    def touch_on() -> None:
+    def touch_until_stopped() -> None:
         pause = 0.0
-        while not over.wait(pause):
+        while not stopped.wait(pause):
             try:
                 expires_at_ms = client.sessions.touch(session, project=project).expires_at_ms
             except PostroadError as problem:
                 if not problem.retryable:
-                    return  # the reader is told the same
+                    return  # the reader fails with the same error
                 pause = 5.0
             else:
                 pause = max(1.0, (expires_at_ms / 1000 - datetime.now(UTC).timestamp()) / 3)
 
-    thread = threading.Thread(target=touch_on, daemon=True)
+    thread = threading.Thread(target=touch_until_stopped, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join(10)
 
 
 @sessions.command("fanout")
 def fanout(stream: Source, project: Project = None, as_json: AsJson = False) -> None:
-    """How many sessions subscribe to a stream, and how far its copies have come."""
+    """Show the number of subscribed sessions and the delivery progress of a stream."""
     with connected() as client:
         state = client.sessions.fanout(stream, project=project)
         show_one(
@@ -249,11 +246,11 @@ def fanout(stream: Source, project: Project = None, as_json: AsJson = False) -> 
             as_json,
             stream=state.stream_id,
             subscribers=f"{state.subscribers:,}",
-            everyone_has_up_to=state.done_offset,
+            delivered_up_to=state.done_offset,
             outstanding_messages=f"{state.outstanding:,}",
             breaker=state.breaker,
         )
 
 
-def _moment(ms: int) -> str:
+def _timestamp(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

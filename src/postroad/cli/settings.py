@@ -1,4 +1,4 @@
-"""`postroad settings …`: settings that change while Postroad runs."""
+"""`postroad settings …`: settings of a tenant and the defaults of the platform."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,28 +10,30 @@ if TYPE_CHECKING:
     from postroad.client import EffectiveSettings
 
 settings = typer.Typer(
-    help="Settings that change while Postroad runs: the tenant's, or the platform's defaults. Needs the scope admin.",
+    help="Run-time settings of the tenant, or the platform's defaults. Needs the scope admin.",
     no_args_is_help=True,
 )
 
-Platform = Annotated[bool, typer.Option("--platform", help="The defaults of all tenants; takes a platform key.")]
+Platform = Annotated[bool, typer.Option("--platform", help="Use the platform's defaults. Needs a platform key.")]
 
 
 @settings.command("show")
 def show_settings(platform: Platform = False, as_json: AsJson = False, wide: Wide = False) -> None:
-    """What holds, and what of it was chosen here."""
+    """Show the effective settings, and which of them are chosen or defaults."""
     with connected() as client:
         _show(client.settings.get(platform=platform), as_json, wide)
 
 
 @settings.command("set")
 def set_settings(
-    pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as `max_queues=500 audit_mode=jobs_only`.")],
+    pairs: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings, such as `max_queues=500 audit_mode=jobs_only`.")
+    ],
     platform: Platform = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Choose settings; the others stay. It counts everywhere in under a second."""
+    """Change settings; the others stay unchanged. Takes effect on every gateway in less than a second."""
     chosen = dict(_pair(text) for text in pairs)
     with connected() as client:
         _show(client.settings.update(platform=platform, **chosen), as_json, wide)
@@ -39,15 +41,15 @@ def set_settings(
 
 @settings.command("unset")
 def unset_settings(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Settings that are to have their default again.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Settings to reset.")],
     platform: Platform = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Go back to the default."""
-    known = [_known(name) for name in names]
+    """Reset settings to their defaults."""
+    fields = [_field_name(name) for name in names]
     with connected() as client:
-        _show(client.settings.reset(*known, platform=platform), as_json, wide)
+        _show(client.settings.reset(*fields, platform=platform), as_json, wide)
 
 
 def _show(found: "EffectiveSettings", as_json: bool, wide: bool) -> None:
@@ -66,23 +68,23 @@ def _show(found: "EffectiveSettings", as_json: bool, wide: bool) -> None:
 def _pair(text: str) -> tuple[str, Any]:
     name, mark, value = text.partition("=")
     if not mark or not value:
-        raise typer.BadParameter(f"a setting is NAME=VALUE, not {text!r}")
+        raise typer.BadParameter(f"{text!r} is not a setting of the form NAME=VALUE")
     if value == "null":
-        raise typer.BadParameter(f"`postroad settings unset {name}` goes back to the default")
+        raise typer.BadParameter(f"a setting cannot be null; `postroad settings unset {name}` resets it to the default")
     try:
-        return _known(name), from_json(value)
+        return _field_name(name), from_json(value)
     except ValueError:
-        return _known(name), value
+        return _field_name(name), value
 
 
-def _known(name: str) -> str:
-    """As the SDK calls it; dashes and the API's own spelling will do."""
+def _field_name(name: str) -> str:
+    """The SDK's name of a setting. Accepts dashes and the API's camelCase name. Raises BadParameter."""
     from msgspec.structs import fields
 
     from postroad.client import TenantSettings
 
-    names = {field.encode_name: field.name for field in fields(TenantSettings)}
-    wanted = names.get(name, name.replace("-", "_"))
-    if wanted not in names.values():
-        raise typer.BadParameter(f"there is no setting {name!r}; there are {', '.join(names.values())}")
-    return wanted
+    names = {one.encode_name: one.name for one in fields(TenantSettings)}
+    field = names.get(name, name.replace("-", "_"))
+    if field not in names.values():
+        raise typer.BadParameter(f"unknown setting {name!r}; the settings are {', '.join(names.values())}")
+    return field

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, print_json, raw_json, show_one, to_json
+from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, print_json, show_one, to_json
 from postroad.cli.queues import json_of
 from postroad.cli.times import duration, from_now
 from postroad.kernel.errors import Forbidden
@@ -208,7 +208,7 @@ def body_of(data: bytes, media: str) -> bytes:
     """The body of an append. A JSON array is one message, so it is wrapped: the protocol would split it."""
     if not _is_json(media):
         return data
-    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "the data", raw_json)) + b"]"
+    return b"[" + bytes(json_of(data.decode("utf-8", "replace"), "the data")) + b"]"
 
 
 def _is_json(media: str) -> bool:

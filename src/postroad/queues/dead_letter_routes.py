@@ -17,7 +17,7 @@ from postroad.api.dead_letters import (
 from postroad.api.queues import BODY_MAX, MessageNotFound, Purged, QueueNotFound
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.identity import Scope
 from postroad.queues.dead_letters import DeadLetters
@@ -60,6 +60,7 @@ class DeadLetterRoutes:
                 response=DeadMessage,
                 errors=(MessageNotFound, *errors),
                 sdk="queues.dead_letters.get",
+                cli=Command("queues dlq show"),
             ),
             Route(
                 "DELETE",
@@ -71,6 +72,9 @@ class DeadLetterRoutes:
                 status=204,
                 errors=(MessageNotFound, *errors),
                 sdk="queues.dead_letters.delete",
+                cli=Command(
+                    "queues dlq delete", confirm="Delete the dead letter {message} of {queue}?", done="deleted {message}"
+                ),
             ),
             Route(
                 "POST",

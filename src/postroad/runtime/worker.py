@@ -9,7 +9,7 @@ import uvloop
 from postroad.container import Role, running_node
 from postroad.http.server import RequestLimits, Server
 from postroad.kernel.buffered_metrics import start_flusher
-from postroad.logs import set_up_logs
+from postroad.logs import configure_logging
 from postroad.settings import Settings, load_settings
 
 
@@ -38,7 +38,7 @@ async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
 
 def main() -> None:
     settings = load_settings()
-    set_up_logs(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format)
     start_flusher()
     role, descriptor = Role(sys.argv[1]), int(sys.argv[2])
     uvloop.run(run(settings, role, socket.socket(fileno=descriptor)))

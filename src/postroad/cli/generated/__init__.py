@@ -2,12 +2,14 @@
 
 import typer
 
-from postroad.cli.generated import invites, keys, queues, tasks, tenants, tokens
+from postroad.cli.generated import invites, keys, queues, queues_dlq, secrets, tasks, tenants, tokens
 
 MODULES = (
     invites,
     keys,
     queues,
+    queues_dlq,
+    secrets,
     tasks,
     tenants,
     tokens,

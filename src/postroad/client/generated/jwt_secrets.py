@@ -18,7 +18,7 @@ class JwtSecretsCalls:
 
     @operation
     def delete(self, secret: str) -> Call[None]:
-        """Delete a JWT secret. Raises SecretNotFound."""
+        """Delete a JWT secret. JWTs signed with it are refused from then on. Raises SecretNotFound."""
         return Call(method="DELETE", path=f"/api/control/jwt-secrets/{segment(secret)}")
 
 

@@ -1,4 +1,4 @@
-"""`postroad queues dlq …`: messages that were given up."""
+"""`postroad queues dlq …`: list, group, show, purge and redrive dead letters."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +17,10 @@ from postroad.cli.messages import (
     Since,
     Until,
     payload_of,
-    tell_page,
+    print_scan_summary,
 )
-from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one, to_json
-from postroad.cli.queues import DryRun, Name, tell_purged
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show
+from postroad.cli.queues import DryRun, Name, print_purged
 from postroad.cli.rendering import show_item
 from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
@@ -29,14 +29,13 @@ from postroad.cli.times import ago
 if TYPE_CHECKING:
     from postroad.client import DeadMessage, Purged
 
-dlq = typer.Typer(help="Dead letters: messages that were given up.", no_args_is_help=True)
+queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or failed too often.", no_args_is_help=True)
 
-Reason = Annotated[str | None, typer.Option(help="Exactly this reason, as `groups` shows it.")]
-Letter = Annotated[str, typer.Argument(help="The message's id.")]
+Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups` shows it.")]
 
 
-@dlq.command("list")
-def list_letters(
+@queues_dlq.command("list")
+def list_dead_letters(
     queue: Name,
     search: Search = None,
     header: Header = None,
@@ -53,7 +52,7 @@ def list_letters(
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Dead letters, oldest first. All filters that are given must hold."""
+    """List dead letters, oldest first. A dead letter must match all filters."""
     with connected() as client:
         page = client.queues.dead_letters.list_page(
             queue,
@@ -80,16 +79,16 @@ def list_letters(
             _row,
             wide=wide,
         )
-        typer.echo(f"{page.total:,} in all; ", err=True, nl=False)
-        tell_page(page.scanned, page.matched, page.next_cursor)
+        typer.echo(f"{page.total:,} in total; ", err=True, nl=False)
+        print_scan_summary(page.scanned, page.matched, page.next_cursor)
 
 
 def _row(letter: "DeadMessage") -> list[object]:
     return [letter.message_id, letter.dead_at, letter.attempts, letter.reason, letter.last_error or "", payload_of(letter)]
 
 
-@dlq.command("groups")
-def show_groups(
+@queues_dlq.command("groups")
+def list_groups(
     queue: Name,
     search: Search = None,
     header: Header = None,
@@ -98,7 +97,7 @@ def show_groups(
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """How many there are of each reason, largest first."""
+    """Count dead letters by reason, largest group first."""
     with connected() as client:
         found = client.queues.dead_letters.groups(queue, search=search, header=header, field=field, correlation_id=correlation_id)
         if as_json:
@@ -111,43 +110,11 @@ def show_groups(
             lambda one: [one.count, one.first_at, one.last_at, one.reason],
             wide=wide,
         )
-        typer.echo(f"{found.total:,} in all, {found.matched:,} of them in these groups", err=True)
+        typer.echo(f"{found.total:,} in total, {found.matched:,} in these groups", err=True)
 
 
-@dlq.command("show")
-def show_letter(queue: Name, message: Letter, as_json: AsJson = False) -> None:
-    """A dead letter with its whole payload."""
-    with connected() as client:
-        letter = client.queues.dead_letters.get(queue, message)
-        show_one(
-            letter,
-            as_json,
-            message=letter.message_id,
-            job=letter.job_id,
-            reason=letter.reason,
-            last_error=letter.last_error,
-            attempts=letter.attempts,
-            enqueued=letter.enqueued_at,
-            first_failed=letter.first_failed_at,
-            died=letter.dead_at,
-            correlation_id=letter.correlation_id,
-            traceparent=letter.traceparent,
-            headers=to_json(letter.headers).decode() if letter.headers else None,
-            payload=payload_of(letter),
-        )
-
-
-@dlq.command("delete")
-def delete_letter(queue: Name, message: Letter, yes: Yes = False) -> None:
-    """Drop one dead letter."""
-    with connected() as client:
-        confirm(f"Drop the dead letter {message} of {queue}?", yes)
-        client.queues.dead_letters.delete(queue, message)
-        typer.echo(f"dropped {message}")
-
-
-@dlq.command("purge")
-def purge_letters(
+@queues_dlq.command("purge")
+def purge_dead_letters(
     queue: Name,
     search: Search = None,
     header: Header = None,
@@ -160,7 +127,7 @@ def purge_letters(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop dead letters: those that fit, or all."""
+    """Delete the dead letters that match; without a filter, all."""
     with connected() as client:
 
         def purge(*, dry_run: bool) -> "Purged":
@@ -178,13 +145,13 @@ def purge_letters(
 
         purged = purge(dry_run=True)
         if not dry_run:
-            confirm(f"Drop {purged.count:,} dead letters of {queue}?", yes, err=as_json)
+            confirm(f"Delete {purged.count:,} dead letters of {queue}?", yes, err=as_json)
             purged = purge(dry_run=False)
-        tell_purged(purged, as_json, f"dead letters of {queue}")
+        print_purged(purged, as_json, f"dead letters of {queue}")
 
 
-@dlq.command("redrive")
-def redrive(
+@queues_dlq.command("redrive")
+def redrive_dead_letters(
     queue: Name,
     search: Search = None,
     header: Header = None,
@@ -193,16 +160,16 @@ def redrive(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     reason: Reason = None,
-    to: Annotated[str | None, typer.Option(help="Into another queue; their own if left out.")] = None,
-    rate: Annotated[int, typer.Option(help="At most so many a second.", min=1, max=10_000)] = 100,
-    limit: Annotated[int | None, typer.Option(help="At most so many in all.", min=1)] = None,
+    to: Annotated[str | None, typer.Option(help="Target queue; the original queue if left out.")] = None,
+    rate: Annotated[int, typer.Option(help="Messages per second.", min=1, max=10_000)] = 100,
+    limit: Annotated[int | None, typer.Option(help="Most dead letters to redrive.", min=1)] = None,
     dry_run: DryRun = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done, and show how far it is.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the task and show its progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back, to be delivered again: those that fit, or all. A task of the server does it.
+    """Move dead letters back to their queue, as a task on the server: those that match, or all without a filter.
 
-    With --wait the exit code is 1 if it fails or is cancelled. Ctrl-C stops the watching, not the task.
+    With --wait the exit code is 1 if the task fails or is cancelled. Ctrl-C stops waiting; the task continues.
     """
     with connected() as client:
         redriven = client.queues.dead_letters.redrive(
@@ -224,10 +191,10 @@ def redrive(
             if as_json:
                 print_json(redriven)
             elif task is None:
-                typer.echo(f"would put back {redriven.count:,} dead letters of {queue}")
+                typer.echo(f"would redrive {redriven.count:,} dead letters of {queue}")
             else:
-                typer.echo(f"putting back {redriven.count:,} dead letters of {queue}: the task {task.id}")
-                typer.echo(f"to see how far it is: postroad tasks show {task.id}", err=True)
+                typer.echo(f"redriving {redriven.count:,} dead letters of {queue}: task {task.id}")
+                typer.echo(f"to show the progress: postroad tasks show {task.id}", err=True)
             return
         task = watch_task(client, task)
         show_item(task, as_json)
