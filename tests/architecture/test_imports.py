@@ -1,0 +1,66 @@
+"""Imports that no package may have, new ones included: what the layers of import-linter do not say."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent.parent / "src" / "postroad"
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Every import in the source: module path below `src/postroad`, and the imported module."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    yield from ((str(path.relative_to(SOURCE)), one.name) for one in names)
+                case ast.ImportFrom(module=str(module)):
+                    yield str(path.relative_to(SOURCE)), module
+
+
+def importers_of(*packages: str) -> set[str]:
+    """First folder of every module that imports one of these packages."""
+    return {path.partition("/")[0] for path, name in imports() if name.split(".")[0] in packages}
+
+
+def test_only_jetstream_imports_nats_py() -> None:
+    assert importers_of("nats") == {"jetstream"}
+
+
+def test_only_the_pipeline_imports_spark() -> None:
+    assert importers_of("pyspark", "pyarrow", "pandas") == {"pipeline"}
+
+
+def test_the_sdk_shares_only_the_kernel_and_the_api_with_the_server() -> None:
+    allowed = ("postroad.api", "postroad.client", "postroad.kernel")
+    found = [
+        (path, name)
+        for path, name in imports()
+        if path.startswith("client/") and name.startswith("postroad.") and not name.startswith(allowed)
+    ]
+    assert found == []
+
+
+def test_the_api_and_the_contracts_depend_on_the_kernel_only() -> None:
+    allowed = ("postroad.api", "postroad.contracts", "postroad.kernel")
+    found = [
+        (path, name)
+        for path, name in imports()
+        if path.startswith(("api/", "contracts/")) and name.startswith("postroad") and not name.startswith(allowed)
+    ]
+    assert found == []
+
+
+def test_event_types_and_settings_load_without_the_service() -> None:
+    """The pipeline and the settings import these modules of every capability."""
+    light = [
+        (path, name)
+        for path, name in imports()
+        if path.endswith(("/events.py", "/settings.py")) and not path.startswith(("pipeline/", "cli/", "client/"))
+    ]
+    found = [
+        (path, name)
+        for path, name in light
+        if name.startswith("postroad") and not name.startswith(("postroad.kernel", "postroad.api"))
+    ]
+    assert light and found == []
