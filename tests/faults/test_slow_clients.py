@@ -32,7 +32,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ins
     try:
         yield await one.start().ready()
         log = one.log()
-        assert not [word for word in ("request_crashed", "answer_broken_off", "Traceback") if word in log], log[-3000:]
+        assert not [word for word in ("request_crashed", "response_aborted", "Traceback") if word in log], log[-3000:]
     finally:
         one.end()
 

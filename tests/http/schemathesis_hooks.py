@@ -34,7 +34,7 @@ _MEANING = (
     "this invite",
     "this stream id is not allowed",
     "a stream has either Stream-TTL or Stream-Expires-At",
-    "come together",  # the headers of a producer
+    "must be sent together",  # the headers of a producer
     "need Stream-Forked-From",
     "needs Stream-Fork-Offset",
     "needs `offset`",  # what `live` does

@@ -76,7 +76,7 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     assert operation["summary"] and operation["tags"] == [route.tag]
     if route.scope is None:
         assert operation["security"] == [] and "x-postroad-scope" not in operation
-        assert "Open to anyone" in operation["description"]
+        assert "Needs no credential." in operation["description"]
         return
     needs = {RouteRequirement.IDENTITY: "any valid credential", RouteRequirement.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value

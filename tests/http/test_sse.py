@@ -138,7 +138,7 @@ async def test_a_failing_source_aborts_the_response_and_is_logged() -> None:
                 received = await connection.reader.read()
     assert b"data: 1\n\n" in received
     assert not received.endswith(b"0\r\n\r\n"), "the client must notice the incomplete response"
-    [logged] = [one for one in logs if one["event"] == "answer_broken_off"]
+    [logged] = [one for one in logs if one["event"] == "response_aborted"]
     assert logged["request_id"] == "my-request" and "broken" in logged["error"]
 
 
