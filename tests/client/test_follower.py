@@ -1,4 +1,4 @@
-"""Following a stream without a network: nothing is lost or repeated, wherever lines are cut and chunks begin."""
+"""Follower without a network: nothing is lost or repeated, for any split of responses."""
 
 import logging
 from base64 import b64encode
@@ -27,7 +27,7 @@ def offset(number: int) -> str:
 def chunk(
     messages: list[Any], start: int, *, media: str = JSON, is_up_to_date: bool = True, is_closed: bool = False, data: bytes = b""
 ) -> Chunk:
-    """Offsets count messages here."""
+    """A chunk whose offsets are message counts."""
     return Chunk(
         content_type=media,
         data=msgspec.json.encode(messages) if media == JSON else data,
@@ -49,7 +49,7 @@ def cut(text: bytes, places: list[int]) -> list[bytes]:
     return [text[begin:end] for begin, end in pairwise(ends)]
 
 
-def heard(pieces: list[bytes]) -> list[Event]:
+def parse(pieces: list[bytes]) -> list[Event]:
     parser = EventParser()
     return [event for piece in pieces for event in parser.feed(piece)]
 
@@ -64,21 +64,21 @@ def heard(pieces: list[bytes]) -> list[Event]:
     st.lists(st.integers(0, 10_000)),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
-def test_events_are_the_same_wherever_the_line_cuts_them(
+def test_events_do_not_depend_on_the_split_of_the_response(
     events: list[tuple[str, list[str]]], places: list[int], end: str
 ) -> None:
     text = "".join(
         f"event: {kind}{end}" + "".join(f"data: {line}{end}" for line in lines) + f": beat{end}{end}" for kind, lines in events
     )
     wanted = [Event(kind, "\n".join(lines).encode()) for kind, lines in events]
-    assert heard(cut(text.encode(), places)) == wanted
+    assert parse(cut(text.encode(), places)) == wanted
 
 
-def test_what_is_no_data_is_no_event() -> None:
-    assert heard([b"retry: 1000\n\n: beat\n\nid: 7\nevent: control\ndata:{}\n\nevent: data\n\n"]) == [Event("control", b"{}")]
+def test_an_event_without_data_is_ignored() -> None:
+    assert parse([b"retry: 1000\n\n: beat\n\nid: 7\nevent: control\ndata:{}\n\nevent: data\n\n"]) == [Event("control", b"{}")]
 
 
-def test_an_event_is_told_as_soon_as_it_is_whole_even_after_a_lone_cr() -> None:
+def test_an_event_is_complete_after_a_single_cr() -> None:
     parser = EventParser()
     assert list(parser.feed(b"event: data\rdata:1\r\r")) == [Event("data", b"1")]
     assert list(parser.feed(b"\nevent: data\r\ndata:2\r\n\r\n")) == [Event("data", b"2")]
@@ -88,8 +88,10 @@ def test_an_event_is_told_as_soon_as_it_is_whole_even_after_a_lone_cr() -> None:
 
 
 @given(st.lists(st.integers(1, 4), max_size=8), st.integers(0, 40), st.lists(st.integers(1, 4), max_size=20))
-def test_who_saves_offset_and_skip_gets_the_rest_once(sizes: list[int], stop: int, later_sizes: list[int]) -> None:
-    """Also if what comes together differs the next time."""
+def test_a_saved_offset_and_skip_continue_without_gaps_and_repetitions(
+    sizes: list[int], stop: int, later_sizes: list[int]
+) -> None:
+    """Also if the next responses have other sizes."""
     total = sum(sizes)
 
     def read(sizes: list[int], position: Position, start: int) -> Iterator[StreamMessage]:
@@ -108,7 +110,7 @@ def test_who_saves_offset_and_skip_gets_the_rest_once(sizes: list[int], stop: in
     assert values(first) + values(rest) == list(range(total))
 
 
-def test_bytes_have_nothing_to_skip() -> None:
+def test_skip_is_ignored_for_bytes() -> None:
     position = Position("0001", 3)
     assert [message.data for message in position.advance_by(chunk([], 9, media="text/plain", data=b"abc"))] == [b"abc"]
     assert position.advance_by(chunk([], 9, media="text/plain")) == []
@@ -142,7 +144,7 @@ def follower(start: str = "-1", live: Live | None = None, clock: Clock | None = 
 
 
 def live_follower(clock: Clock | None = None) -> Follower:
-    """At the start of an empty stream, listening."""
+    """A follower at the start of an empty stream that reads events."""
     reader = follower(clock=clock)
     reader.next_call()
     reader.on_chunk(chunk([], 0))
@@ -152,7 +154,7 @@ def live_follower(clock: Clock | None = None) -> Follower:
     return reader
 
 
-def test_it_catches_up_by_reads_and_then_listens() -> None:
+def test_a_follower_catches_up_and_then_reads_events() -> None:
     reader = follower()
     assert (reader.reads_events, reader.next_call().query) == (False, {"offset": "-1"})
     assert values(reader.on_chunk(chunk([0, 1], 0, is_up_to_date=False))) == [0, 1]
@@ -166,12 +168,12 @@ def test_it_catches_up_by_reads_and_then_listens() -> None:
     [
         (JSON, None, "sse"),
         ("application/octet-stream", None, "sse"),
-        ("text/plain; charset=utf-8", None, "long-poll"),  # server-sent events would change its line ends
+        ("text/plain; charset=utf-8", None, "long-poll"),  # events would change its line endings
         ("text/plain", "sse", "sse"),
         (JSON, "long-poll", "long-poll"),
     ],
 )
-def test_text_is_polled_for_unless_wanted_otherwise(media: str, live: Live | None, wanted: str) -> None:
+def test_text_is_polled_unless_requested_otherwise(media: str, live: Live | None, wanted: str) -> None:
     reader = follower(live=live)
     reader.next_call()
     reader.on_chunk(chunk([], 0, media=media))
@@ -180,20 +182,20 @@ def test_text_is_polled_for_unless_wanted_otherwise(media: str, live: Live | Non
     assert (call.wait_seconds > 0) is (wanted == "long-poll")
 
 
-def test_data_is_handed_out_once_its_offset_is_known() -> None:
+def test_data_is_returned_once_its_offset_is_known() -> None:
     reader = live_follower()
     assert reader.on_data(event("data", b"[1,2]")) == []
     messages = reader.on_data(control(2))
     assert [(message.value, message.offset, message.skip) for message in messages] == [(1, "0000", 1), (2, "0002", 0)]
     assert reader.on_data(event("data", b"[3]") + event("data", b"[4]") + control(4) + event("data", b"[5]")) != []
-    # The line breaks: 5 had no offset, so it comes again.
+    # The connection breaks: 5 had no offset, so it is read again.
     assert reader.next_call().query == {"offset": "0004", "live": "sse", "cursor": "4"}
     reader.on_open({})
     assert values(reader.on_data(event("data", b"[5]") + control(5, is_closed=True) + event("data", b"[6]"))) == [5]
     assert reader.has_ended()
 
 
-def test_bytes_come_as_one_piece_each_time() -> None:
+def test_bytes_of_one_event_are_one_piece() -> None:
     reader = follower()
     reader.next_call()
     reader.on_chunk(chunk([], 0, media="application/octet-stream"))
@@ -204,12 +206,12 @@ def test_bytes_come_as_one_piece_each_time() -> None:
 
 
 @pytest.mark.parametrize("sent", [event("data", b"no json"), event("control", b"{}"), event("control", b"oops")])
-def test_what_is_not_the_protocols_is_as_a_broken_line(sent: bytes) -> None:
+def test_an_invalid_event_is_treated_like_a_broken_connection(sent: bytes) -> None:
     with pytest.raises(Unreachable):
         live_follower().on_data(sent)
 
 
-def test_an_empty_poll_need_not_say_what_the_stream_is() -> None:
+def test_an_empty_poll_may_lack_the_content_type() -> None:
     reader = follower(live="long-poll")
     reader.next_call()
     reader.on_chunk(chunk([0], 0))
@@ -219,7 +221,7 @@ def test_an_empty_poll_need_not_say_what_the_stream_is() -> None:
     assert reader.has_ended()
 
 
-def test_pauses_grow_while_nothing_comes_and_start_again_when_something_did() -> None:
+def test_pauses_grow_without_progress_and_reset_with_progress() -> None:
     reader = live_follower()
     pauses = [reader.pause_after(Unreachable("away")) for _ in range(9)]
     assert 0.05 <= pauses[0] <= 0.1
@@ -231,20 +233,20 @@ def test_pauses_grow_while_nothing_comes_and_start_again_when_something_did() ->
     assert reader.pause_after(RateLimited(retry_after=70)) == 70
 
 
-def test_who_is_sent_away_at_once_with_nothing_does_not_come_back_at_once() -> None:
+def test_an_empty_response_that_ends_at_once_is_followed_by_a_pause() -> None:
     clock = Clock()
     reader = live_follower(clock)
     reader.on_data(control(0))
     assert reader.pause_seconds() > 0
     reader.next_call()
-    clock.now += 60  # as a server does now and then
+    clock.now += 60  # the server ends a response regularly
     assert reader.pause_seconds() == 0
     reader.next_call()
     reader.on_data(event("data", b"[1]") + control(1))
     assert reader.pause_seconds() == 0
 
 
-def test_what_cannot_help_is_raised_and_what_can_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_permanent_errors_are_raised_and_temporary_ones_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     reader = live_follower()
     with pytest.raises(StreamNotFound):
         reader.pause_after(StreamNotFound())

@@ -1,4 +1,4 @@
-"""Producers without a network: a number is never used for something else, so nothing is stored twice and nothing dropped."""
+"""Producers without a network: a number is used for one append only, so none is repeated or dropped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def append_of(data: str, *, closes: bool = False) -> Append:
 
 
 def play(numbering: Numbering, wanted: Append, answer: Callable[[Call[Any]], Appended]) -> Appended:
-    """As the transports do."""
+    """Execute like a transport."""
     script = numbering.append(wanted)
     try:
         call = next(script)
@@ -46,12 +46,12 @@ def play(numbering: Numbering, wanted: Append, answer: Callable[[Call[Any]], App
 
 
 class Server:
-    """Keeps what is new, as the protocol says. Loses answers when it is told to."""
+    """Stores new appends like a server. Loses responses on request."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
-        self.before: list[PostroadError] = []  # raised before anything is stored
-        self.after: list[PostroadError] = []  # raised although it was stored
+        self.before: list[PostroadError] = []  # raised before the append is stored
+        self.after: list[PostroadError] = []  # raised although the append is stored
 
     def __call__(self, call: Call[Any]) -> Appended:
         if self.before:
@@ -67,7 +67,7 @@ class Server:
         return Appended(offset="1", is_closed=False, is_duplicate=is_duplicate)
 
 
-def numbers_are_settled(producer: Numbering) -> bool:
+def has_no_doubt(producer: Numbering) -> bool:
     return producer.in_doubt is None
 
 
@@ -93,7 +93,7 @@ def test_appends_are_numbered_and_may_be_repeated() -> None:
 
 
 @pytest.mark.parametrize("problem", [Unreachable(), EngineUnavailable(), Overloaded(), Forbidden()])
-def test_what_is_in_doubt_is_settled_by_trying_it_again(problem: PostroadError) -> None:
+def test_an_append_in_doubt_is_resolved_by_repeating_it(problem: PostroadError) -> None:
     producer, server = numbering(), Server()
     server.after = [problem]
     with pytest.raises(type(problem)):
@@ -101,10 +101,10 @@ def test_what_is_in_doubt_is_settled_by_trying_it_again(problem: PostroadError) 
     assert producer.in_doubt == append_of("a")
     assert play(producer, append_of("a"), server).is_duplicate
     assert (server.stored, producer.next_seq) == ([b"a"], 1)
-    assert numbers_are_settled(producer)
+    assert has_no_doubt(producer)
 
 
-def test_what_is_in_doubt_goes_before_anything_else() -> None:
+def test_an_append_in_doubt_is_repeated_before_another() -> None:
     producer, server = numbering(), Server()
     server.before = [Unreachable()]
     with pytest.raises(Unreachable):
@@ -118,7 +118,7 @@ def test_what_is_in_doubt_goes_before_anything_else() -> None:
 
 
 @pytest.mark.parametrize("problem", [TooLarge(), StreamClosed(), ProducerFenced()])
-def test_what_was_refused_gives_its_number_back(problem: PostroadError) -> None:
+def test_a_refused_append_frees_its_number(problem: PostroadError) -> None:
     producer, server = numbering(), Server()
     server.before = [problem]
     with pytest.raises(type(problem)):
@@ -127,7 +127,7 @@ def test_what_was_refused_gives_its_number_back(problem: PostroadError) -> None:
     assert server.stored == [b"b"]
 
 
-def test_who_is_cancelled_leaves_it_in_doubt() -> None:
+def test_a_cancelled_append_is_in_doubt() -> None:
     producer = numbering()
     script = producer.append(append_of("a"))
     next(script)
@@ -136,7 +136,7 @@ def test_who_is_cancelled_leaves_it_in_doubt() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from(["before", "after"]), max_size=3))))
-def test_who_tries_until_it_is_answered_has_each_stored_once_and_in_order(wanted: list[tuple[str, list[str]]]) -> None:
+def test_repeating_until_success_stores_each_append_once_and_in_order(wanted: list[tuple[str, list[str]]]) -> None:
     producer, server = numbering(), Server()
     for data, losses in wanted:
         for loss in [*losses, None]:
@@ -150,16 +150,16 @@ def test_who_tries_until_it_is_answered_has_each_stored_once_and_in_order(wanted
     assert server.stored == [data.encode() for data, _ in wanted]
 
 
-def test_a_producer_has_an_id_and_numbers() -> None:
+def test_invalid_producer_arguments_are_refused() -> None:
     for wrong in (("", 0, 0), ("p", -1, 0), ("p", 0, -1)):
         with pytest.raises(ValueError, match="a producer has an id"):
             Numbering("/", *wrong)
 
 
-# What is sent
+# Requests
 
 
-def test_a_list_is_one_message_and_messages_are_many() -> None:
+def test_a_list_is_one_message_and_messages_are_several() -> None:
     assert content_of([1, 2], None) == Content(b"[[1,2]]", "application/json")
     assert content_of_messages([1, 2]) == Content(b"[1,2]", "application/json")
     assert content_of(b"[1,2]", "application/json") == Content(b"[1,2]", "application/json")
@@ -167,11 +167,11 @@ def test_a_list_is_one_message_and_messages_are_many() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "a//b", "/a", "a/", ".", "a/../b", ".."])
-def test_an_id_that_would_become_another_in_a_url_is_refused(wrong: str) -> None:
+def test_an_id_that_a_url_would_change_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="segment"):
         stream_path(wrong, None)
 
 
-def test_an_ids_slashes_stay_and_what_a_url_would_take_apart_does_not() -> None:
+def test_slashes_of_an_id_are_kept_and_reserved_characters_escaped() -> None:
     assert stream_path("a/b:c@d+e~f=g", None) == "/v1/stream/a/b:c@d+e~f=g"
     assert stream_path("a?b#c d", "acme") == "/v1/acme/stream/a%3Fb%23c%20d"

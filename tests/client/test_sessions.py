@@ -48,26 +48,26 @@ if TYPE_CHECKING:
 
 
 async def got(sdk: Sdk, session: str, offset: str | None = None) -> list[Any]:
-    """All that the session's stream has, decoded."""
+    """All messages of the session's stream, decoded."""
     return [message.value for message in await sdk("streams.messages", f"session:{session}", offset)]
 
 
-# All the way
+# Operations
 
 
-async def test_a_session_goes_all_the_way(sdk: Sdk, tenant: Tenant) -> None:
+async def test_the_operations_on_a_session(sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "chat/7", messages=["before"])
     made = await sdk("sessions.subscribe", "chat/7")
     assert (made.stream_id, made.is_new_session) == ("chat/7", True)
     assert made.session_stream_path == f"/v1/{tenant.id}/stream/session:{made.session_id}"
-    assert len(made.session_id) == 36  # nobody can guess it
+    assert len(made.session_id) == 36  # a random UUID
     again = await sdk("sessions.subscribe", "chat/7", made.session_id)
     assert (again.session_id, again.is_new_session) == (made.session_id, False)
 
     sent = await sdk("sessions.publish", "chat/7", {"says": "good morning"})
     assert (sent.mode, sent.count, sent.successes, sent.failures) == ("inline", 1, 1, 0)
     assert (sent.is_duplicate, sent.is_closed) == (False, False)
-    await sdk("sessions.publish", "chat/7", [1, 2])  # one message, which is a list
+    await sdk("sessions.publish", "chat/7", [1, 2])  # one message that is a list
     last = await sdk("sessions.publish_many", "chat/7", ["x", None])
     assert sent.offset < last.offset
     assert await got(sdk, made.session_id) == [{"says": "good morning"}, [1, 2], "x", None]
@@ -85,8 +85,8 @@ async def test_a_session_goes_all_the_way(sdk: Sdk, tenant: Tenant) -> None:
 
     left = await sdk("sessions.unsubscribe", made.session_id, "chat/7")
     assert (left.session_id, left.stream_id) == (made.session_id, "chat/7")
-    await sdk("sessions.unsubscribe", made.session_id, "chat/7")  # twice is the same as once
-    assert (await sdk("sessions.publish", "chat/7", "for nobody")).count == 0
+    await sdk("sessions.unsubscribe", made.session_id, "chat/7")  # a repetition has no effect
+    assert (await sdk("sessions.publish", "chat/7", "without subscribers")).count == 0
     assert len(await got(sdk, made.session_id)) == 4
 
     assert await sdk("sessions.delete", made.session_id) is None
@@ -97,7 +97,7 @@ async def test_a_session_goes_all_the_way(sdk: Sdk, tenant: Tenant) -> None:
         await sdk("sessions.unsubscribe", made.session_id, "chat/7")
 
 
-async def test_one_session_has_several_streams_and_says_which(sdk: Sdk) -> None:
+async def test_envelopes_name_the_source_of_each_message(sdk: Sdk) -> None:
     for name in ("chat:1", "chat:2", "other"):
         await sdk("streams.create", name)
     await sdk("sessions.subscribe", "chat:*", "me", envelope=True)
@@ -111,7 +111,7 @@ async def test_one_session_has_several_streams_and_says_which(sdk: Sdk) -> None:
     assert (seen.stream_id, seen.envelope, seen.outstanding) == ("chat:*", True, None)
 
 
-async def test_bytes_reach_a_session_of_their_type(sdk: Sdk) -> None:
+async def test_bytes_are_copied_to_a_session_of_their_type(sdk: Sdk) -> None:
     await sdk("streams.create", "log", content_type="text/plain")
     await sdk("sessions.subscribe", "log", "me")
     await sdk("sessions.publish", "log", b"a line\r\n", content_type="text/plain")
@@ -120,7 +120,7 @@ async def test_bytes_reach_a_session_of_their_type(sdk: Sdk) -> None:
         await sdk("sessions.publish", "log", {"no": "text"})
 
 
-async def test_a_session_ends_unless_it_is_touched(sdk: Sdk, clock: ShiftedClock) -> None:
+async def test_a_session_expires_unless_it_is_touched(sdk: Sdk, clock: ShiftedClock) -> None:
     await sdk("streams.create", "s")
     made = await sdk("sessions.subscribe", "s", "me")
     clock.ahead_ms = 1_700_000
@@ -134,10 +134,10 @@ async def test_a_session_ends_unless_it_is_touched(sdk: Sdk, clock: ShiftedClock
     assert (await sdk("sessions.subscribe", "s", "me")).is_new_session
 
 
-# A producer's publishes
+# Producers
 
 
-async def test_a_numbered_publish_is_there_once(sdk: Sdk) -> None:
+async def test_a_repeated_numbered_publish_is_stored_once(sdk: Sdk) -> None:
     await sdk("streams.create", "s")
     await sdk("sessions.subscribe", "s", "me")
     for number in (0, 0, 1):
@@ -179,12 +179,12 @@ async def test_errors_are_those_of_the_table(sdk: Sdk) -> None:
         await sdk("sessions.publish", "s", 3)
     with pytest.raises(InvalidParameter):
         await sdk("sessions.get", "no id")
-    for wrong in ("a/b", "", ".."):  # in a URL these would name something else
+    for wrong in ("a/b", "", ".."):  # a URL would change these
         with pytest.raises(ValueError, match="not a session id"):
             await sdk("sessions.get", wrong)
 
 
-async def test_a_key_needs_the_scope_of_what_it_does(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_each_call_needs_its_scope(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
     reader = await tenant.another_key((Scope.READ,))
     async with opened(kind, tenant.client.url, reader.key) as reads:
@@ -195,7 +195,7 @@ async def test_a_key_needs_the_scope_of_what_it_does(kind: str, sdk: Sdk, tenant
                 await reads(f"sessions.{name}", *arguments)
 
 
-# Whose sessions
+# Tenants
 
 
 async def test_a_project_in_the_path_is_a_tenant(sdk: Sdk, tenant: Tenant, platform: Sdk) -> None:
@@ -214,19 +214,19 @@ async def test_a_project_in_the_path_is_a_tenant(sdk: Sdk, tenant: Tenant, platf
         await sdk("sessions.get", "me", project="default")
 
 
-async def test_a_platform_keys_client_names_the_tenant_once(kind: str, sdk: Sdk, tenant: Tenant, gateway: Gateway) -> None:
+async def test_a_client_with_a_platform_key_has_a_default_tenant(kind: str, sdk: Sdk, tenant: Tenant, gateway: Gateway) -> None:
     await sdk("streams.create", "s")
     async with opened(kind, gateway.url, gateway.admin_key, tenant=tenant.id) as platform:
         assert (await platform("sessions.subscribe", "s", "me")).session_stream_path.startswith(f"/v1/{tenant.id}/")
 
 
-async def test_who_needs_no_key_needs_a_project(nobody: Sdk) -> None:
+async def test_without_a_key_a_project_is_required(nobody: Sdk) -> None:
     with pytest.raises(Unauthenticated):
         await nobody("sessions.get", "me")
 
 
 class Asked:
-    """Answers, and writes down which paths were asked for."""
+    """A server that records the requested paths."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -242,7 +242,7 @@ class Asked:
 
 
 @pytest.mark.parametrize(("tenant", "asks"), [(None, ["/v1/whoami"]), ("acme", [])])
-async def test_the_tenant_is_asked_for_once_and_only_if_it_is_not_given(tenant: str | None, asks: list[str]) -> None:
+async def test_the_tenant_is_requested_once_and_only_if_not_given(tenant: str | None, asks: list[str]) -> None:
     settings, wanted = ClientSettings("http://x", "key", tenant), [*asks, *["/v1/acme/session/me/touch"] * 2]
 
     waiting, asked = SyncTransport(settings), Asked()
@@ -284,7 +284,7 @@ async def test_a_session_is_followed_until_it_is_deleted(kind: str, live: str, s
             await ended
 
 
-async def test_a_stream_token_follows_its_session_and_no_other(sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_stream_token_can_follow_its_session_only(sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
     for session in ("mine", "yours"):
         await sdk("sessions.subscribe", "s", session)

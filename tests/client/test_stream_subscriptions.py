@@ -1,4 +1,4 @@
-"""Subscriptions to durable streams with both clients, against a running gateway and the process that wakes."""
+"""Stream subscriptions with both clients, against a running gateway and the delivery role."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 async def claimed(sdk: Sdk, subscription: str, worker: str = "w") -> Claim:
-    """As soon as there is something to do."""
+    """Claim as soon as data is pending."""
     found: list[Claim] = []
 
     async def is_there() -> bool:
@@ -31,7 +31,7 @@ async def claimed(sdk: Sdk, subscription: str, worker: str = "w") -> Claim:
     return found[0]
 
 
-async def test_a_subscription_is_made_shown_changed_and_deleted(sdk: Sdk) -> None:
+async def test_a_subscription_is_created_shown_changed_and_deleted(sdk: Sdk) -> None:
     for stream in ("wakes", "orders/1", "orders/2"):
         await sdk("streams.create", stream)
     wanted: dict[str, Any] = {"streams": ["orders/1"], "wake_stream": "wakes", "lease_ttl_ms": 5000, "description": "bills"}
@@ -51,7 +51,7 @@ async def test_a_subscription_is_made_shown_changed_and_deleted(sdk: Sdk) -> Non
     assert (link.path, link.link_type) == ("orders/2", "explicit")
 
     assert await sdk("stream_subscriptions.delete", "billing") is None
-    await sdk("stream_subscriptions.delete", "billing")  # twice is the same as once
+    await sdk("stream_subscriptions.delete", "billing")  # a repetition has no effect
     with pytest.raises(SubscriptionNotFound):
         await sdk("stream_subscriptions.get", "billing")
 
@@ -64,7 +64,7 @@ async def test_a_webhook_is_subscribed_by_a_pattern(sdk: Sdk) -> None:
     await sdk("stream_subscriptions.delete", "hook")
 
 
-async def test_what_makes_no_sense_is_refused(sdk: Sdk) -> None:
+async def test_invalid_requests_are_refused(sdk: Sdk) -> None:
     with pytest.raises(ValueError, match="not both"):
         await sdk("stream_subscriptions.create", "x", streams=["s"], webhook_url="http://localhost/", wake_stream="w")
     with pytest.raises(InvalidParameter):
@@ -73,7 +73,7 @@ async def test_what_makes_no_sense_is_refused(sdk: Sdk) -> None:
         await sdk("stream_subscriptions.claim", "x", "w")
 
 
-async def test_a_worker_claims_acknowledges_and_gives_back(sdk: Sdk, control: Gateway) -> None:
+async def test_a_worker_claims_acknowledges_and_releases(sdk: Sdk, control: Gateway) -> None:
     await sdk("streams.create", "wakes")
     await sdk("streams.create", "orders/1")
     await sdk("stream_subscriptions.create", "billing", pattern="orders/**", wake_stream="wakes")
@@ -93,7 +93,7 @@ async def test_a_worker_claims_acknowledges_and_gives_back(sdk: Sdk, control: Ga
         await sdk("stream_subscriptions.ack", "billing", claim, done=True)
 
     claim = await claimed(sdk, "billing", "second")
-    await sdk("stream_subscriptions.ack", "billing", claim, {"orders/1": first.offset})  # a heartbeat, and how far it is
+    await sdk("stream_subscriptions.ack", "billing", claim, {"orders/1": first.offset})  # renews the lease
     with pytest.raises(OffsetRefused):
         await sdk("stream_subscriptions.ack", "billing", claim, {"orders/1": "9999999999999999_9999999999999999"})
     done = await sdk("stream_subscriptions.ack", "billing", claim, {"orders/1": last.offset}, done=True)
@@ -121,7 +121,7 @@ async def test_a_project_in_the_path_is_a_tenant(sdk: Sdk, tenant: Tenant, platf
         await sdk("stream_subscriptions.get", "x")
 
 
-async def test_a_claim_needs_the_scope_to_consume(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_claim_needs_the_scope_consume(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     reader = await tenant.another_key((Scope.READ,))
     async with opened(kind, tenant.client.url, reader.key) as reads:
         with pytest.raises(Forbidden):
@@ -131,9 +131,7 @@ async def test_a_claim_needs_the_scope_to_consume(kind: str, sdk: Sdk, tenant: T
 @pytest.mark.parametrize(
     ("status", "family", "is_retryable"), [(404, NotFound, False), (409, ConflictError, False), (503, Unavailable, True)]
 )
-def test_an_error_that_the_client_does_not_know_keeps_its_code_and_family(
-    status: int, family: type[PostroadError], is_retryable: bool
-) -> None:
+def test_an_unknown_error_keeps_its_code_and_family(status: int, family: type[PostroadError], is_retryable: bool) -> None:
     said = {"code": "of-a-newer-server", "title": "Something new", "detail": "what it is", "retryable": is_retryable}
     answer = httpx.Response(status, json=said)
     problem = _problem(Call(method="GET", path="/"), answer)

@@ -56,16 +56,16 @@ def values(messages: list[StreamMessage]) -> list[Any]:
     return [message.value for message in messages]
 
 
-# Making, appending, reading
+# Create, append, read
 
 
-async def test_a_stream_goes_all_the_way(sdk: Sdk) -> None:
+async def test_the_operations_on_a_stream(sdk: Sdk) -> None:
     made = await sdk("streams.create", "orders/2027")
     assert (made.content_type, made.is_new, made.is_closed) == ("application/json", True, False)
     assert not (await sdk("streams.create", "orders/2027")).is_new
 
     first = await sdk("streams.append", "orders/2027", {"id": 1})
-    await sdk("streams.append", "orders/2027", [1, 2])  # one message, which is a list
+    await sdk("streams.append", "orders/2027", [1, 2])  # one message that is a list
     last = await sdk("streams.append_many", "orders/2027", [None, "three"])
     assert first.offset < last.offset
 
@@ -88,7 +88,7 @@ async def test_a_stream_goes_all_the_way(sdk: Sdk) -> None:
         await sdk("streams.info", "orders/2027")
 
 
-async def test_bytes_come_back_as_they_were(sdk: Sdk) -> None:
+async def test_bytes_are_read_unchanged(sdk: Sdk) -> None:
     await sdk("streams.create", "log", content_type="application/octet-stream", body=b"\x00")
     await sdk("streams.append", "log", b"\xff\r\n ")
     chunk = await sdk("streams.read", "log")
@@ -98,7 +98,7 @@ async def test_bytes_come_back_as_they_were(sdk: Sdk) -> None:
     assert b"".join(message.data for message in await sdk("streams.messages", "log")) == chunk.data
 
 
-async def test_it_begins_with_what_it_is_given(sdk: Sdk) -> None:
+async def test_a_stream_starts_with_the_given_data(sdk: Sdk) -> None:
     made = await sdk("streams.create", "whole", messages=[1, [2]], closed=True)
     assert made.is_closed
     assert values(await sdk("streams.messages", "whole")) == [1, [2]]
@@ -108,7 +108,7 @@ async def test_it_begins_with_what_it_is_given(sdk: Sdk) -> None:
         await sdk("streams.create", "both", body=b"1", messages=[1])
 
 
-async def test_many_messages_come_chunk_by_chunk(sdk: Sdk) -> None:
+async def test_many_messages_are_read_in_chunks(sdk: Sdk) -> None:
     await sdk("streams.create", "many")
     batch = [{"n": number, "filling": "x" * 1000} for number in range(1000)]
     for _ in range(3):
@@ -132,7 +132,7 @@ async def test_streams_expire(sdk: Sdk, clock: ShiftedClock) -> None:
         await sdk("streams.read", "short")
 
 
-async def test_a_fork_goes_its_own_way(sdk: Sdk) -> None:
+async def test_a_fork_continues_independently(sdk: Sdk) -> None:
     await sdk("streams.create", "main", messages=["a"])
     here = await sdk("streams.append", "main", "b")
     await sdk("streams.append_many", "main", ["c", "d"])
@@ -183,10 +183,10 @@ async def test_a_project_in_the_path_is_a_tenant(sdk: Sdk, tenant: Tenant, platf
     await platform("streams.delete", "f", project=tenant.id)
 
 
-# Who may
+# Authorisation
 
 
-async def test_a_head_without_a_body_is_still_the_right_error(kind: str, gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_head_response_without_a_body_raises_the_right_error(kind: str, gateway: Gateway, tenant: Tenant) -> None:
     writer = await tenant.another_key((Scope.WRITE,))
     async with opened(kind, gateway.url, writer.key) as call:
         await call("streams.create", "s")
@@ -224,7 +224,7 @@ Append = Callable[..., Awaitable[Any]]
 async def following(
     kind: str, url: str, key: str, *args: Any, **kwargs: Any
 ) -> AsyncIterator["asyncio.Queue[StreamMessage | None]"]:
-    """What `follow` yields, as it comes; None when it has ended, and what it raised is raised in the end."""
+    """A queue of the messages of `follow`, with None at its end; its error is raised on exit."""
     came: asyncio.Queue[StreamMessage | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -257,7 +257,7 @@ async def until_none(came: "asyncio.Queue[StreamMessage | None]") -> AsyncIterat
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-async def test_what_is_appended_comes_until_it_is_closed(kind: str, live: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_follow_yields_appends_until_the_stream_is_closed(kind: str, live: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s", messages=["before"])
     async with following(kind, tenant.client.url, tenant.key, "s", live=live) as came:
         first = await came.get()
@@ -270,7 +270,7 @@ async def test_what_is_appended_comes_until_it_is_closed(kind: str, live: str, s
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/octet-stream"])
-async def test_bytes_are_followed_to_the_byte(kind: str, media: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_follow_yields_bytes_unchanged(kind: str, media: str, sdk: Sdk, tenant: Tenant) -> None:
     pieces = [b" one\r\n", b"two\r", b"\n  three", "vier ä".encode()]
     await sdk("streams.create", "s", content_type=media)
     async with following(kind, tenant.client.url, tenant.key, "s") as came:
@@ -280,22 +280,22 @@ async def test_bytes_are_followed_to_the_byte(kind: str, media: str, sdk: Sdk, t
         assert b"".join([message.data async for message in until_none(came)]) == b"".join(pieces)
 
 
-async def test_now_is_only_what_is_to_come(sdk: Sdk, tenant: Tenant) -> None:
+async def test_follow_from_now_yields_new_messages_only(sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s", messages=["before"])
     async with AsyncPostroad(tenant.client.url, tenant.key) as client, aclosing(client.streams.follow("s", "now")) as messages:
         coming = asyncio.ensure_future(anext(messages))
 
-        async def is_heard() -> bool:
+        async def is_received() -> bool:
             await sdk("streams.append", "s", "after")
             await asyncio.wait({coming}, timeout=0.05)
             return coming.done()
 
-        await eventually(is_heard)
+        await eventually(is_received)
         assert (await coming).value == "after"
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-async def test_who_left_goes_on_where_it_was(kind: str, live: str, sdk: Sdk) -> None:
+async def test_follow_continues_at_a_saved_position(kind: str, live: str, sdk: Sdk) -> None:
     await sdk("streams.create", "s", messages=[0, 1, 2])
     await sdk("streams.append_many", "s", [3, 4])
     await sdk("streams.close", "s", 5)
@@ -306,7 +306,7 @@ async def test_who_left_goes_on_where_it_was(kind: str, live: str, sdk: Sdk) -> 
         assert values(again) == values(all_of_it)[index + 1 :]
 
 
-async def test_a_deleted_stream_ends_with_an_error(sdk: Sdk, tenant: Tenant) -> None:
+async def test_follow_raises_when_the_stream_is_deleted(sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s", messages=[1])
     async with AsyncPostroad(tenant.client.url, tenant.key) as client, aclosing(client.streams.follow("s")) as messages:
         await anext(messages)
@@ -319,7 +319,7 @@ async def test_a_deleted_stream_ends_with_an_error(sdk: Sdk, tenant: Tenant) -> 
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-async def test_a_line_that_breaks_loses_and_repeats_nothing(kind: str, live: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_broken_connections_lose_and_repeat_nothing(kind: str, live: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s", messages=["before"])
     line = Line(tenant.client.url, lasts_bytes=2500)
     async with line.laid() as url, following(kind, url, tenant.key, "s", live=live) as came:
@@ -335,7 +335,7 @@ async def test_a_line_that_breaks_loses_and_repeats_nothing(kind: str, live: str
 
 
 class BothProducers:
-    """A producer of either client, to be awaited."""
+    """A producer of either client with asynchronous methods."""
 
     def __init__(self, producer: Producer | AsyncProducer) -> None:
         self.producer = producer
@@ -382,16 +382,16 @@ async def test_a_producers_appends_are_stored_once(sdk: Sdk, producer_of: MakePr
     assert not (await first.append_many(["x", "y"])).is_duplicate
     assert first.producer.next_seq == 4
 
-    again = producer_of("s", "p")  # after a restart, from the beginning
+    again = producer_of("s", "p")  # restarted at 0
     assert [(await again.append(number)).is_duplicate for number in range(3)] == [True] * 3
-    on = producer_of("s", "p", next_seq=4)  # or from where it was
+    on = producer_of("s", "p", next_seq=4)  # restarted at the next number
     assert not (await on.append("more")).is_duplicate
     closed = await on.close("end")
     assert (closed.is_closed, on.producer.next_seq) == (True, 6)
     assert values(await sdk("streams.messages", "s")) == [0, 1, 2, "x", "y", "more", "end"]
 
 
-async def test_a_repeated_close_is_the_same(sdk: Sdk, producer_of: MakeProducer) -> None:
+async def test_a_close_can_be_repeated(sdk: Sdk, producer_of: MakeProducer) -> None:
     await sdk("streams.create", "s", messages=[1])
     assert (await producer_of("s", "p").close()).is_closed
     assert (await producer_of("s", "p").close()).is_closed
@@ -399,7 +399,7 @@ async def test_a_repeated_close_is_the_same(sdk: Sdk, producer_of: MakeProducer)
         await producer_of("s", "another").append(1)
 
 
-async def test_who_comes_later_shuts_the_first_one_out(sdk: Sdk, producer_of: MakeProducer) -> None:
+async def test_a_higher_epoch_fences_lower_ones(sdk: Sdk, producer_of: MakeProducer) -> None:
     await sdk("streams.create", "s")
     old = producer_of("s", "p")
     await old.append("old")
@@ -411,33 +411,33 @@ async def test_who_comes_later_shuts_the_first_one_out(sdk: Sdk, producer_of: Ma
     assert values(await sdk("streams.messages", "s")) == ["old", "new"]
 
 
-async def test_a_gap_is_told(sdk: Sdk, producer_of: MakeProducer) -> None:
+async def test_a_gap_is_refused(sdk: Sdk, producer_of: MakeProducer) -> None:
     await sdk("streams.create", "s")
     with pytest.raises(ProducerGap) as gap:
         await producer_of("s", "p", next_seq=5).append(1)
     assert (gap.value.extra["expected"], gap.value.extra["received"]) == (0, 5)
 
 
-async def test_appends_that_overlap_keep_their_numbers(sdk: Sdk, producer_of: MakeProducer) -> None:
+async def test_concurrent_appends_have_different_numbers(sdk: Sdk, producer_of: MakeProducer) -> None:
     await sdk("streams.create", "s")
     producer = producer_of("s", "p")
     await asyncio.gather(*[producer.append(number) for number in range(20)])
     assert sorted(values(await sdk("streams.messages", "s"))) == list(range(20))
 
 
-async def test_an_append_whose_answer_was_lost_is_stored_once(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_an_append_whose_response_was_lost_is_stored_once(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
     line = Line(tenant.client.url)
     async with line.laid() as url, producers(kind, url, tenant.key, deadline=5) as make:
         producer = make("s", "p")
         await producer.append(0)
         line.answers_lost = 1
-        assert (await producer.append(1)).is_duplicate  # it was stored by the try whose answer was lost
+        assert (await producer.append(1)).is_duplicate  # stored by the attempt whose response was lost
         await producer.append(2)
     assert values(await sdk("streams.messages", "s")) == [0, 1, 2]
 
 
-async def test_an_append_in_doubt_is_settled_by_the_next(kind: str, sdk: Sdk, tenant: Tenant) -> None:
+async def test_an_append_in_doubt_is_resolved_by_the_next(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
     line = Line(tenant.client.url)
     async with line.laid() as url, producers(kind, url, tenant.key, deadline=0.3) as make:

@@ -1,4 +1,4 @@
-"""Callers of streams that remember what they sent and what was answered, so that a test can hold the streams against it."""
+"""Clients of streams that record their requests and responses, for comparison with the streams."""
 
 import asyncio
 import itertools
@@ -68,7 +68,7 @@ class Caller:
             return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()})
 
     async def read(self, offset: str = ZERO) -> tuple[list[Any], str]:
-        """Everything from there on, and where it ends. Raises AssertionError unless it is answered 200."""
+        """Data from the offset and the end of the stream. Raises AssertionError unless the status is 200."""
         found: list[Any] = []
         while True:
             async with self._session.get(self._url, params={"offset": offset}) as answer:
@@ -79,7 +79,7 @@ class Caller:
                     return found, offset
 
     async def events(self, offset: str, take: Callable[[str, Any], None]) -> None:
-        """What comes live, until the connection ends."""
+        """Pass live events to `take` until the connection ends."""
         timeout = aiohttp.ClientTimeout(total=None)
         parameters = {"offset": offset, "live": "sse"}
         async with self._session.get(self._url, params=parameters, timeout=timeout) as answer:
@@ -95,7 +95,7 @@ def producer_headers(name: str, number: int, epoch: int = 0) -> dict[str, str]:
 
 
 class Producer:
-    """Appends 0, 1, 2 … with its name, each until it is answered: sending one again must not store it again."""
+    """Appends 0, 1, 2 … with its name, repeating each until it succeeds: repetitions must not be stored."""
 
     def __init__(self, caller: Caller, name: str, refused: Counter[int]) -> None:
         self._caller, self.name, self._refused = caller, name, refused
@@ -125,7 +125,7 @@ class Producer:
 
 
 class Follower:
-    """Follows a stream live through whatever happens, resuming at the last offset it was told."""
+    """Follows a stream live and reconnects at the last received offset."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -136,7 +136,7 @@ class Follower:
 
     async def run(self) -> None:
         while True:
-            self._pending = []  # what came without an offset comes again
+            self._pending = []  # data without an offset is read again
             self.connections += 1
             try:
                 await self._caller.events(self._offset, self._take)
@@ -153,7 +153,7 @@ class Follower:
 
 
 class Watcher:
-    """Reads on in steps and remembers which offset came after how many messages."""
+    """Reads in steps and records the number of messages before each offset."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -173,7 +173,7 @@ class Watcher:
             await asyncio.sleep(0.1)
 
 
-# What several writers do to one stream at the same time
+# Concurrent writers of one stream
 
 
 Message = tuple[str, int]
@@ -182,7 +182,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One append as its writer knows it. A writer counts its attempts, over all lives of the stream."""
+    """One append of a writer. A writer numbers its attempts across all incarnations of the stream."""
 
     message: Message
     asked: Span
@@ -192,7 +192,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Life:
-    """A stream from its creation to its deletion: when each was asked for and answered, and what was in it at the end."""
+    """One incarnation of a stream: when its creation and deletion were requested and confirmed, and its final content."""
 
     created: Span
     closed: Span | None = None
@@ -215,28 +215,30 @@ class Stage:
     def caller(self) -> Caller:
         return Caller(self._url, self._headers, self.name, renews_every=10)
 
-    # Its lives
+    # Incarnations
 
     async def begin(self, caller: Caller) -> None:
         asked, _ = await _timed(caller.create(), 201)
         self.lives.append(Life(asked))
 
     async def end(self, caller: Caller, *, is_closed_first: bool) -> None:
-        """Close it, look at what it has become, delete it; or delete it as it is."""
+        """Close the stream, read it and delete it; or delete it open."""
         life = self.lives[-1]
         if is_closed_first:
             life.closed, answer = await _timed(caller.close(), 204)
             await self.look(caller)
-            assert await caller.read(answer.next_offset) == ([], answer.next_offset), "it ends where closing it said"
+            assert await caller.read(answer.next_offset) == ([], answer.next_offset), (
+                "the end is the offset in the response of the close"
+            )
         life.deleted, _ = await _timed(caller.delete(), 204)
 
     async def look(self, caller: Caller) -> None:
         found, _ = await caller.read()
         self.lives[-1].found = [(writer, number) for writer, number in found]
 
-    # Its writers
+    # Writers
 
-    async def write_plainly(self, writer: str) -> None:
+    async def write_unguarded(self, writer: str) -> None:
         async with self.caller() as caller:
             for number in itertools.count():
                 if self.is_over:
@@ -244,15 +246,15 @@ class Stage:
                 await self._attempt(caller, (writer, number), {}, stored=204)
 
     async def write_as_twins(self, writer: str) -> None:
-        """Two connections send each append of one producer at the same moment, as when a client gave up too early."""
+        """Two connections send each append of one producer at the same time, like a client that retries too early."""
         await self._race(writer, lambda seq: producer_headers(writer, seq), stored=200, expected=[200, 204])
 
-    async def write_in_turn(self, writer: str) -> None:
-        """Two connections offer the same Stream-Seq at the same moment: one of them is too late."""
+    async def write_with_seq(self, writer: str) -> None:
+        """Two connections send the same Stream-Seq at the same time: one of them is refused."""
         await self._race(writer, lambda seq: {"Stream-Seq": f"{seq:08}"}, stored=204, expected=[204, 409])
 
     async def _race(self, writer: str, headers: Callable[[int], dict[str, str]], *, stored: int, expected: list[int]) -> None:
-        """One after the other; in each life of the stream the sequence begins at 0."""
+        """Append one after the other; the sequence starts at 0 in each incarnation."""
         seq, life = 0, 1
         async with self.caller() as one, self.caller() as other:
             for number in itertools.count():
@@ -268,7 +270,7 @@ class Stage:
                 seq += 1
 
     async def write_in_flight(self, writer: str, width: int = 4) -> None:
-        """A producer with several appends on their way at once: one that overtook another is told so, and sent again."""
+        """A producer with several appends in flight: one that arrives before its predecessor is refused and repeated."""
         numbers = itertools.count()
 
         async def send() -> None:
@@ -290,7 +292,7 @@ class Stage:
             await asyncio.sleep(0.005)
         return answer.status
 
-    # What must hold
+    # Checks
 
     def check(self) -> None:
         for life in self.lives:
@@ -301,17 +303,17 @@ class Stage:
         assert len(set(stored)) == len(stored)
         if all(life.found is not None for life in self.lives):
             everything = [message for life in self.lives for message in life.found or ()]
-            assert sorted(everything) == sorted(stored), "what was acknowledged is in one life of the stream, and nothing else is"
+            assert sorted(everything) == sorted(stored), "exactly the acknowledged appends are stored, each in one incarnation"
 
     def _check_content(self, life: Life, found: list[Message]) -> None:
         sent = {attempt.message: attempt for attempt in self.attempts if attempt.is_stored}
         begins, begun = life.created
         ends, ended = life.closed or life.deleted or (math.inf, math.inf)
         there = set(found)
-        assert len(there) == len(found), "nothing is there twice"
+        assert len(there) == len(found), "nothing is stored twice"
         for message in found:
             asked, answered = sent[message].asked
-            assert answered > begins and asked < ended, f"{message} is of another life"
+            assert answered > begins and asked < ended, f"{message} belongs to another incarnation"
         for attempt in sent.values():
             if begun < attempt.asked[0] and attempt.asked[1] < ends:
                 assert attempt.message in there, f"{attempt.message} is missing"
@@ -330,7 +332,7 @@ class Stage:
 
 
 def writer_of(message: Message) -> str:
-    """Both halves of a race are one writer: of each number one of them is stored, and the order is theirs together."""
+    """Both connections of a race count as one writer: one append of each number is stored."""
     return message[0].partition(".")[0]
 
 

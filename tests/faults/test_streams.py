@@ -98,9 +98,9 @@ async def keep_writing(stage: Stage, *, lives: int, is_closed_first: bool) -> No
         await stage.begin(caller)
         async with asyncio.TaskGroup() as writers:
             for writer in ("plain-1", "plain-2"):
-                writers.create_task(stage.write_plainly(writer))
+                writers.create_task(stage.write_unguarded(writer))
             writers.create_task(stage.write_as_twins("twins"))
-            writers.create_task(stage.write_in_turn("turn"))
+            writers.create_task(stage.write_with_seq("turn"))
             if lives == 1:
                 writers.create_task(stage.write_in_flight("flight"))
             for _ in range(lives - 1):

@@ -1,4 +1,4 @@
-"""Gateways for the tests of this folder, and processes: a gateway's session objects on a connection of their own."""
+"""Gateways, and processes: the session objects of a gateway on their own connection."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -39,5 +39,5 @@ async def one(new_process: OpenProcess) -> Process:
 
 @pytest.fixture
 async def other(new_process: OpenProcess) -> Process:
-    """A second gateway, which shares nothing with the first but the engine."""
+    """A second gateway that shares only the server with the first."""
     return await new_process()

@@ -1,4 +1,4 @@
-"""A process that dies, or gives up, at one of its calls to the engine."""
+"""Interruption of a process at one of its requests to JetStream."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ from postroad.kernel.errors import PostroadError
 
 
 class Interrupted:
-    """Counts the calls, and stops the caller at one of them: when it has been made, but its answer has not arrived; or before."""
+    """Counts requests and cancels the caller at one of them: before it is sent, or before its response arrives."""
 
     def __init__(self, at: int, *, is_made: bool) -> None:
         self._at, self._is_made = at, is_made
-        self._task = asyncio.current_task()  # others of this process have calls of their own
+        self._task = asyncio.current_task()  # other tasks of the process are not counted
         self.calls = 0
 
     def wrap(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -38,7 +38,7 @@ class Interrupted:
 
 @contextlib.contextmanager
 def interrupted(at: int, *, is_made: bool = True) -> Iterator[Interrupted]:
-    """What is in the block is cancelled at its `at`th call to the engine."""
+    """Cancel the block at its `at`th request to JetStream."""
     work = Interrupted(at, is_made=is_made)
     with pytest.MonkeyPatch.context() as patched:
         for owner, name in ((stream_reader, "read"), (stream_reader, "last"), (Committer, "append_together")):

@@ -1,4 +1,4 @@
-"""What one process has of the sessions: a connection, streams, sessions, the queue, the sweep. Two of them are two gateways."""
+"""The session objects of one process: connection, streams, sessions, queue and reconciler. Two of them act as two gateways."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ JSON = "application/json"
 TTL_SECONDS = 1800
 
 
-QUEUE = "FANOUT_OF_TESTS"  # from which no gateway takes
+QUEUE = "FANOUT_OF_TESTS"  # no gateway consumes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Process:
     streams: Streams
     sessions: Sessions
     queue: FanoutQueue
-    sweep: SessionReconciler
+    reconciler: SessionReconciler
     tenant: str
     committers: Committers
     clock: Clock
     limits: FanoutLimits
     outbox: Outbox
-    traffic: UsageCounters
+    usage: UsageCounters
 
     async def close(self) -> None:
-        with contextlib.suppress(TimeoutError):  # of a server that is gone
+        with contextlib.suppress(TimeoutError):  # the server may be stopped
             async with asyncio.timeout(1):
                 await self.outbox.drain()
         await self.connection.close()
@@ -90,20 +90,20 @@ class Process:
         return await self.sessions.publish(self.context, self.name(source), AppendRequest(data, content_type))
 
     async def append(self, source: str, data: bytes, content_type: str = TEXT) -> int:
-        """To the source alone, as one does who dies before the fan-out. Returns where it is."""
+        """Append to the source without a fan-out, as after a crash. Returns the offset."""
         return (await self.streams.append(None, self.name(source), AppendRequest(data, content_type))).next_offset
 
     async def complete(self, source: str) -> int:
         return await self.sessions.complete(self.name(source))
 
     async def complete_all(self) -> int:
-        return await self.sweep.complete_all(self.tenant)
+        return await self.reconciler.complete_all(self.tenant)
 
     async def clean(self) -> int:
-        return await self.sweep.clean_all(self.tenant)
+        return await self.reconciler.clean_all(self.tenant)
 
     async def read(self, session: str) -> list[bytes]:
-        """All that the session got, as one who reads its stream sees it."""
+        """All messages of the session, read from its stream."""
         return await self.read_stream(STREAM_PREFIX + session)
 
     async def read_stream(self, stream: str) -> list[bytes]:
@@ -117,12 +117,12 @@ class Process:
             place = chunk.next_offset
 
     async def stored(self, session: str) -> list[bytes]:
-        """What the engine has of the session's data, whether anybody could read it or not."""
+        """All stored messages of the session, readable or not."""
         page = await stream_reader.read(self.connection, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
         return [entry.payload for entry in page.entries]
 
-    async def members(self, source: str) -> dict[str, Subscriber]:
-        """Who is on the list, read from its beginning."""
+    async def subscribers(self, source: str) -> dict[str, Subscriber]:
+        """Current subscribers, read from the start of the log."""
         found = SubscriberLog(self.connection, self.tenant, source)
         await found.refresh()
         return found.by_session
@@ -132,7 +132,7 @@ class Process:
         return None if entry is None else decode_session(entry.payload)
 
     async def subjects(self) -> set[str]:
-        """Of everything that is stored of the tenant, without the tenant."""
+        """Subjects of everything stored for the tenant, without the tenant."""
         page = await stream_reader.read(self.connection, self.name("").store, ">", 1, 5000)
         assert page.is_end
         return {entry.subject.replace(f".{self.tenant}.", ".", 1) for entry in page.entries}
@@ -160,18 +160,18 @@ async def open_process(
     )
 
 
-def reborn(process: Process) -> Process:
-    """A process that knows nothing of what that one knew, on its connection."""
+def restarted(process: Process) -> Process:
+    """A process with empty caches on the same connection."""
     return _process(process.connection, process.committers, process.clock, process.tenant, process.limits)
 
 
 def _process(connection: Connection, committers: Committers, clock: Clock, tenant: str, limits: FanoutLimits) -> Process:
-    outbox, traffic = Outbox(committers, now_ms), UsageCounters((*StreamsCapability.usage, *SessionsCapability.usage))
-    streams = Streams(StreamStore(connection, committers, 1), outbox, traffic, clock)
+    outbox, usage = Outbox(committers, now_ms), UsageCounters((*StreamsCapability.usage, *SessionsCapability.usage))
+    streams = Streams(StreamStore(connection, committers, 1), outbox, usage, clock)
     queue = FanoutQueue(connection, committers, QUEUE)
-    sessions = Sessions(connection, committers, streams, queue, outbox, traffic, clock, SessionOptions(TTL_SECONDS, limits))
-    sweep = SessionReconciler(connection, sessions, streams, queue, lambda: [tenant], clock)
-    return Process(connection, streams, sessions, queue, sweep, tenant, committers, clock, limits, outbox, traffic)
+    sessions = Sessions(connection, committers, streams, queue, outbox, usage, clock, SessionOptions(TTL_SECONDS, limits))
+    reconciler = SessionReconciler(connection, sessions, streams, queue, lambda: [tenant], clock)
+    return Process(connection, streams, sessions, queue, reconciler, tenant, committers, clock, limits, outbox, usage)
 
 
 def numbered(numbers: Iterable[int]) -> list[bytes]:
@@ -179,5 +179,5 @@ def numbered(numbers: Iterable[int]) -> list[bytes]:
 
 
 def decoded(payloads: Iterable[bytes]) -> list[object]:
-    """What JSON appends hold: each is elements with commas between."""
+    """Decoded messages of stored JSON."""
     return [element for payload in payloads for element in msgspec.json.decode(b"[" + payload + b"]")]

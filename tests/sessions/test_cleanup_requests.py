@@ -1,4 +1,4 @@
-"""Requests to end sessions that are over: what is stored here decides."""
+"""Requests to clean up sessions: the stored state decides."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ from tests.sessions.processes import TTL_SECONDS, Process
 from tests.waiting import eventually
 
 TTL_MS = TTL_SECONDS * 1000
-OWN, SUBJECT = "CLEANUPS_OF_TESTS", "cleanup_of_tests"  # from which no gateway takes
+OWN, SUBJECT = "CLEANUPS_OF_TESTS", "cleanup_of_tests"  # no gateway consumes it
 
 
 def counted(outcome: str) -> float:
@@ -39,7 +39,7 @@ async def ask(process: Process, payload: bytes, tenant: str = "", stream: str = 
 
 @pytest.fixture
 async def consuming(one: Process, other: Process) -> AsyncIterator[Process]:
-    """The other process does what is asked for."""
+    """The other process handles the requests."""
     await delete_stream(one.connection, OWN)
     await ensure_stream(one.connection, cleanup_stream(1, OWN, SUBJECT))
     cleanups = CleanupRequests(other.connection, other.sessions, other.streams, lambda: [other.tenant], OWN, SUBJECT)
@@ -56,7 +56,7 @@ async def is_drained(process: Process) -> bool:
 
 @pytest.fixture
 def outcome(one: Process) -> Callable[[bytes], Any]:
-    """What becomes of a request, by the metric; it is asked for and waited for."""
+    """Send a request and return the change of the outcome metric."""
 
     async def outcome_of(payload: bytes, tenant: str = "") -> dict[str, float]:
         names = ("ended", "alive", "gone", "invalid")
@@ -68,7 +68,7 @@ def outcome(one: Process) -> Callable[[bytes], Any]:
     return outcome_of
 
 
-async def test_a_session_that_is_over_is_ended(
+async def test_an_expired_session_is_ended(
     one: Process, consuming: Process, clock: ShiftedClock, outcome: Callable[[bytes], Any]
 ) -> None:
     await one.create("chat")
@@ -76,10 +76,10 @@ async def test_a_session_that_is_over_is_ended(
     clock.ahead_ms = TTL_MS + 1
     assert await outcome(body(one.tenant, "s")) == {"ended": 1}
     assert await one.record("s") is None
-    assert await one.members("chat") == {}
+    assert await one.subscribers("chat") == {}
 
 
-async def test_a_session_that_lives_is_left_alone_whatever_the_request_says(
+async def test_a_live_session_is_kept_regardless_of_the_request(
     one: Process, consuming: Process, clock: ShiftedClock, outcome: Callable[[bytes], Any]
 ) -> None:
     await one.create("chat")
@@ -92,25 +92,25 @@ async def test_a_session_that_lives_is_left_alone_whatever_the_request_says(
     assert await one.read("s") == [b"1"]
 
 
-async def test_a_session_that_is_gone_is_gone(one: Process, consuming: Process, outcome: Callable[[bytes], Any]) -> None:
+async def test_a_deleted_session_is_reported_as_gone(one: Process, consuming: Process, outcome: Callable[[bytes], Any]) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.end("s")
     assert await outcome(body(one.tenant, "s")) == {"gone": 1}
 
 
-async def test_of_a_tenant_without_streams_nothing_is_made(
+async def test_nothing_is_created_for_a_tenant_without_streams(
     one: Process, consuming: Process, outcome: Callable[[bytes], Any]
 ) -> None:
     assert await outcome(body(one.tenant, "s")) == {"gone": 1}
     assert await stream_info(one.connection, f"S_{one.tenant}") is None
 
 
-async def test_a_request_for_a_tenant_that_is_not_there_is_dropped(
+async def test_a_request_for_an_unknown_tenant_is_dropped(
     one: Process, consuming: Process, outcome: Callable[[bytes], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert await outcome(body("never-there", "s")) == {"invalid": 1}
-    assert await stream_info(one.connection, "S_never-there") is None
+    assert await outcome(body("unknown", "s")) == {"invalid": 1}
+    assert await stream_info(one.connection, "S_unknown") is None
     assert "cleanup_dropped" in capfd.readouterr().out
 
 
@@ -130,7 +130,7 @@ async def test_a_request_for_a_tenant_that_is_not_there_is_dropped(
     ],
     ids=range(10),
 )
-async def test_what_is_no_request_is_dropped_and_the_next_is_done(
+async def test_an_invalid_request_is_dropped_and_the_next_is_handled(
     one: Process, consuming: Process, outcome: Callable[[bytes], Any], payload: bytes
 ) -> None:
     await one.create("chat")
@@ -139,7 +139,7 @@ async def test_what_is_no_request_is_dropped_and_the_next_is_done(
     assert await outcome(body(one.tenant, "s")) == {"alive": 1}
 
 
-async def test_a_request_that_cannot_be_met_just_now_comes_again(
+async def test_a_failed_request_is_delivered_again(
     one: Process,
     consuming: Process,
     clock: ShiftedClock,
@@ -164,7 +164,7 @@ async def test_a_request_that_cannot_be_met_just_now_comes_again(
     assert tries == 2
 
 
-async def test_the_delivery_role_does_what_is_asked_for(engine_url: str, one: Process) -> None:
+async def test_the_delivery_role_handles_requests(engine_url: str, one: Process) -> None:
     settings = gateway_settings(engine_url, session_ttl_seconds=1, session_clean_seconds=3600)
     async with running_gateway(settings, Role.ALL) as gateway:
         tenant = await gateway.tenant()
@@ -175,13 +175,13 @@ async def test_the_delivery_role_does_what_is_asked_for(engine_url: str, one: Pr
         before = counted("ended")
 
         async def ended() -> bool:
-            """Asked again: another gateway of these tests, whose clock is not ahead, may take it and find the session alive."""
+            """Send again: another gateway of the tests, whose clock is not ahead, may handle it and find the session alive."""
             await ask(one, body(tenant.id, "s"), tenant.id, STREAM, "cleanup")
             return counted("ended") > before
 
         await eventually(ended)
 
-        async def is_told() -> bool:
+        async def is_recorded() -> bool:
             return any(event["event"] == "session.ended" for event in await tenant.events("TELEMETRY"))
 
-        await eventually(is_told)
+        await eventually(is_recorded)

@@ -1,4 +1,4 @@
-"""What a publish leaves undone, and who makes it good: the breaker, the queue, the sweep."""
+"""Completion of unfinished fan-outs: circuit breaker, queue and reconciler."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ SKIPPED = FanoutLimits(queue_threshold=1, inline_max=2, has_queue=False)
 
 @pytest.fixture(autouse=True)
 async def empty_queue(connection: Connection) -> None:
-    """What earlier tests had in hand would be delivered again only after its lease."""
+    """Jobs of earlier tests would be delivered again only after their lease."""
     await delete_stream(connection, QUEUE)
     await ensure_stream(connection, queue_stream(1, QUEUE))
 
 
 @pytest.fixture
 def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """The first gateway's fan-outs fail from now on; what is returned ends that."""
+    """Make the fan-outs of the first gateway fail; the returned function ends that."""
     make, connection = Fanout._store_batch, one.connection
     is_broken = True
 
@@ -53,19 +53,19 @@ def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return mend
 
 
-async def chat_with(process: Process, *sessions: str) -> None:
+async def create_chat(process: Process, *sessions: str) -> None:
     await process.create("chat")
     for session in sessions:
         await process.subscribe(session, "chat")
 
 
-# The breaker
+# Circuit breaker
 
 
-async def test_five_failures_open_the_circuit_and_the_sweep_completes(
+async def test_five_failures_open_the_breaker_and_the_reconciler_completes(
     one: Process, other: Process, broken: Callable[[], None]
 ) -> None:
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     for number in range(5):
         published = await one.publish("chat", b"%d" % number)
         assert (published.mode, published.fanout) == (FanoutMode.INLINE, FanoutResult(2, 0)), "the publish itself succeeds"
@@ -74,14 +74,16 @@ async def test_five_failures_open_the_circuit_and_the_sweep_completes(
         assert (published.mode, published.fanout) == (FanoutMode.CIRCUIT_OPEN, FanoutResult(2, 0))
     assert (await one.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.OPEN
     assert (await one.sessions.fanout_progress(one.name("chat"))).outstanding == 8
-    assert (await other.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.CLOSED, "each gateway has its own"
+    assert (await other.sessions.fanout_progress(one.name("chat"))).breaker is BreakerState.CLOSED, (
+        "each gateway has its own breaker"
+    )
     assert await one.read("a") == []
     assert await other.complete_all() == 8
     assert await one.read("a") == await one.read("b") == numbered(range(8))
 
 
-async def test_another_streams_circuit_stays_closed(one: Process, broken: Callable[[], None]) -> None:
-    await chat_with(one, "a")
+async def test_the_breaker_of_another_stream_stays_closed(one: Process, broken: Callable[[], None]) -> None:
+    await create_chat(one, "a")
     for _ in range(5):
         await one.publish("chat", b"1")
     await one.create("news")
@@ -91,10 +93,10 @@ async def test_another_streams_circuit_stays_closed(one: Process, broken: Callab
     assert (await one.publish("news", b"1")).mode is FanoutMode.INLINE
 
 
-async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
+async def test_after_a_minute_one_publish_retries_and_completes_the_rest(
     one: Process, broken: Callable[[], None], clock: ShiftedClock
 ) -> None:
-    await chat_with(one, "a")
+    await create_chat(one, "a")
     for number in range(6):
         await one.publish("chat", b"%d" % number)
     clock.ahead_ms = BREAKER_RECOVERY_MS + 1
@@ -111,8 +113,10 @@ async def test_a_minute_later_one_publish_tries_again_and_takes_the_rest_along(
     assert (await one.publish("chat", b"9")).mode is FanoutMode.INLINE
 
 
-async def test_half_open_only_one_of_many_publishes_tries(one: Process, broken: Callable[[], None], clock: ShiftedClock) -> None:
-    await chat_with(one, "a")
+async def test_a_half_open_breaker_allows_one_of_many_publishes(
+    one: Process, broken: Callable[[], None], clock: ShiftedClock
+) -> None:
+    await create_chat(one, "a")
     for _ in range(5):
         await one.publish("chat", b"1")
     clock.ahead_ms = BREAKER_RECOVERY_MS + 1
@@ -120,19 +124,19 @@ async def test_half_open_only_one_of_many_publishes_tries(one: Process, broken: 
     assert sorted(answer.mode for answer in published) == [FanoutMode.CIRCUIT_OPEN] * 7 + [FanoutMode.INLINE]
 
 
-async def test_a_success_between_failures_keeps_the_circuit_closed(
+async def test_a_success_between_failures_keeps_the_breaker_closed(
     one: Process, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await chat_with(one, "a")
+    await create_chat(one, "a")
     for _ in range(4):
         await one.publish("chat", b"1")
     broken()
     assert (await one.publish("chat", b"2")).fanout == FanoutResult(1, 1)
-    assert one.sessions._breakers == {}, "a stream without trouble has no breaker"
+    assert one.sessions._breakers == {}, "a stream without failures has no breaker"
 
 
-async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    await chat_with(one, "a")
+async def test_a_fan_out_is_stopped_at_its_time_limit(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create_chat(one, "a")
     await one.publish("chat", b"1")
 
     async def hangs(*_: Any) -> None:
@@ -152,12 +156,12 @@ async def test_a_fan_out_that_takes_too_long_is_left(one: Process, other: Proces
 # Without a queue
 
 
-async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_sweep(new_process: OpenProcess) -> None:
+async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_later(new_process: OpenProcess) -> None:
     one = await new_process(limits=SKIPPED)
-    await chat_with(one, "a", "b")
-    assert (await one.publish("chat", b"1")).mode is FanoutMode.INLINE, "up to the cap it is not"
+    await create_chat(one, "a", "b")
+    assert (await one.publish("chat", b"1")).mode is FanoutMode.INLINE, "up to the maximum it is inline"
     await one.subscribe("c", "chat")
-    assert (await one.publish("chat", b"2")).mode is FanoutMode.INLINE, "it was known to have two members when this was chosen"
+    assert (await one.publish("chat", b"2")).mode is FanoutMode.INLINE, "the mode was chosen for two known subscribers"
     for number in (3, 4):
         published = await one.publish("chat", b"%d" % number)
         assert (published.mode, published.fanout) == (FanoutMode.SKIPPED, FanoutResult(3, 0))
@@ -171,12 +175,12 @@ async def test_without_a_queue_a_large_fan_out_is_skipped_and_completed_by_the_s
     assert (view.outstanding, view.done) == (0, published.outcome.next_offset)
 
 
-# The queue
+# Queue
 
 
 @asynccontextmanager
 async def consuming(process: Process, work: Callable[[StreamName], Awaitable[object]]) -> AsyncIterator[None]:
-    """As the delivery role does."""
+    """Consume the queue like the delivery role."""
     task = asyncio.create_task(process.queue.consume(work))
     try:
         yield
@@ -186,9 +190,9 @@ async def consuming(process: Process, work: Callable[[StreamName], Awaitable[obj
             await task
 
 
-async def test_a_large_fan_out_goes_to_the_queue_and_is_done_by_its_consumer(new_process: OpenProcess, other: Process) -> None:
+async def test_a_large_fan_out_is_queued_and_done_by_the_consumer(new_process: OpenProcess, other: Process) -> None:
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     published = await one.publish("chat", b"1")
     assert (published.mode, published.fanout) == (FanoutMode.QUEUED, FanoutResult(2, 0))
     await one.publish("chat", b"2")
@@ -213,10 +217,10 @@ async def is_drained(process: Process) -> bool:
     return state is not None and state.num_pending == state.num_ack_pending == 0
 
 
-async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_job_is_delivered_again(new_process: OpenProcess, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_worker, "_RETRY_MS", 30)
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     tries = 0
 
     async def work(name: StreamName) -> object:
@@ -237,9 +241,9 @@ async def test_a_job_that_fails_comes_again(new_process: OpenProcess, other: Pro
     assert tries == 3
 
 
-async def test_jobs_of_one_stream_are_one_piece_of_work(new_process: OpenProcess, other: Process) -> None:
+async def test_jobs_of_one_stream_are_handled_together(new_process: OpenProcess, other: Process) -> None:
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     for number in range(6):
         await one.publish("chat", b"%d" % number)
     works: list[StreamName] = []
@@ -254,9 +258,9 @@ async def test_jobs_of_one_stream_are_one_piece_of_work(new_process: OpenProcess
     assert await one.read("b") == numbered(range(6))
 
 
-async def test_several_consumers_and_publishers_give_everyone_everything_once(new_process: OpenProcess) -> None:
+async def test_concurrent_consumers_and_publishers_copy_everything_once(new_process: OpenProcess) -> None:
     first, second = await new_process(limits=QUEUED), await new_process(limits=QUEUED)
-    await chat_with(first, *(f"s{number}" for number in range(5)))
+    await create_chat(first, *(f"s{number}" for number in range(5)))
     async with consuming(first, first.sessions.complete), consuming(second, second.sessions.complete):
         await asyncio.gather(*(process.publish("chat", b"%d" % n) for n in range(15) for process in (first, second)))
 
@@ -270,11 +274,11 @@ async def test_several_consumers_and_publishers_give_everyone_everything_once(ne
         assert await first.read(f"s{number}") == source
 
 
-async def test_a_publish_whose_job_cannot_be_put_still_succeeds(
+async def test_a_publish_succeeds_although_its_job_cannot_be_queued(
     new_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
 
     async def refuses(*_: Any) -> None:
         raise EngineUnavailable("away")
@@ -286,19 +290,19 @@ async def test_a_publish_whose_job_cannot_be_put_still_succeeds(
     assert await one.read("a") == numbered([1])
 
 
-# The delivery role as a whole
+# The delivery role
 
 
-async def test_the_delivery_role_completes_cleans_and_consumes_by_itself(
+async def test_the_delivery_role_completes_cleans_up_and_consumes(
     new_process: OpenProcess, other: Process, clock: ShiftedClock
 ) -> None:
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     await one.create("news")
     await one.subscribe("c", "news")
     await one.append("news", b"left undone")
     await one.publish("chat", b"queued")
-    delivering = asyncio.create_task(other.sweep.run(complete_seconds=0.05, clean_seconds=0.05))
+    delivering = asyncio.create_task(other.reconciler.run(complete_seconds=0.05, clean_seconds=0.05))
     try:
 
         async def is_there() -> bool:
@@ -310,7 +314,7 @@ async def test_the_delivery_role_completes_cleans_and_consumes_by_itself(
         clock.ahead_ms += 2000
 
         async def is_clean() -> bool:
-            return await one.members("chat") == {} and set(await one.members("news")) == {"c"}
+            return await one.subscribers("chat") == {} and set(await one.subscribers("news")) == {"c"}
 
         await eventually(is_clean)
     finally:
@@ -319,25 +323,25 @@ async def test_the_delivery_role_completes_cleans_and_consumes_by_itself(
             await delivering
 
 
-async def test_a_job_of_a_tenant_that_is_no_more_makes_nothing(new_process: OpenProcess, other: Process) -> None:
+async def test_a_job_of_a_deleted_tenant_creates_nothing(new_process: OpenProcess, other: Process) -> None:
     one = await new_process(limits=QUEUED)
-    await chat_with(one, "a", "b")
+    await create_chat(one, "a", "b")
     await one.publish("chat", b"1")
     await one.streams.delete_all(one.tenant)
-    sweep = SessionReconciler(other.connection, other.sessions, other.streams, other.queue, list, other.clock)
-    async with consuming(other, sweep._complete):
+    reconciler = SessionReconciler(other.connection, other.sessions, other.streams, other.queue, list, other.clock)
+    async with consuming(other, reconciler._complete):
         await eventually(lambda: is_drained(other))
     assert await stream_info(other.connection, one.name("").store) is None
 
 
-async def test_a_tenant_without_streams_is_no_trouble(one: Process) -> None:
+async def test_a_tenant_without_streams_is_reconciled(one: Process) -> None:
     assert await one.complete_all() == await one.clean() == 0
 
 
-async def test_the_sweep_goes_on_when_one_tenant_fails(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    await chat_with(one, "a")
+async def test_the_reconciler_continues_when_one_tenant_fails(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create_chat(one, "a")
     await one.append("chat", b"1")
-    complete, failures = one.sweep.complete_all, 0
+    complete, failures = one.reconciler.complete_all, 0
 
     async def fails_twice(tenant: str) -> int:
         nonlocal failures
@@ -346,7 +350,7 @@ async def test_the_sweep_goes_on_when_one_tenant_fails(one: Process, monkeypatch
             raise EngineUnavailable("away")
         return await complete(tenant)
 
-    task = asyncio.create_task(one.sweep._every(0.01, fails_twice))
+    task = asyncio.create_task(one.reconciler._every(0.01, fails_twice))
 
     async def is_there() -> bool:
         return await one.read("a") == numbered([1])

@@ -1,4 +1,4 @@
-"""What is told of a session's life."""
+"""Events of sessions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from postroad.kernel.errors import EngineUnavailable
 from postroad.streams.store import StreamStore
 from tests.gateway import ShiftedClock, events_of
 from tests.sessions.processes import JSON, TTL_SECONDS, Process
-from tests.sessions.test_service import meanwhile
+from tests.sessions.test_service import run_after_snapshot
 
 TTL_MS = TTL_SECONDS * 1000
 
 
-async def told(process: Process, *others: Process) -> list[dict[str, Any]]:
-    """All session events of the tenant so far, in order."""
+async def session_events(process: Process, *others: Process) -> list[dict[str, Any]]:
+    """All session events of the tenant, in order."""
     for one in (process, *others):
         await one.outbox.drain()
     events = await events_of(process.connection, "TELEMETRY", process.tenant)
@@ -26,7 +26,7 @@ async def told(process: Process, *others: Process) -> list[dict[str, Any]]:
 
 
 def once(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without those that say the same in the same words: whoever finds an end that is not quite finished tells it again."""
+    """Without identical repetitions: the end of a session is recorded again if its removal was interrupted."""
     return [event for place, event in enumerate(events) if event not in events[:place]]
 
 
@@ -34,7 +34,7 @@ def short(events: Sequence[dict[str, Any]]) -> list[str]:
     return [event["event"].removeprefix("session.") for event in events]
 
 
-async def test_the_life_of_a_session_is_told(one: Process) -> None:
+async def test_all_operations_on_a_session_are_recorded(one: Process) -> None:
     await one.create("chat")
     first = await one.subscribe("s", "chat")
     await one.create("news")
@@ -42,7 +42,7 @@ async def test_the_life_of_a_session_is_told(one: Process) -> None:
     until = await one.touch("s")
     await one.unsubscribe("s", "chat")
     await one.end("s")
-    events = await told(one)
+    events = await session_events(one)
     assert short(events) == ["subscribed", "subscribed", "touched", "unsubscribed", "ended"]
     assert {event["session_id"] for event in events} == {"s"}
     assert [(event["stream_id"], event["is_new"]) for event in events[:2]] == [("chat", True), ("news", False)]
@@ -52,7 +52,7 @@ async def test_the_life_of_a_session_is_told(one: Process) -> None:
     assert len({event["event_id"] for event in events}) == 5
 
 
-async def test_its_own_stream_is_not_told_of(one: Process) -> None:
+async def test_the_stream_of_a_session_has_no_events(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.end("s")
@@ -61,16 +61,16 @@ async def test_its_own_stream_is_not_told_of(one: Process) -> None:
     assert [event["stream_id"] for event in events if event["event"].startswith("stream.")] == ["chat"]
 
 
-async def test_to_subscribe_again_is_to_touch(one: Process) -> None:
+async def test_a_repeated_subscribe_is_recorded_as_a_touch(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     again = await one.subscribe("s", "chat")
-    events = await told(one)
+    events = await session_events(one)
     assert short(events) == ["subscribed", "touched"]
     assert events[1]["expires_at"] == rfc3339(again.expires_at_ms)
 
 
-async def test_what_changes_nothing_is_not_told(one: Process) -> None:
+async def test_requests_without_effect_are_not_recorded(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     for _ in range(2):
@@ -80,39 +80,37 @@ async def test_what_changes_nothing_is_not_told(one: Process) -> None:
         with pytest.raises(SessionNotFound):
             await call
     assert await one.clean() == 0
-    assert short(await told(one)) == ["subscribed", "unsubscribed", "ended"]
+    assert short(await session_events(one)) == ["subscribed", "unsubscribed", "ended"]
 
 
-async def test_an_expired_session_is_told_in_the_same_words_though_many_clean_up(
-    one: Process, other: Process, clock: ShiftedClock
-) -> None:
+async def test_concurrent_clean_ups_record_identical_events(one: Process, other: Process, clock: ShiftedClock) -> None:
     for source in ("a", "b"):
         await one.create(source)
         await one.subscribe("s", source)
     clock.ahead_ms = TTL_MS + 1
     assert any(await asyncio.gather(*(process.clean() for process in (one, other) * 3)))
     assert await one.clean() == 0
-    events = once(await told(one, other))
+    events = once(await session_events(one, other))
     assert short(events) == ["subscribed", "subscribed", "ended"]
     assert (events[2]["is_expired"], events[2]["subscriptions"]) == (True, 2)
 
 
 @pytest.mark.parametrize("has_subscriptions", [True, False])
-async def test_one_whose_stream_was_deleted_has_not_expired_and_is_told_in_the_same_words(
+async def test_a_session_whose_stream_was_deleted_is_not_recorded_as_expired(
     one: Process, other: Process, has_subscriptions: bool
 ) -> None:
-    """Nothing but the session's own record is left for two to meet at."""
+    """Concurrent clean-ups conflict on the session's record only."""
     await one.create("chat")
     await one.subscribe("s", "chat")
     if not has_subscriptions:
         await one.unsubscribe("s", "chat")
     await one.streams.delete(None, one.name("session:s"))
     assert any(await asyncio.gather(*(process.clean() for process in (one, other) * 3)))
-    [ended] = once([event for event in await told(one, other) if event["event"] == "session.ended"])
+    [ended] = once([event for event in await session_events(one, other) if event["event"] == "session.ended"])
     assert (ended["is_expired"], ended["subscriptions"]) == (False, int(has_subscriptions))
 
 
-async def test_an_end_that_died_half_way_is_told_again_in_the_same_words(
+async def test_an_interrupted_end_is_recorded_again_identically(
     one: Process, other: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
@@ -129,23 +127,23 @@ async def test_an_end_that_died_half_way_is_told_again_in_the_same_words(
                 await one.clean()
         clock.ahead_ms += 5000
     assert await other.clean() == 1
-    first, *more = [event for event in await told(one, other) if event["event"] == "session.ended"]
+    first, *more = [event for event in await session_events(one, other) if event["event"] == "session.ended"]
     assert more == [first, first]
     assert (first["is_expired"], first["subscriptions"]) == (True, 1)
     assert await one.record("s") is None
 
 
-async def test_a_session_in_the_place_of_one_that_had_ended_tells_of_both(one: Process, clock: ShiftedClock) -> None:
+async def test_a_session_that_replaces_an_expired_one_records_both(one: Process, clock: ShiftedClock) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
     assert (await one.subscribe("s", "chat")).is_new
-    events = await told(one)
+    events = await session_events(one)
     assert short(events) == ["subscribed", "ended", "subscribed"]
     assert (events[1]["is_expired"], events[1]["subscriptions"], events[2]["is_new"]) == (True, 1, True)
 
 
-async def test_a_session_in_the_place_of_one_whose_end_died_half_way_tells_that_in_the_same_words(
+async def test_a_session_that_replaces_an_interrupted_end_records_it_identically(
     one: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
@@ -160,22 +158,22 @@ async def test_a_session_in_the_place_of_one_whose_end_died_half_way_tells_that_
             await one.end("s")
     clock.ahead_ms = 5000
     assert (await one.subscribe("s", "chat")).is_new
-    events = await told(one)
+    events = await session_events(one)
     assert short(events) == ["subscribed", "ended", "ended", "subscribed"]
     assert events[1] == events[2]
 
 
-async def test_an_end_does_not_take_what_was_unsubscribed_meanwhile_for_the_last_word(
+async def test_a_concurrent_unsubscribe_does_not_restore_an_ended_session(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both write the session's record: what the later one leaves would be a session again, to be ended again."""
+    """Both write the session's record."""
     for source in ("a", "b"):
         await one.create(source)
         await one.subscribe("s", source)
-    meanwhile(monkeypatch, one, lambda: other.unsubscribe("s", "a"))
+    run_after_snapshot(monkeypatch, one, lambda: other.unsubscribe("s", "a"))
     await one.end("s")
     assert await one.record("s") is None
-    events = await told(one, other)
+    events = await session_events(one, other)
     assert sorted(short(events)) == ["ended", "subscribed", "subscribed", "unsubscribed"]
     assert [event["subscriptions"] for event in events if event["event"] == "session.ended"] == [1]
 
@@ -186,5 +184,5 @@ async def test_copies_are_counted(one: Process) -> None:
         await one.subscribe(session, "chat")
     await one.publish("chat", b"1", JSON)
     await one.publish("chat", b"2", JSON)
-    tally = one.traffic.of(one.tenant)
+    tally = one.usage.of(one.tenant)
     assert (tally.fanout_messages, tally.appends, tally.append_bytes) == (6, 2, 2)

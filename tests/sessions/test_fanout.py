@@ -1,4 +1,4 @@
-"""Fan-out: everyone gets everything once and in order, whoever does it, whoever else does it too, and whoever dies at it."""
+"""Fan-out: every subscriber gets every message once and in order, with concurrent and interrupted gateways."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ BYTES = "application/octet-stream"
 
 
 class Crowd:
-    """Sessions that come and go while two gateways publish; afterwards each must have what came while it was there."""
+    """Sessions that subscribe and unsubscribe while two gateways publish; each must have the messages in between."""
 
     def __init__(self, *processes: Process) -> None:
         self._processes = processes
@@ -48,7 +48,7 @@ class Crowd:
             self.acknowledged.append(message)
 
     async def visit(self, visitor: str) -> None:
-        """Come, stay for a while, go; each time as another session, by either gateway."""
+        """Subscribe, wait, unsubscribe; each time as another session, through either gateway."""
         number = 0
         while not self.is_over:
             session = f"{visitor}-{number}"
@@ -64,7 +64,7 @@ class Crowd:
 
 
 async def changes(process: Process, source: str) -> dict[str, list[int]]:
-    """When each session came and went, by the list's own log."""
+    """Sequences at which each session joined and left, read from the subscriber log."""
     store, subject = process.name("").store, subscribers_subject(process.tenant, source)
     found: dict[str, list[int]] = {}
     page = await stream_reader.read(process.connection, store, subject, 1, 5000)
@@ -83,7 +83,7 @@ async def messages_of(process: Process, source: str) -> list[tuple[int, bytes]]:
     return [(entry.sequence, entry.payload) for entry in page.entries]
 
 
-async def test_sessions_that_come_and_go_get_what_came_meanwhile_from_two_gateways(one: Process, other: Process) -> None:
+async def test_changing_subscribers_get_the_messages_between_join_and_leave(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("steady", "chat")
     crowd = Crowd(one, other)
@@ -101,15 +101,15 @@ async def test_sessions_that_come_and_go_get_what_came_meanwhile_from_two_gatewa
         got = await one.read(session)
         assert len(got) == len(set(got))
         if not went:
-            assert got == meant, f"{session} has all that came since"
+            assert got == meant, f"{session} has all messages since its join"
             continue
         assert got == meant[: len(got)], f"{session}: in order, without a gap"
         known = set(crowd.known_at_leave[session])
         assert [payload for payload in meant if payload in known] == [payload for payload in got if payload in known]
-    assert await one.complete_all() == 0, "nothing was left to do"
+    assert await one.complete_all() == 0, "nothing was outstanding"
 
 
-async def test_many_publishes_at_once_by_two_gateways_reach_everyone_in_the_sources_order(one: Process, other: Process) -> None:
+async def test_concurrent_publishes_through_two_gateways_keep_the_sources_order(one: Process, other: Process) -> None:
     await one.create("chat")
     for number in range(20):
         await one.subscribe(f"s{number}", "chat")
@@ -121,8 +121,8 @@ async def test_many_publishes_at_once_by_two_gateways_reach_everyone_in_the_sour
         assert await one.read(f"s{number}") == source
 
 
-async def test_a_gateway_that_has_not_looked_for_long_goes_on_where_the_others_are(one: Process, other: Process) -> None:
-    """What it knows is old in every respect: state, members, patterns."""
+async def test_a_gateway_with_outdated_caches_continues_correctly(one: Process, other: Process) -> None:
+    """Its state, subscribers and patterns are outdated."""
     await one.create("chat", JSON)
     for session in ("a", "b", "c"):
         await one.subscribe(session, "chat")
@@ -139,7 +139,9 @@ async def test_a_gateway_that_has_not_looked_for_long_goes_on_where_the_others_a
     assert decoded(await one.read("d")) == [5, 6]
 
 
-async def test_more_sessions_than_one_batch_has_room_for(one: Process, other: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_for_more_sessions_than_fit_one_batch(
+    one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 7)
     monkeypatch.setattr(fanout, "_READ_MESSAGES_MAX", 3)
     await one.create("chat")
@@ -153,7 +155,7 @@ async def test_more_sessions_than_one_batch_has_room_for(one: Process, other: Pr
         assert await one.read(f"s{number:02}") == source
 
 
-async def test_who_leaves_or_comes_between_two_batches_of_one_message(
+async def test_subscribers_that_join_or_leave_between_two_batches_of_one_message(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 2)
@@ -162,7 +164,7 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
         await one.subscribe(session, "chat")
     make, made = Fanout._store_batch, []
 
-    async def make_and_change(self: Fanout, step: CopyBatch, media: str) -> None:
+    async def store_and_change(self: Fanout, step: CopyBatch, media: str) -> None:
         await make(self, step, media)
         made.append([write.subscriber.session for write in step.copies])
         if len(made) == 1:
@@ -172,7 +174,7 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
                 await other.subscribe(session, "chat")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_store_batch", make_and_change)
+        patched.setattr(Fanout, "_store_batch", store_and_change)
         await one.publish("chat", b"1")
     assert made == [["b", "d"], ["h"]]
     await other.publish("chat", b"2")
@@ -184,14 +186,12 @@ async def test_who_leaves_or_comes_between_two_batches_of_one_message(
     }
 
 
-# Dying at it
+# Interruptions
 
 
 @pytest.mark.parametrize("at", range(1, 10))
-async def test_a_fan_out_that_stops_anywhere_is_gone_on_with_by_the_same_process_or_another(
-    one: Process, other: Process, at: int
-) -> None:
-    """By a time-out, or since the client has left, after any of its calls; what the process thinks it knows is not to be used."""
+async def test_an_interrupted_fan_out_is_continued_by_the_same_process_or_another(one: Process, other: Process, at: int) -> None:
+    """It is cancelled at any request, by a time-out or a disconnect; its cached state must not be used then."""
     await one.create("chat", JSON)
     await one.subscribe("a", "chat")
     await one.subscribe("p", "c*")
@@ -215,8 +215,8 @@ async def test_a_fan_out_that_stops_anywhere_is_gone_on_with_by_the_same_process
 
 @pytest.mark.parametrize("wanted", ["chat", "c*", "*t"])
 @pytest.mark.parametrize("at", range(1, 6))
-async def test_a_look_that_stops_anywhere_leaves_nobody_out(one: Process, other: Process, at: int, wanted: str) -> None:
-    """What a process has read of the lists is not to be newer than whom it knows."""
+async def test_an_interrupted_refresh_omits_no_subscriber(one: Process, other: Process, at: int, wanted: str) -> None:
+    """The positions of the logs must not be newer than the cached subscribers."""
     await one.create("chat", JSON)
     await one.subscribe("a", "chat")
     await one.subscribe("p", "c*")
@@ -231,10 +231,10 @@ async def test_a_look_that_stops_anywhere_leaves_nobody_out(one: Process, other:
     assert decoded(await one.read("a")) == decoded(await one.read("p")) == [1, 2]
 
 
-async def test_a_gateway_that_comes_too_late_repeats_nothing_when_the_engine_has_forgotten_the_ids(
+async def test_a_late_gateway_repeats_nothing_after_the_deduplication_window(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exactly once does not rest on how long the engine remembers ids: the state is what says how far it is."""
+    """Exactly-once depends on the stored state, not on the deduplication window."""
     monkeypatch.setattr(store, "_DEDUPE_NS", 100_000_000)
     await one.create("chat")
     for session in "abc":
@@ -245,16 +245,16 @@ async def test_a_gateway_that_comes_too_late_repeats_nothing_when_the_engine_has
     committer = one.committers.of(one.name("").store)
     await committer.append(probe)
 
-    async def has_forgotten() -> bool:
+    async def is_window_over() -> bool:
         return not (await committer.append(probe)).is_duplicate
 
-    await eventually(has_forgotten)
+    await eventually(is_window_over)
     await one.publish("chat", b"3")
     for session in "abc":
         assert await one.stored(session) == numbered([1, 2, 3])
 
 
-async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
+async def test_a_batch_whose_acknowledgement_was_lost_is_stored_once(
     proxy: TcpProxy, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = await new_process(proxy.url, policy=CommitPolicy(attempt_seconds=1, deadline_seconds=8))
@@ -264,23 +264,23 @@ async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
     await far.publish("chat", b"1")
     send, has_been = Committer.append_together, asyncio.Event()
 
-    async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
-        if len(drafts) > 2 and not has_been.is_set():
+    async def lose_replies(self: Committer, messages: Sequence[PendingMessage]) -> Sequence[PublishAck]:
+        if len(messages) > 2 and not has_been.is_set():
             has_been.set()
             proxy.drops_replies = True
             proxy.dropped.clear()
             cutting = asyncio.create_task(cut())
-            stored = await send(self, drafts)
+            stored = await send(self, messages)
             await cutting
             return stored
-        return await send(self, drafts)
+        return await send(self, messages)
 
     async def cut() -> None:
         await proxy.dropped.wait()
         proxy.cut()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Committer, "append_together", goes_deaf)
+        patched.setattr(Committer, "append_together", lose_replies)
         await far.publish("chat", b"2")
     assert has_been.is_set()
     await far.publish("chat", b"3")
@@ -289,9 +289,9 @@ async def test_a_batch_whose_answer_was_lost_is_not_made_twice(
         assert await one.stored(session) == numbered([1, 2, 3, 4])
 
 
-async def test_a_gateway_that_comes_too_late_with_copies_that_are_there_reads_again(one: Process, other: Process) -> None:
-    """Its batch would be the same as one that has been made, but for a member that has left since; the engine refuses it for its
-    ids, not for its condition."""
+async def test_a_late_gateway_whose_copies_exist_reads_the_state_again(one: Process, other: Process) -> None:
+    """Its batch equals a stored one except for a subscriber that has left, so JetStream refuses it for its message ids, not for
+    its precondition."""
     await one.create("chat")
     for session in "abcd":
         await one.subscribe(session, "chat")
@@ -308,10 +308,10 @@ async def test_a_gateway_that_comes_too_late_with_copies_that_are_there_reads_ag
     assert await one.read("d") == numbered([1])
 
 
-# PatternLog
+# Patterns
 
 
-async def test_a_pattern_brings_streams_that_are_there_and_streams_made_later(one: Process, other: Process) -> None:
+async def test_a_pattern_matches_existing_and_later_streams(one: Process, other: Process) -> None:
     await one.create("chat:1", JSON)
     await one.subscribe("p", "chat:*")
     await one.publish("chat:1", b"1", JSON)
@@ -324,7 +324,7 @@ async def test_a_pattern_brings_streams_that_are_there_and_streams_made_later(on
     assert decoded(await one.read("p")) == [1, "chat:2", 2]
 
 
-async def test_a_session_that_comes_by_name_and_by_pattern_gets_each_message_once(one: Process, other: Process) -> None:
+async def test_a_session_subscribed_by_name_and_pattern_gets_each_message_once(one: Process, other: Process) -> None:
     await one.create("chat", JSON)
     await one.publish("chat", b"0", JSON)
     await one.subscribe("s", "chat")
@@ -343,7 +343,7 @@ async def test_a_session_that_comes_by_name_and_by_pattern_gets_each_message_onc
     assert decoded(await one.read("s")) == [1, 2, 3, 4, 5]
 
 
-async def test_a_pattern_gives_streams_of_another_type_only_in_envelopes(one: Process) -> None:
+async def test_a_pattern_copies_streams_of_other_types_only_in_envelopes(one: Process) -> None:
     await one.create("c:text")
     await one.create("c:json", JSON)
     await one.subscribe("plain", "c:*")
@@ -358,20 +358,20 @@ async def test_a_pattern_gives_streams_of_another_type_only_in_envelopes(one: Pr
     ]
 
 
-async def test_a_new_pattern_is_seen_by_every_fan_of_a_process(one: Process, other: Process) -> None:
-    """What one stream's fan-out has read of the patterns does not make another's up to date."""
+async def test_a_new_pattern_is_applied_by_every_fan_out_of_a_process(one: Process, other: Process) -> None:
+    """Patterns read by the fan-out of one stream do not update that of another."""
     for number in range(3):
         await one.create(f"c{number}", JSON)
         await one.subscribe(f"s{number}", f"c{number}")
         await one.publish(f"c{number}", b"1", JSON)
     await other.subscribe("p", "c*")
-    await one.subscribe("q", "x*")  # this process reads the patterns, too
+    await one.subscribe("q", "x*")  # this process reads the patterns
     for number in range(3):
         await one.publish(f"c{number}", b"%d" % (10 + number), JSON)
     assert decoded(await one.read("p")) == [10, 11, 12]
 
 
-async def test_no_pattern_brings_a_session_its_own_messages(one: Process, other: Process) -> None:
+async def test_no_pattern_matches_the_streams_of_sessions(one: Process, other: Process) -> None:
     await one.create("chat", JSON)
     await one.subscribe("a", "*")
     await one.subscribe("b", "*", envelope=True)
@@ -384,7 +384,7 @@ async def test_no_pattern_brings_a_session_its_own_messages(one: Process, other:
     assert len(await one.read("b")) == 1
 
 
-async def test_two_who_bring_the_same_pattern_at_once(one: Process, other: Process) -> None:
+async def test_two_sessions_add_the_same_pattern_concurrently(one: Process, other: Process) -> None:
     await one.create("chat", JSON)
     await asyncio.gather(*(process.subscribe(f"s{n}", "c*") for n in range(5) for process in (one, other)))
     await one.publish("chat", b"1", JSON)
@@ -404,9 +404,7 @@ async def test_two_who_bring_the_same_pattern_at_once(one: Process, other: Proce
         (BYTES, b"\x00\xff", {"base64": "AP8="}),
     ],
 )
-async def test_an_envelope_says_where_a_message_is_from(
-    one: Process, content_type: str, data: bytes, held: dict[str, Any]
-) -> None:
+async def test_an_envelope_names_the_source(one: Process, content_type: str, data: bytes, held: dict[str, Any]) -> None:
     await one.create("chat", content_type)
     await one.subscribe("s", "chat", envelope=True)
     offset = offset_text((await one.publish("chat", data, content_type)).outcome.next_offset)
@@ -414,7 +412,7 @@ async def test_an_envelope_says_where_a_message_is_from(
     assert (await one.sessions.find(one.tenant, "s")).record.content_type == JSON
 
 
-async def test_a_session_with_envelopes_takes_streams_of_any_type(one: Process) -> None:
+async def test_a_session_with_envelopes_accepts_streams_of_any_type(one: Process) -> None:
     for number, content_type in enumerate((TEXT, JSON, BYTES)):
         await one.create(f"c{number}", content_type)
         await one.subscribe("s", f"c{number}", envelope=True)
@@ -426,8 +424,8 @@ async def test_a_session_with_envelopes_takes_streams_of_any_type(one: Process) 
 # Large messages
 
 
-async def test_large_messages_go_in_batches_that_fit(new_process: OpenProcess) -> None:
-    """All copies together are more than may wait to be stored."""
+async def test_large_messages_are_split_into_batches(new_process: OpenProcess) -> None:
+    """All copies together exceed the write buffer."""
     one = await new_process(waiting_bytes_max=24 * 1024 * 1024)
     await one.create("chat", BYTES)
     for number in range(12):
@@ -439,7 +437,7 @@ async def test_large_messages_go_in_batches_that_fit(new_process: OpenProcess) -
         assert [len(payload) for payload in await one.read(f"s{number}")] == [len(large)]
 
 
-async def test_a_message_that_an_envelope_makes_too_large_is_announced_without_its_content(one: Process) -> None:
+async def test_a_message_too_large_for_an_envelope_is_sent_without_its_content(one: Process) -> None:
     await one.create("chat", BYTES)
     await one.subscribe("plain", "chat")
     await one.subscribe("wrapped", "chat", envelope=True)
@@ -452,8 +450,8 @@ async def test_a_message_that_an_envelope_makes_too_large_is_announced_without_i
     assert second["base64"] == "eA=="
 
 
-async def test_a_message_that_just_fits_its_stream_fits_a_sessions_whatever_they_are_called(one: Process) -> None:
-    source, session = "~" * 256, ":" * 128  # the longest that there are, once they are escaped
+async def test_the_largest_message_fits_a_session_with_the_longest_names(one: Process) -> None:
+    source, session = "~" * 256, ":" * 128  # the longest names after escaping
     await one.create(source, BYTES)
     await one.subscribe(session, source)
     await one.subscribe("p", "~*" * 8, envelope=True)
@@ -472,7 +470,7 @@ async def test_a_message_that_just_fits_its_stream_fits_a_sessions_whatever_they
 # Sources
 
 
-async def test_a_source_that_was_deleted_and_made_again_goes_on(one: Process, other: Process) -> None:
+async def test_a_recreated_source_continues(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.publish("chat", b"1")
@@ -486,10 +484,8 @@ async def test_a_source_that_was_deleted_and_made_again_goes_on(one: Process, ot
     assert await one.read("s") == numbered([1, 3])
 
 
-async def test_what_is_left_of_a_source_that_was_deleted_is_not_given_to_anybody(
-    one: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever deleted it died before its messages were removed."""
+async def test_unpurged_messages_of_a_deleted_source_are_not_copied(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delete was interrupted before its messages were purged."""
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.append("chat", b"of the first")
@@ -505,7 +501,7 @@ async def test_what_is_left_of_a_source_that_was_deleted_is_not_given_to_anybody
     assert await one.read("s") == numbered([1])
 
 
-async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_those_of_the_first(one: Process) -> None:
+async def test_a_source_recreated_with_another_type_is_not_copied_to_old_subscribers(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.subscribe("wrapped", "chat", envelope=True)
@@ -517,7 +513,7 @@ async def test_a_source_that_was_made_again_with_another_type_gives_no_more_to_t
     assert msgspec.json.decode(wrapped)["messages"] == [1]
 
 
-async def test_a_fork_is_a_source_of_what_is_its_own(one: Process) -> None:
+async def test_only_own_messages_of_a_fork_are_copied(one: Process) -> None:
     await one.create("chat")
     await one.publish("chat", b"1")
     await one.streams.create(None, one.name("fork"), CreateStream(fork=ForkOf("chat")))
@@ -528,7 +524,7 @@ async def test_a_fork_is_a_source_of_what_is_its_own(one: Process) -> None:
     assert await one.read("s") == numbered([2])
 
 
-async def test_what_is_appended_without_a_publish_comes_with_the_next_one_or_the_sweep(one: Process, other: Process) -> None:
+async def test_appends_without_publish_are_copied_with_the_next_publish_or_later(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.append("chat", b"1")
@@ -542,7 +538,7 @@ async def test_what_is_appended_without_a_publish_comes_with_the_next_one_or_the
     assert await one.sessions.outstanding(one.name("chat")) == await one.complete_all() == 0
 
 
-async def test_a_publish_that_only_the_append_refuses_fails(one: Process) -> None:
+async def test_a_publish_fails_if_the_append_is_refused(one: Process) -> None:
     with pytest.raises(StreamNotFound):
         await one.publish("missing", b"1")
     await one.create("chat")

@@ -1,5 +1,5 @@
-"""Sessions against a model of them: whatever is done in whatever order, by two gateways that may die at any call, no message is
-lost, repeated or out of order, and nothing of a session that has ended comes back.
+"""Sessions compared with a model: for random operations through two gateways that may be interrupted at any request, no message
+is lost, repeated or out of order, and ended sessions do not reappear.
 
 `MODEL_EXAMPLES=500 pytest tests/sessions/test_model.py --timeout 900` is the long run.
 """
@@ -20,7 +20,7 @@ from postroad.sessions import fanout, subscribers
 from postroad.sessions.rules import pattern_matches
 from tests.gateway import ShiftedClock
 from tests.sessions.interrupted import interrupted
-from tests.sessions.processes import JSON, TTL_SECONDS, Process, decoded, open_process, reborn
+from tests.sessions.processes import JSON, TTL_SECONDS, Process, decoded, open_process, restarted
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ NAMES = (
     *["subscribe"] * 5,
     *["publish"] * 6,
     *["crash"] * 4,
-    *["unsubscribe", "append", "give_up"] * 2,
+    *["unsubscribe", "append", "interrupt"] * 2,
     *["touch", "later", "end", "drop", "clean", "complete"],
 )
 STEPS = st.lists(
@@ -45,7 +45,7 @@ STEPS = st.lists(
 
 @dataclass
 class ModelSession:
-    """What it subscribes to and since when, and what it must have of each source; messages that it may have are marked so."""
+    """Subscriptions with their start, and the messages it must have of each source; messages it may have are marked."""
 
     expires_ms: int
     since: dict[str, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class ModelSession:
 
 
 class Player:
-    """Does each step for real and in the model. Time in the model is a count of what has happened."""
+    """Executes each operation on the sessions and on the model. Time in the model is a counter of operations."""
 
     def __init__(self, processes: list[Process], clock: ShiftedClock) -> None:
         self.processes, self.clock = processes, clock
@@ -102,7 +102,7 @@ class Player:
         await self.processes[gateway].unsubscribe(chosen, WANTED[wanted])
         before = {source: found.lacks(source, self.messages[source]) for source in SOURCES}
         found.since.pop(WANTED[wanted], None)
-        for source, lacked in before.items():  # a fan-out that died half way may have come to it
+        for source, lacked in before.items():  # an interrupted fan-out may have made the copy
             left = found.lacks(source, self.messages[source])
             found.got[source] += [(message, False) for message in lacked if message not in left]
 
@@ -115,18 +115,18 @@ class Player:
         self._fan_out(source)
 
     async def append(self, gateway: int, _session: int, wanted: int, _at: int) -> None:
-        """Who appended dies before the fan-out."""
+        """Append without a fan-out, as after a crash."""
         source = SOURCES[wanted % len(SOURCES)]
         self.messages[source].append(self._tick())
         await self.processes[gateway].append(source, b"%d" % self.now, JSON)
 
     async def crash(self, gateway: int, session: int, wanted: int, at: int) -> None:
-        """It dies at one of its calls, and comes back knowing nothing."""
-        await self.give_up(gateway, session, wanted, at)
-        self.processes[gateway] = reborn(self.processes[gateway])
+        """Interrupt a process at one of its requests and restart it."""
+        await self.interrupt(gateway, session, wanted, at)
+        self.processes[gateway] = restarted(self.processes[gateway])
 
-    async def give_up(self, gateway: int, session: int, wanted: int, at: int) -> None:
-        """It stops at one of its calls, and goes on with what it knows."""
+    async def interrupt(self, gateway: int, session: int, wanted: int, at: int) -> None:
+        """Interrupt a process at one of its requests; it continues with its caches."""
         await self.append(gateway, session, wanted, at)
         source, process = SOURCES[wanted % len(SOURCES)], self.processes[gateway]
         record = await process.streams.store.record(process.name(source))
@@ -159,7 +159,7 @@ class Player:
             del self.sessions[SESSIONS[session]]
 
     async def drop(self, gateway: int, session: int, _wanted: int, _at: int) -> None:
-        """Its stream is deleted as any other is."""
+        """Delete the session's stream directly."""
         process = self.processes[gateway]
         if self._living(SESSIONS[session]) is None:
             with pytest.raises(StreamNotFound):
@@ -171,7 +171,7 @@ class Player:
     async def clean(self, gateway: int, _session: int, _wanted: int, _at: int) -> None:
         await self.processes[gateway].clean()
         for wanted in WANTED:
-            listed = set(await self.processes[gateway].members(wanted))
+            listed = set(await self.processes[gateway].subscribers(wanted))
             assert listed == {session for session, found in self.sessions.items() if wanted in found.since}
 
     async def complete(self, gateway: int, _session: int, _wanted: int, _at: int) -> None:
@@ -217,7 +217,7 @@ async def play(steps: list[tuple[str, int, int, int, int]], url: str) -> None:
 
 
 def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
+    """Hypothesis is synchronous, so this test has its own event loop in its own thread."""
     monkeypatch.setattr(fanout, "_BATCH_COPIES_MAX", 2)
     monkeypatch.setattr(fanout, "_READ_MESSAGES_MAX", 2)
     monkeypatch.setattr(subscribers, "_COMPACT_FROM", 2)
@@ -228,7 +228,7 @@ def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.M
 
 def try_many(url: str) -> None:
     with asyncio.Runner() as runner:
-        quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
+        quick = [Phase.explicit, Phase.generate]  # no shrinking, which would take minutes
 
         @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
         @given(STEPS)

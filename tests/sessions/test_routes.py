@@ -1,4 +1,4 @@
-"""Sessions over HTTP: the seed's routes, bodies, statuses, headers and scopes."""
+"""Sessions over HTTP: routes, bodies, statuses, headers and scopes."""
 
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -25,7 +25,7 @@ TTL_MS = 1800 * 1000
 
 
 class Api:
-    """The seed's calls, by one caller on one project."""
+    """The calls of one caller on one project."""
 
     def __init__(self, client: Client, project: str) -> None:
         self.client, self.root = client, f"/v1/{project}"
@@ -83,7 +83,7 @@ def gateway_clock(gateway: Gateway) -> Iterator[ShiftedClock]:
 
 
 def fanned(answer: Answer) -> tuple[str, int, int, int]:
-    """FanoutMode, count, successes and failures."""
+    """Mode, count, successes and failures."""
     headers = answer.headers
     numbers = [int(headers[f"stream-fanout-{name}"]) for name in ("count", "successes", "failures")]
     return headers["stream-fanout-mode"], numbers[0], numbers[1], numbers[2]
@@ -92,7 +92,7 @@ def fanned(answer: Answer) -> tuple[str, int, int, int]:
 # Subscribe
 
 
-async def test_a_subscribe_is_answered_as_the_seed_says(api: Api, tenant: Tenant) -> None:
+async def test_the_response_of_a_subscribe(api: Api, tenant: Tenant) -> None:
     before = now_ms()
     answer = await api.subscribe("user-alice", "chat")
     made = answer.ok(200)
@@ -106,7 +106,7 @@ async def test_a_subscribe_is_answered_as_the_seed_says(api: Api, tenant: Tenant
     assert (await api.subscribe("user-alice", "chat")).ok()["isNewSession"] is False
 
 
-async def test_the_path_that_is_answered_is_where_the_messages_are(api: Api) -> None:
+async def test_the_path_in_the_response_has_the_messages(api: Api) -> None:
     path = (await api.subscribe("s", "chat")).ok()["sessionStreamPath"]
     await api.publish("chat", b"hello ")
     await api.publish("chat", b"you")
@@ -139,7 +139,7 @@ async def test_streams_with_slashes_can_be_subscribed_and_published_to(api: Api)
     assert (await api.fanout("rooms/1/chat")).ok()["streamId"] == "rooms/1/chat"
 
 
-async def test_what_cannot_be_subscribed_to(api: Api) -> None:
+async def test_refused_subscribes(api: Api) -> None:
     await api.create("json", JSON)
     (await api.subscribe("s", "missing")).problem(404, "stream-not-found")
     (await api.show("s")).problem(404, "session-not-found")
@@ -167,12 +167,12 @@ async def test_what_cannot_be_subscribed_to(api: Api) -> None:
         [],
     ],
 )
-async def test_a_body_that_does_not_fit_is_refused(api: Api, body: Any) -> None:
+async def test_an_invalid_body_is_refused(api: Api, body: Any) -> None:
     for method, path in (("POST", "subscribe"), ("DELETE", "unsubscribe")):
         (await api.client.call(method, f"{api.root}/{path}", body)).problem(422, "invalid-body")
 
 
-async def test_what_is_no_json_and_no_name_is_refused(api: Api) -> None:
+async def test_malformed_json_and_invalid_ids_are_refused(api: Api) -> None:
     for method, path in (("POST", "subscribe"), ("DELETE", "unsubscribe")):
         answer = await api.client.call(method, f"{api.root}/{path}", data=b"{", headers=JSON)
         answer.problem(400, "malformed-json")
@@ -187,9 +187,9 @@ async def test_what_is_no_json_and_no_name_is_refused(api: Api) -> None:
 # Publish
 
 
-async def test_a_publish_says_what_became_of_the_copies(api: Api) -> None:
-    nobody = await api.publish("chat", b"0")
-    assert (nobody.status, nobody.body, fanned(nobody)) == (204, b"", ("inline", 0, 0, 0))
+async def test_a_publish_returns_the_result_of_the_fan_out(api: Api) -> None:
+    first = await api.publish("chat", b"0")
+    assert (first.status, first.body, fanned(first)) == (204, b"", ("inline", 0, 0, 0))
     for session in ("a", "b"):
         (await api.subscribe(session, "chat")).ok()
     answer = await api.publish("chat", b"1")
@@ -199,7 +199,7 @@ async def test_a_publish_says_what_became_of_the_copies(api: Api) -> None:
     assert [(await api.read(session)).body for session in ("a", "b")] == [b"1", b"1"]
 
 
-async def test_a_publish_takes_what_an_append_takes(api: Api) -> None:
+async def test_a_publish_accepts_the_headers_of_an_append(api: Api) -> None:
     (await api.subscribe("s", "chat")).ok()
     producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
     first = await api.publish("chat", b"1", {**TEXT, **producer})
@@ -215,7 +215,7 @@ async def test_a_publish_takes_what_an_append_takes(api: Api) -> None:
     assert (await api.read("s")).body == b"13"
 
 
-async def test_any_bytes_are_published_as_they_are(api: Api) -> None:
+async def test_bytes_are_published_unchanged(api: Api) -> None:
     binary = {"Content-Type": "application/x-anything"}
     await api.create("bytes", binary)
     (await api.subscribe("s", "bytes")).ok()
@@ -225,7 +225,7 @@ async def test_any_bytes_are_published_as_they_are(api: Api) -> None:
     assert (found.body, found.headers["content-type"]) == (everything, "application/x-anything")
 
 
-async def test_json_that_is_published_is_read_as_json(api: Api) -> None:
+async def test_published_json_is_read_as_json(api: Api) -> None:
     await api.create("json", JSON)
     (await api.subscribe("s", "json")).ok()
     await api.publish("json", b'[{"a":1}, 2]', JSON)
@@ -234,27 +234,27 @@ async def test_json_that_is_published_is_read_as_json(api: Api) -> None:
     (await api.publish("json", b"{", JSON)).problem(400, "malformed-json")
 
 
-async def test_what_cannot_be_published(api: Api) -> None:
+async def test_refused_publishes(api: Api) -> None:
     (await api.publish("missing")).problem(404, "stream-not-found")
     (await api.publish("chat", b"1", JSON)).problem(409, "content-type-mismatch")
     (await api.publish("chat", b"")).problem(400, "invalid-parameter")
 
 
-async def _put_nowhere(_queue: FanoutQueue, _name: StreamName, _until: int) -> None:
+async def _discard(_queue: FanoutQueue, _name: StreamName, _until: int) -> None:
     pass
 
 
 @pytest.fixture
 async def queued(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    """A gateway that gives fan-outs to more than one to a queue from which nobody takes."""
-    monkeypatch.setattr(FanoutQueue, "put", _put_nowhere)
+    """A gateway that queues fan-outs to more than one session in a queue without consumers."""
+    monkeypatch.setattr(FanoutQueue, "put", _discard)
     async with running_gateway(gateway_settings(engine_url, fanout_queue_threshold=1)) as running:
         yield running
 
 
 @pytest.fixture
 async def without_queue(engine_url: str) -> AsyncIterator[Gateway]:
-    """A gateway without a queue that does no fan-out to more than one."""
+    """A gateway without a queue that skips fan-outs to more than one session."""
     async with running_gateway(gateway_settings(engine_url, fanout_queue=False, fanout_inline_max=1)) as running:
         yield running
 
@@ -267,7 +267,7 @@ async def three_sessions(tenant: Tenant) -> Api:
     return api
 
 
-async def test_the_headers_of_a_publish_that_is_queued(queued: Gateway) -> None:
+async def test_the_headers_of_a_queued_publish(queued: Gateway) -> None:
     api = await three_sessions(await queued.tenant())
     answer = await api.publish("chat")
     assert (answer.status, fanned(answer)) == (204, ("queued", 3, 0, 0))
@@ -276,13 +276,13 @@ async def test_the_headers_of_a_publish_that_is_queued(queued: Gateway) -> None:
     assert subscribed["outstanding"] == 1
 
 
-async def test_the_headers_of_a_publish_that_is_skipped(without_queue: Gateway) -> None:
+async def test_the_headers_of_a_skipped_publish(without_queue: Gateway) -> None:
     api = await three_sessions(await without_queue.tenant())
     answer = await api.publish("chat")
     assert (answer.status, fanned(answer)) == (204, ("skipped", 3, 0, 0))
 
 
-async def test_the_headers_of_publishes_that_fail_and_then_are_not_tried(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_headers_of_failed_fan_outs_and_an_open_breaker(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     api = await three_sessions(tenant)
 
     async def fails(*_: Any) -> None:
@@ -298,7 +298,7 @@ async def test_the_headers_of_publishes_that_fail_and_then_are_not_tried(tenant:
     assert (view["breaker"], view["outstanding"]) == ("open", 6)
 
 
-async def test_how_far_a_fan_out_has_come(api: Api) -> None:
+async def test_the_progress_of_a_fan_out(api: Api) -> None:
     zero = "0000000000000000_0000000000000000"
     assert (await api.fanout("chat")).ok() == {
         "streamId": "chat",
@@ -317,7 +317,7 @@ async def test_how_far_a_fan_out_has_come(api: Api) -> None:
 # Sessions
 
 
-async def test_a_session_is_shown_with_what_it_subscribes_to(api: Api, tenant: Tenant) -> None:
+async def test_a_session_is_shown_with_its_subscriptions(api: Api, tenant: Tenant) -> None:
     await api.create("news")
     expires = (await api.subscribe("s", "chat")).ok()["expiresAt"]
     expires = max(expires, (await api.subscribe("s", "news")).ok()["expiresAt"])
@@ -339,16 +339,16 @@ async def test_a_session_is_shown_with_what_it_subscribes_to(api: Api, tenant: T
     }
 
 
-async def test_an_unsubscribe_is_answered_and_can_be_repeated(api: Api) -> None:
+async def test_an_unsubscribe_can_be_repeated(api: Api) -> None:
     (await api.subscribe("s", "chat")).ok()
     for _ in range(2):
         assert (await api.unsubscribe("s", "chat")).ok() == {"sessionId": "s", "streamId": "chat", "unsubscribed": True}
     assert (await api.show("s")).ok()["subscriptions"] == []
     assert fanned(await api.publish("chat")) == ("inline", 0, 0, 0)
-    (await api.unsubscribe("nobody", "chat")).problem(404, "session-not-found")
+    (await api.unsubscribe("missing", "chat")).problem(404, "session-not-found")
 
 
-async def test_a_touch_lets_a_session_live_on(api: Api, gateway_clock: ShiftedClock) -> None:
+async def test_a_touch_prolongs_a_session(api: Api, gateway_clock: ShiftedClock) -> None:
     expires = (await api.subscribe("s", "chat")).ok()["expiresAt"]
     gateway_clock.ahead_ms = 60_000
     touched = (await api.touch("s")).ok()
@@ -366,7 +366,7 @@ async def test_an_expired_session_is_not_found(api: Api, gateway_clock: ShiftedC
     assert (await api.subscribe("s", "chat")).ok()["isNewSession"] is True
 
 
-async def test_a_deleted_session_is_not_found_and_neither_is_its_stream(api: Api) -> None:
+async def test_a_deleted_session_and_its_stream_are_not_found(api: Api) -> None:
     (await api.subscribe("s", "chat")).ok()
     deleted = await api.end("s")
     assert (deleted.status, deleted.body) == (204, b"")
@@ -389,7 +389,7 @@ async def test_a_session_is_the_same_on_every_gateway(api: Api, tenant: Tenant, 
     assert fanned(await api.publish("chat")) == ("inline", 0, 0, 0)
 
 
-# Who may
+# Authorisation
 
 ALLOWED = {
     Scope.READ: {"subscribe", "show", "touch", "fanout"},
@@ -401,7 +401,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("scope", list(ALLOWED))
-async def test_each_call_needs_the_scope_that_the_seed_says(api: Api, tenant: Tenant, scope: Scope) -> None:
+async def test_each_call_needs_its_scope(api: Api, tenant: Tenant, scope: Scope) -> None:
     (await api.subscribe("s", "chat")).ok()
     narrow = Api((await tenant.another_key((scope,))).client, tenant.id)
     answers = await narrow.every_call()
@@ -410,13 +410,13 @@ async def test_each_call_needs_the_scope_that_the_seed_says(api: Api, tenant: Te
         answers[call].problem(403, "forbidden")
 
 
-async def test_without_a_credential_nothing_is_answered_but_health(api: Api, tenant: Tenant, gateway: Gateway) -> None:
+async def test_without_credentials_only_health_is_served(api: Api, tenant: Tenant, gateway: Gateway) -> None:
     for answer in (await Api(gateway.nobody, tenant.id).every_call()).values():
         answer.problem(401, "unauthenticated")
     assert (await gateway.nobody.get("/health")).status == 200
 
 
-async def test_another_tenants_key_does_not_open_a_project(api: Api, tenant: Tenant, gateway: Gateway) -> None:
+async def test_the_key_of_another_tenant_is_refused(api: Api, tenant: Tenant, gateway: Gateway) -> None:
     (await api.subscribe("s", "chat")).ok()
     stranger = await gateway.tenant()
     for answer in (await Api(stranger.client, tenant.id).every_call()).values():
@@ -424,7 +424,7 @@ async def test_another_tenants_key_does_not_open_a_project(api: Api, tenant: Ten
     assert (await api.show("s")).status == 200
 
 
-async def test_tenants_have_their_own_sessions_of_the_same_names(api: Api, gateway: Gateway) -> None:
+async def test_tenants_have_separate_sessions_with_the_same_ids(api: Api, gateway: Gateway) -> None:
     stranger = await gateway.tenant()
     theirs = Api(stranger.client, stranger.id)
     await theirs.create("chat")
@@ -439,7 +439,7 @@ async def test_tenants_have_their_own_sessions_of_the_same_names(api: Api, gatew
 
 
 async def user_of(tenant: Tenant, **claims: object) -> Api:
-    """Somebody with a JWT of the tenant's."""
+    """A caller with a JWT of the tenant."""
     token = jwt.encode({"sub": "ada", "exp": now_ms() // 1000 + 600, **claims}, SECRET, "HS256")
     return Api(tenant.gateway.with_key(token), tenant.id)
 
@@ -451,14 +451,14 @@ async def signing(tenant: Tenant) -> Tenant:
 
 
 @pytest.mark.parametrize("scope", ["read", "write"])
-async def test_a_jwt_opens_what_its_scope_opens(api: Api, signing: Tenant, scope: str) -> None:
+async def test_a_jwt_has_the_rights_of_its_scope(api: Api, signing: Tenant, scope: str) -> None:
     (await api.subscribe("s", "chat")).ok()
     user = await user_of(signing, scope=scope)
     answers = await user.every_call()
     assert {call for call, answer in answers.items() if answer.status < 300} == ALLOWED[Scope(scope)]
 
 
-async def test_a_jwt_for_one_stream_is_for_no_other(api: Api, signing: Tenant) -> None:
+async def test_a_jwt_for_one_stream_is_refused_for_others(api: Api, signing: Tenant) -> None:
     await api.create("other")
     (await api.subscribe("s", "other")).ok()
     user = await user_of(signing, scope="read write", stream_id="chat")
@@ -481,7 +481,7 @@ async def test_a_jwt_for_one_stream_is_for_no_other(api: Api, signing: Tenant) -
         (await call).problem(403, "forbidden")
 
 
-async def test_a_jwt_for_a_sessions_stream_opens_that_session(api: Api, signing: Tenant) -> None:
+async def test_a_jwt_for_a_sessions_stream_allows_that_session(api: Api, signing: Tenant) -> None:
     for session in ("s", "t"):
         (await api.subscribe(session, "chat")).ok()
     user = await user_of(signing, scope="read", stream_id="session:s")
@@ -490,7 +490,7 @@ async def test_a_jwt_for_a_sessions_stream_opens_that_session(api: Api, signing:
         (await call).problem(403, "forbidden")
 
 
-async def test_a_key_for_some_streams_is_for_no_other(api: Api, tenant: Tenant) -> None:
+async def test_a_restricted_key_is_refused_for_other_streams(api: Api, tenant: Tenant) -> None:
     await api.create("room:1")
     await api.create("room:2")
     (await api.subscribe("s", "chat")).ok()
@@ -512,10 +512,10 @@ async def test_a_key_for_some_streams_is_for_no_other(api: Api, tenant: Tenant) 
         (await call).problem(403, "forbidden")
 
 
-# Beside
+# Health and metrics
 
 
-async def test_health_is_answered(gateway: Gateway) -> None:
+async def test_health_is_served(gateway: Gateway) -> None:
     assert (await gateway.nobody.get("/health")).ok()["status"] == "ok"
 
 
@@ -535,7 +535,7 @@ EVENTS = [
 ]
 
 
-async def test_what_happens_is_counted_in_the_seeds_categories(api: Api) -> None:
+async def test_operations_are_counted_by_category(api: Api) -> None:
     before = [counted(*event) for event in EVENTS]
     for answer in (await api.every_call()).values():
         assert answer.status < 300

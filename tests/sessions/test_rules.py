@@ -1,4 +1,4 @@
-"""Who gets what, how much at a time and by which way: against naive models, and against the seed's tables."""
+"""Rules of fan-outs, compared with naive models."""
 
 import base64
 import re
@@ -42,7 +42,7 @@ from postroad.sessions.settings import SessionsSettings
 TEXT, JSON = "text/plain", "application/json"
 
 
-def member(session: str, joined_at: int = 0, media: str = TEXT, *, envelope: bool = False) -> Subscriber:
+def subscriber(session: str, joined_at: int = 0, media: str = TEXT, *, envelope: bool = False) -> Subscriber:
     return Subscriber(session, joined_at, media, envelope)
 
 
@@ -53,7 +53,7 @@ def limits(*, has_queue: bool = True) -> FanoutLimits:
     return FanoutLimits(chosen.fanout_queue_threshold, chosen.fanout_inline_max, has_queue)
 
 
-# Who gets what next
+# Batches
 
 _MEMBERS = st.lists(
     st.builds(
@@ -75,72 +75,72 @@ def in_order(messages: list[SourceMessage]) -> list[SourceMessage]:
     return sorted(messages, key=lambda message: message.sequence)
 
 
-def expected_writes(messages: list[SourceMessage], members: list[Subscriber]) -> list[Copy]:
+def expected_copies(messages: list[SourceMessage], members: list[Subscriber]) -> list[Copy]:
     by_id = sorted(members, key=lambda one: one.session)
     return [Copy(one, message) for message in messages for one in by_id if is_eligible(one, message.sequence, TEXT)]
 
 
 @given(_MESSAGES, _MEMBERS, _LIMITS, _BYTES)
-def test_step_by_step_each_member_gets_each_message_once_and_in_order(
+def test_batches_copy_each_message_once_and_in_order(
     unordered: list[SourceMessage], members: list[Subscriber], limit: int, bytes_max: int
 ) -> None:
-    messages, roster, state = in_order(unordered), SubscriberList([members]), FanoutState()
+    messages, subscribers, state = in_order(unordered), SubscriberList([members]), FanoutState()
     made: list[Copy] = []
     last = messages[-1].sequence if messages else 0
     while state.done < last:
-        step = next_batch(state, messages, roster, TEXT, limit, bytes_max)
+        step = next_batch(state, messages, subscribers, TEXT, limit, bytes_max)
         assert len(step.copies) <= limit
         assert len(step.copies) <= 1 or sum(len(write.message.payload) for write in step.copies) <= bytes_max
-        assert step.copies or step.state.done == last, "a step that writes nothing is the last"
-        assert step.state != state, "each step gets somewhere"
+        assert step.copies or step.state.done == last, "only the last batch may be empty"
+        assert step.state != state, "each batch makes progress"
         made += step.copies
         state = step.state
-    assert made == expected_writes(messages, members)
+    assert made == expected_copies(messages, members)
     assert state == FanoutState(done=last)
 
 
 @given(_MESSAGES, _MEMBERS, _MEMBERS, _LIMITS, st.integers(0, 10))
-def test_who_comes_or_goes_between_steps_changes_nothing_for_the_others(
+def test_changes_of_subscribers_between_batches_do_not_affect_others(
     unordered: list[SourceMessage], members: list[Subscriber], newcomers: list[Subscriber], limit: int, steps: int
 ) -> None:
-    """Some leave after a few steps, others come; those that come have missed everything up to then."""
+    """Some subscribers leave after a few batches, others join, without the earlier messages."""
     messages, state = in_order(unordered), FanoutState()
     last = messages[-1].sequence if messages else 0
     stay = members[::2]
-    come = [member(f"n{one.session}", 100) for one in newcomers]
-    roster = SubscriberList([members])
+    come = [subscriber(f"n{one.session}", 100) for one in newcomers]
+    subscribers = SubscriberList([members])
     made: list[Copy] = []
     number = 0
     while state.done < last:
         if number == steps:
-            roster = SubscriberList([stay, come])
-        step = next_batch(state, messages, roster, TEXT, limit)
-        assert step.state != state, "each step gets somewhere"
+            subscribers = SubscriberList([stay, come])
+        step = next_batch(state, messages, subscribers, TEXT, limit)
+        assert step.state != state, "each batch makes progress"
         made += step.copies
         state = step.state
         number += 1
     for one in stay:
-        assert [write for write in made if write.subscriber == one] == expected_writes(messages, [one])
+        assert [write for write in made if write.subscriber == one] == expected_copies(messages, [one])
     for one in members:
         got = [write for write in made if write.subscriber == one]
-        assert got == expected_writes(messages, [one])[: len(got)], "who left has what came first"
+        assert got == expected_copies(messages, [one])[: len(got)], "a subscriber that left has the first messages"
     assert not [write for write in made if write.subscriber in come]
 
 
 @given(_MESSAGES, _MEMBERS, _LIMITS)
-def test_whoever_goes_on_from_a_state_makes_the_same_writes(
+def test_a_stored_state_continues_with_the_same_copies(
     unordered: list[SourceMessage], members: list[Subscriber], limit: int
 ) -> None:
-    """What is done from the state as it is stored is what would have been done next."""
-    messages, roster = in_order(unordered), SubscriberList([members])
-    first = next_batch(FanoutState(), messages, roster, TEXT, limit)
+    """The batches after a stored state are those that would have followed."""
+    messages, subscribers = in_order(unordered), SubscriberList([members])
+    first = next_batch(FanoutState(), messages, subscribers, TEXT, limit)
     stored = decode_state(encode(first.state))
     left = [message for message in messages if message.sequence > stored.done]
-    rest = next_batch(stored, left, roster, TEXT, 10_000)
-    assert [*first.copies, *rest.copies] == expected_writes(messages, members)
+    rest = next_batch(stored, left, subscribers, TEXT, 10_000)
+    assert [*first.copies, *rest.copies] == expected_copies(messages, members)
 
 
-def step_of(
+def batch_of(
     members: list[Subscriber], messages: Sequence[int], limit: int, state: FanoutState | None = None
 ) -> tuple[list[str], FanoutState]:
     step = next_batch(
@@ -149,58 +149,60 @@ def step_of(
     return [f"{write.subscriber.session}{write.message.sequence}" for write in step.copies], step.state
 
 
-def test_a_state_says_how_far_it_is() -> None:
-    three = [member("a"), member("b"), member("c")]
-    assert step_of(three, [5, 7], 2) == (["a5", "b5"], FanoutState(at=5, upto="b"))
-    assert step_of(three, [5, 7], 2, FanoutState(at=5, upto="b")) == (["c5", "a7"], FanoutState(done=5, at=7, upto="a"))
-    assert step_of(three, [5, 7], 3) == (["a5", "b5", "c5"], FanoutState(done=5, at=7, upto=""))
-    assert step_of(three, [5, 7], 6) == (["a5", "b5", "c5", "a7", "b7", "c7"], FanoutState(done=7))
-    assert step_of(three, [7], 6, FanoutState(done=3, at=5, upto="b")) == (["a7", "b7", "c7"], FanoutState(done=7)), "5 is gone"
-    assert step_of([], [5, 7], 6) == ([], FanoutState(done=7)), "nobody lacks what nobody was to get"
+def test_the_state_after_a_batch() -> None:
+    three = [subscriber("a"), subscriber("b"), subscriber("c")]
+    assert batch_of(three, [5, 7], 2) == (["a5", "b5"], FanoutState(at=5, upto="b"))
+    assert batch_of(three, [5, 7], 2, FanoutState(at=5, upto="b")) == (["c5", "a7"], FanoutState(done=5, at=7, upto="a"))
+    assert batch_of(three, [5, 7], 3) == (["a5", "b5", "c5"], FanoutState(done=5, at=7, upto=""))
+    assert batch_of(three, [5, 7], 6) == (["a5", "b5", "c5", "a7", "b7", "c7"], FanoutState(done=7))
+    assert batch_of(three, [7], 6, FanoutState(done=3, at=5, upto="b")) == (["a7", "b7", "c7"], FanoutState(done=7)), (
+        "message 5 was purged"
+    )
+    assert batch_of([], [5, 7], 6) == ([], FanoutState(done=7)), "nothing is outstanding without subscribers"
 
 
-def test_a_member_gets_what_came_after_it_joined() -> None:
-    assert not is_eligible(member("a", 5), 4, TEXT)
-    assert not is_eligible(member("a", 5), 5, TEXT)
-    assert is_eligible(member("a", 5), 6, TEXT)
+def test_a_subscriber_gets_messages_after_its_join() -> None:
+    assert not is_eligible(subscriber("a", 5), 4, TEXT)
+    assert not is_eligible(subscriber("a", 5), 5, TEXT)
+    assert is_eligible(subscriber("a", 5), 6, TEXT)
 
 
-def test_a_member_gets_what_is_of_its_type_or_is_put_into_an_envelope() -> None:
+def test_a_subscriber_gets_messages_of_its_type_or_in_an_envelope() -> None:
     message = SourceMessage(1, b"")
-    assert not is_eligible(member("a", media=JSON), message.sequence, TEXT)
-    assert is_eligible(member("a", media=JSON), message.sequence, JSON)
-    assert is_eligible(member("a", media=JSON, envelope=True), message.sequence, TEXT)
+    assert not is_eligible(subscriber("a", media=JSON), message.sequence, TEXT)
+    assert is_eligible(subscriber("a", media=JSON), message.sequence, JSON)
+    assert is_eligible(subscriber("a", media=JSON, envelope=True), message.sequence, TEXT)
 
 
-# The roster
+# Subscriber lists
 
 
-def test_a_roster_is_in_the_order_of_its_ids() -> None:
-    roster = SubscriberList([[member("b", 2), member("a", 3)], [member("C", 1)]])
-    assert [one.session for one in roster.after("")] == ["C", "a", "b"]
-    assert (len(roster), roster.first_joined()) == (3, 1)
+def test_subscribers_are_in_the_order_of_their_ids() -> None:
+    subscribers = SubscriberList([[subscriber("b", 2), subscriber("a", 3)], [subscriber("C", 1)]])
+    assert [one.session for one in subscribers.after("")] == ["C", "a", "b"]
+    assert (len(subscribers), subscribers.first_joined()) == (3, 1)
 
 
-def test_who_came_twice_counts_once_and_from_the_first() -> None:
-    early, late = member("a", 3, JSON, envelope=True), member("a", 8)
+def test_a_session_counts_once_from_its_first_join() -> None:
+    early, late = subscriber("a", 3, JSON, envelope=True), subscriber("a", 8)
     assert SubscriberList([[late], [early]]).after("") == [early]
     assert SubscriberList([[early], [late]]).after("") == [early]
 
 
 @pytest.mark.parametrize(("after", "left"), [("", "abd"), ("a", "bd"), ("b", "d"), ("c", "d"), ("d", ""), ("z", "")])
-def test_a_roster_goes_on_after_an_id_whether_it_is_still_there_or_not(after: str, left: str) -> None:
-    roster = SubscriberList([[member("a"), member("b"), member("d")]])
-    assert "".join(one.session for one in roster.after(after)) == left
+def test_subscribers_after_an_id_that_may_have_left(after: str, left: str) -> None:
+    subscribers = SubscriberList([[subscriber("a"), subscriber("b"), subscriber("d")]])
+    assert "".join(one.session for one in subscribers.after(after)) == left
 
 
-def test_an_empty_roster_has_nobody() -> None:
+def test_an_empty_list_has_no_subscribers() -> None:
     assert (len(SubscriberList([])), SubscriberList([[]]).first_joined(), list(SubscriberList([]).after("x"))) == (0, 0, [])
 
 
-def test_eligible_are_those_who_joined_before() -> None:
-    roster = SubscriberList([[member("a", 3), member("b", 5), member("c", 7)]])
-    assert [roster.count_eligible(sequence, TEXT) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
-    assert roster.count_eligible(8, JSON) == 0
+def test_eligible_subscribers_joined_before_the_message() -> None:
+    subscribers = SubscriberList([[subscriber("a", 3), subscriber("b", 5), subscriber("c", 7)]])
+    assert [subscribers.count_eligible(sequence, TEXT) for sequence in (3, 4, 5, 6, 8)] == [0, 1, 1, 2, 3]
+    assert subscribers.count_eligible(8, JSON) == 0
 
 
 # Modes
@@ -230,12 +232,12 @@ def test_modes_have_documented_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "user-alice", "0190a5a1-7c3e-7000-8000-000000000000", "a.b:c_d-e", "x" * 128])
-def test_an_id_of_a_session_is_taken(text: str) -> None:
+def test_a_valid_session_id_is_accepted(text: str) -> None:
     assert session_id(text) == text
 
 
 @pytest.mark.parametrize("text", ["", "x" * 129, "a/b", "a b", "a*", "a\n", "\u00e9", ">", "a%2Fb"])
-def test_another_id_is_refused(text: str) -> None:
+def test_an_invalid_session_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         session_id(text)
 
@@ -247,7 +249,7 @@ def test_a_stream_or_a_pattern_can_be_subscribed_to(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "*" * 9, "x" * 256 + "*", "a b*", "a//b", "a*\n", ">*", "/a"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_an_invalid_stream_or_pattern_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         source_id(text)
 
@@ -278,18 +280,18 @@ def test_streams_of_sessions_cannot_be_subscribed_to(text: str) -> None:
         ("*", "sessions", True),
     ],
 )
-def test_a_star_stands_for_any_characters_of_one_part_and_for_no_session(pattern: str, stream: str, fits: bool) -> None:
+def test_a_star_matches_within_one_segment_and_no_session_streams(pattern: str, stream: str, fits: bool) -> None:
     assert pattern_matches(pattern, stream) is fits
 
 
 @given(st.text("ab/*.", min_size=1, max_size=8), st.text("ab/.", min_size=1, max_size=8))
-def test_patterns_fit_what_the_same_regular_expression_fits(pattern: str, stream: str) -> None:
+def test_patterns_match_like_a_regular_expression(pattern: str, stream: str) -> None:
     expression = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
     assert pattern_matches(pattern, stream) is (re.fullmatch(expression, stream) is not None)
 
 
-def test_no_pattern_takes_long() -> None:
-    """Whoever may subscribe chooses the pattern, and every publish tries it."""
+def test_a_pathological_pattern_is_matched_quickly() -> None:
+    """Subscribers choose the patterns, and every publish matches them."""
     began = time.perf_counter()
     assert not pattern_matches("*a*a*a*a*a*a*a*b", "a" * 255)
     assert time.perf_counter() - began < 0.1
@@ -314,15 +316,15 @@ def test_bytes_in_an_envelope_are_base64(payload: bytes) -> None:
     assert (base64.b64decode(made.pop("base64")), made) == (payload, {"stream": "chat", "offset": "0_5"})
 
 
-def test_an_envelope_alone_says_where_the_message_is() -> None:
+def test_an_empty_envelope_names_the_source() -> None:
     assert msgspec.json.decode(empty_envelope("chat", "0_5")) == {"stream": "chat", "offset": "0_5", "isOmitted": True}
 
 
-# What is stored
+# Stored formats
 
 
-def test_records_have_a_version_and_take_fields_that_are_not_known() -> None:
-    change = SubscriberChange(kind=ChangeKind.JOIN, joined=(member("a", 5, envelope=True),))
+def test_records_have_a_version_and_ignore_unknown_fields() -> None:
+    change = SubscriberChange(kind=ChangeKind.JOIN, joined=(subscriber("a", 5, envelope=True),))
     assert decode_change(encode(change)) == change
     assert decode_change(b'{"v":2,"op":"-","sessions":["a"],"new":1}') == SubscriberChange(
         v=2, kind=ChangeKind.LEAVE, left=("a",)

@@ -1,4 +1,4 @@
-"""Subscribing, and the lives of sessions."""
+"""Operations on sessions: subscribe, unsubscribe, touch, delete, expire."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,7 +34,7 @@ async def subscriptions(process: Process, session: str) -> set[str]:
 
 
 async def is_gone(process: Process, session: str) -> bool:
-    """No trace of it is left, and nobody can read it."""
+    """True if nothing of the session is stored or readable."""
     with pytest.raises(SessionNotFound):
         await process.sessions.find(process.tenant, session)
     with pytest.raises(StreamNotFound):
@@ -43,10 +43,10 @@ async def is_gone(process: Process, session: str) -> bool:
     return not its_own & await process.subjects()
 
 
-# Subscribing
+# Subscribe
 
 
-async def test_a_subscriber_gets_what_is_published_from_then_on(one: Process, other: Process) -> None:
+async def test_a_subscriber_gets_messages_published_after_its_join(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("early", "chat")
     await one.publish("chat", b"1")
@@ -58,7 +58,7 @@ async def test_a_subscriber_gets_what_is_published_from_then_on(one: Process, ot
     assert await one.read_stream("chat") == numbered([1, 2, 3])
 
 
-async def test_a_subscribe_tells_of_the_session_and_until_when_it_lives(one: Process, clock: ShiftedClock) -> None:
+async def test_a_subscribe_returns_the_expiry(one: Process, clock: ShiftedClock) -> None:
     await one.create("chat")
     await one.create("news")
     before = clock()
@@ -68,28 +68,28 @@ async def test_a_subscribe_tells_of_the_session_and_until_when_it_lives(one: Pro
     clock.ahead_ms = 60_000
     second = await one.subscribe("s", "news")
     assert not second.is_new
-    assert second.expires_at_ms >= first.expires_at_ms + 60_000, "it lets it live on"
+    assert second.expires_at_ms >= first.expires_at_ms + 60_000, "it prolongs the session"
     view = await one.sessions.find(one.tenant, "s")
     assert (view.stream.expires_at_ms, view.record.expires_at_ms) == (second.expires_at_ms, second.expires_at_ms)
     assert view.record.subscriptions.keys() == {"chat", "news"}
     assert view.record.content_type == TEXT
 
 
-async def test_to_subscribe_twice_keeps_the_join_point(one: Process, other: Process) -> None:
+async def test_a_repeated_subscribe_keeps_the_join_point(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    joined = (await one.members("chat"))["s"].joined_at
+    joined = (await one.subscribers("chat"))["s"].joined_at
     since = (await one.sessions.find(one.tenant, "s")).record.subscriptions["chat"]
-    await one.append("chat", b"1")  # which it does not have yet
+    await one.append("chat", b"1")  # not copied yet
     again = await other.subscribe("s", "chat", envelope=False)
     assert not again.is_new
-    assert (await one.members("chat"))["s"].joined_at == joined
+    assert (await one.subscribers("chat"))["s"].joined_at == joined
     assert (await one.sessions.find(one.tenant, "s")).record.subscriptions["chat"] == since
     await one.publish("chat", b"2")
     assert await one.read("s") == numbered([1, 2])
 
 
-async def test_a_session_gets_several_streams_each_in_its_order(one: Process, other: Process) -> None:
+async def test_a_session_gets_each_of_its_streams_in_order(one: Process, other: Process) -> None:
     for source in ("a", "b"):
         await one.create(source)
         await one.subscribe("s", source)
@@ -102,17 +102,17 @@ async def test_a_session_gets_several_streams_each_in_its_order(one: Process, ot
     assert len(got) == 20
 
 
-async def test_two_who_subscribe_one_session_at_once_both_do(one: Process, other: Process) -> None:
+async def test_concurrent_subscribes_of_one_session_all_succeed(one: Process, other: Process) -> None:
     for number in range(8):
         await one.create(f"c{number}")
     done = await asyncio.gather(*(process.subscribe("s", f"c{n}") for n in range(8) for process in (one, other)))
     assert await subscriptions(one, "s") == {f"c{number}" for number in range(8)}
     assert sum(subscribed.is_new for subscribed in done) == 1
     for number in range(8):
-        assert set(await one.members(f"c{number}")) == {"s"}
+        assert set(await one.subscribers(f"c{number}")) == {"s"}
 
 
-async def test_a_stream_that_is_not_there_cannot_be_subscribed_to(one: Process) -> None:
+async def test_a_subscribe_to_a_missing_stream_is_refused(one: Process) -> None:
     await one.create("gone")
     await one.streams.delete(None, one.name("gone"))
     await one.create("hidden")
@@ -122,10 +122,10 @@ async def test_a_stream_that_is_not_there_cannot_be_subscribed_to(one: Process) 
     for source, problem in (("missing", StreamNotFound), ("gone", StreamNotFound), ("hidden", StreamGone)):
         with pytest.raises(problem):
             await one.subscribe("s", source)
-    assert await one.subjects() == before, "nothing is left of it"
+    assert await one.subjects() == before, "nothing is stored"
 
 
-async def test_a_session_is_of_one_type(one: Process) -> None:
+async def test_a_session_has_one_content_type(one: Process) -> None:
     await one.create("text")
     await one.create("json", JSON)
     await one.create("text2", "TEXT/Plain; charset=utf-8")
@@ -143,7 +143,7 @@ async def test_a_session_is_of_one_type(one: Process) -> None:
     assert await subscriptions(one, "s") == {"text", "text2"}
 
 
-async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_subscribe_stores_nothing(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     await one.create("chat")
     before = await one.subjects()
 
@@ -159,10 +159,10 @@ async def test_a_subscribe_that_the_engine_refuses_leaves_nothing(one: Process, 
     assert await one.subjects() == before
     assert await is_gone(one, "s")
     assert (await one.publish("chat", b"1")).fanout.count == 0
-    assert (await one.subscribe("s", "chat")).is_new, "and another has no trouble by it"
+    assert (await one.subscribe("s", "chat")).is_new, "a later subscribe succeeds"
 
 
-async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
+async def test_a_subscribe_whose_response_was_lost_can_be_repeated(
     proxy: TcpProxy, new_process: OpenProcess, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
@@ -170,15 +170,15 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
     await far.subscribe("first", "chat")
     send = Committer.append_together
 
-    async def goes_deaf(self: Committer, drafts: Sequence[PendingMessage]) -> Sequence[PublishAck]:
+    async def lose_replies(self: Committer, messages: Sequence[PendingMessage]) -> Sequence[PublishAck]:
         proxy.drops_replies = True
-        return await send(self, drafts)
+        return await send(self, messages)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Committer, "append_together", goes_deaf)
+        patched.setattr(Committer, "append_together", lose_replies)
         with pytest.raises(EngineUnavailable):
             await far.subscribe("s", "chat")
-    joined = (await one.members("chat"))["s"].joined_at
+    joined = (await one.subscribers("chat"))["s"].joined_at
     proxy.cut()
 
     async def again() -> SubscribeResult | None:
@@ -188,12 +188,12 @@ async def test_a_subscribe_whose_answer_was_lost_can_be_made_again(
             return None
 
     assert (await eventually(again)) == SubscribeResult(ANY, is_new=False)
-    assert (await one.members("chat"))["s"].joined_at == joined
+    assert (await one.subscribers("chat"))["s"].joined_at == joined
     await one.publish("chat", b"1")
     assert await one.stored("s") == numbered([1])
 
 
-async def test_a_session_has_a_bounded_number_of_subscriptions(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_subscriptions_is_limited(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "SUBSCRIPTIONS_MAX", 2)
     for source in ("a", "b", "c"):
         await one.create(source)
@@ -205,7 +205,7 @@ async def test_a_session_has_a_bounded_number_of_subscriptions(one: Process, mon
     assert await subscriptions(one, "s") == {"a", "b"}
 
 
-async def test_a_tenant_has_a_bounded_number_of_patterns(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_patterns_is_limited(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "PATTERNS_MAX", 2)
     await one.create("a", JSON)
     await one.subscribe("s", "a*")
@@ -215,22 +215,22 @@ async def test_a_tenant_has_a_bounded_number_of_patterns(one: Process, monkeypat
     await one.subscribe("t", "b*")
 
 
-# A stream of the session's name that was there before it
+# An existing stream with the session's name
 
 
-async def test_a_stream_that_has_the_sessions_name_becomes_the_sessions(one: Process) -> None:
+async def test_an_existing_stream_with_the_sessions_name_becomes_the_sessions(one: Process) -> None:
     await one.create("chat")
     await one.streams.create(None, one.name("session:s"), CreateStream(content_type=TEXT, ttl_seconds=5))
     await one.append("session:s", b"mine")
     done = await one.subscribe("s", "chat")
     assert not done.is_new
     await one.publish("chat", b"1")
-    assert await one.read("s") == [b"mine", b"1"], "nothing of it is lost"
+    assert await one.read("s") == [b"mine", b"1"], "its data is kept"
     view = await one.sessions.find(one.tenant, "s")
     assert (view.stream.expires_at_ms, view.stream.ttl_seconds, view.stream.is_session_stream) == (done.expires_at_ms, None, True)
 
 
-async def test_a_stream_of_another_type_has_the_sessions_name(one: Process) -> None:
+async def test_an_existing_stream_of_another_type_is_refused(one: Process) -> None:
     await one.create("chat")
     await one.create("session:s", JSON)
     with pytest.raises(ContentTypeMismatch):
@@ -239,7 +239,7 @@ async def test_a_stream_of_another_type_has_the_sessions_name(one: Process) -> N
     await one.subscribe("s", "chat", envelope=True)
 
 
-async def test_a_closed_stream_or_a_fork_does_not_become_a_sessions(one: Process) -> None:
+async def test_an_existing_closed_stream_or_fork_is_refused(one: Process) -> None:
     await one.create("chat")
     await one.streams.create(None, one.name("session:closed"), CreateStream(content_type=TEXT, is_closed=True))
     await one.streams.create(None, one.name("session:fork"), CreateStream(fork=ForkOf("chat")))
@@ -255,10 +255,10 @@ async def test_a_sessions_stream_cannot_be_closed(one: Process) -> None:
         await one.streams.append(None, one.name("session:s"), AppendRequest(None, None, closes=True))
 
 
-# Unsubscribing
+# Unsubscribe
 
 
-async def test_who_unsubscribes_keeps_what_it_had_and_gets_no_more(one: Process, other: Process) -> None:
+async def test_an_unsubscribe_keeps_messages_and_ends_the_copies(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.subscribe("t", "chat")
@@ -269,10 +269,10 @@ async def test_who_unsubscribes_keeps_what_it_had_and_gets_no_more(one: Process,
     assert await one.read("s") == numbered([1])
     assert await one.read("t") == numbered([1, 2, 3])
     assert await subscriptions(one, "s") == set()
-    assert set(await one.members("chat")) == {"t"}
+    assert set(await one.subscribers("chat")) == {"t"}
 
 
-async def test_who_comes_back_has_missed_what_came_between(one: Process, other: Process) -> None:
+async def test_a_second_subscription_lacks_the_messages_in_between(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.publish("chat", b"1")
@@ -283,20 +283,20 @@ async def test_who_comes_back_has_missed_what_came_between(one: Process, other: 
     assert await one.read("s") == numbered([1, 3])
 
 
-async def test_to_unsubscribe_twice_is_as_once(one: Process) -> None:
+async def test_a_repeated_unsubscribe_has_no_effect(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.unsubscribe("s", "chat")
     await one.unsubscribe("s", "chat")
     await one.unsubscribe("s", "never")
     with pytest.raises(SessionNotFound):
-        await one.unsubscribe("nobody", "chat")
+        await one.unsubscribe("missing", "chat")
 
 
-# Touching, expiring
+# Touch and expire
 
 
-async def test_a_touched_session_lives_on(one: Process, other: Process, clock: ShiftedClock) -> None:
+async def test_a_touch_prolongs_a_session(one: Process, other: Process, clock: ShiftedClock) -> None:
     await one.create("chat")
     first = (await one.subscribe("s", "chat")).expires_at_ms
     clock.ahead_ms = TTL_MS - 10_000
@@ -304,12 +304,12 @@ async def test_a_touched_session_lives_on(one: Process, other: Process, clock: S
     assert first + TTL_MS - 10_000 <= touched <= clock() + TTL_MS
     assert (await one.sessions.find(one.tenant, "s")).stream.expires_at_ms == touched
     clock.ahead_ms = TTL_MS + 1000
-    assert await one.clean() == 0, "the clean-up asks the stream"
+    assert await one.clean() == 0, "the clean-up uses the expiry of the stream"
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])
 
 
-async def test_an_expired_session_is_gone_before_it_is_cleaned_up_and_after(one: Process, clock: ShiftedClock) -> None:
+async def test_an_expired_session_does_not_exist_before_and_after_the_clean_up(one: Process, clock: ShiftedClock) -> None:
     await one.create("chat")
     await one.create("news")
     await one.subscribe("s", "chat")
@@ -324,13 +324,13 @@ async def test_an_expired_session_is_gone_before_it_is_cleaned_up_and_after(one:
     await one.publish("chat", b"2")
     assert await one.clean() == 1
     assert await is_gone(one, "s")
-    assert await one.members("chat") == await one.members("news") == {}
+    assert await one.subscribers("chat") == await one.subscribers("news") == {}
     assert (await one.publish("chat", b"3")).fanout.count == 0
     assert await one.stored("s") == []
     assert await one.clean() == 0
 
 
-async def test_the_streams_own_clean_up_may_come_first(one: Process, clock: ShiftedClock) -> None:
+async def test_the_clean_up_of_streams_may_run_first(one: Process, clock: ShiftedClock) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
@@ -338,10 +338,10 @@ async def test_the_streams_own_clean_up_may_come_first(one: Process, clock: Shif
     await one.publish("chat", b"1")
     assert await one.clean() == 1
     assert await is_gone(one, "s")
-    assert await one.members("chat") == {}
+    assert await one.subscribers("chat") == {}
 
 
-async def test_many_sessions_are_cleaned_up_and_the_others_stay(
+async def test_expired_sessions_are_cleaned_up_and_others_stay(
     one: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("postroad.sessions.reconciler._PAGE", 7)
@@ -354,16 +354,16 @@ async def test_many_sessions_are_cleaned_up_and_the_others_stay(
         await one.touch(session)
     clock.ahead_ms = TTL_MS + 1000
     assert await one.clean() == 20
-    assert set(await one.members("chat")) == kept
+    assert set(await one.subscribers("chat")) == kept
     await one.publish("chat", b"1")
     for session in kept:
         assert await one.read(session) == numbered([1])
 
 
-# Deleting, and coming again
+# Delete and subscribe again
 
 
-async def test_a_deleted_session_is_gone_from_everywhere(one: Process, other: Process) -> None:
+async def test_a_deleted_session_is_removed_completely(one: Process, other: Process) -> None:
     await one.create("a", JSON)
     await one.create("b", JSON)
     for source in ("a", "b", "*"):
@@ -372,7 +372,7 @@ async def test_a_deleted_session_is_gone_from_everywhere(one: Process, other: Pr
     await other.end("s")
     assert await is_gone(one, "s")
     for source in ("a", "b", "*"):
-        assert await one.members(source) == {}
+        assert await one.subscribers(source) == {}
     await one.publish("a", b"2", JSON)
     assert await one.stored("s") == []
     with pytest.raises(SessionNotFound):
@@ -380,7 +380,7 @@ async def test_a_deleted_session_is_gone_from_everywhere(one: Process, other: Pr
 
 
 @pytest.mark.parametrize("ends", ["deleted", "expired", "cleaned up", "its stream deleted", "its stream deleted and cleaned up"])
-async def test_a_session_of_the_same_id_has_nothing_of_the_old_one(
+async def test_a_new_session_with_the_same_id_has_no_data_of_the_old_one(
     one: Process, other: Process, clock: ShiftedClock, ends: str
 ) -> None:
     for source in ("old", "both", "new"):
@@ -403,12 +403,12 @@ async def test_a_session_of_the_same_id_has_nothing_of_the_old_one(
     for source in ("old", "both", "new"):
         await one.publish(source, b"after " + source.encode())
     assert await one.read("s") == [b"after both", b"after new"]
-    assert await one.stored("s") == [b"after both", b"after new"], "nothing else takes up room"
+    assert await one.stored("s") == [b"after both", b"after new"], "nothing else is stored"
     assert await subscriptions(one, "s") == {"both", "new"}
-    assert await one.members("old") == {}
+    assert await one.subscribers("old") == {}
 
 
-async def test_a_session_whose_stream_was_deleted_is_removed_from_the_lists(one: Process, other: Process) -> None:
+async def test_a_session_whose_stream_was_deleted_is_unsubscribed(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.create("news")
     for session in ("s", "t"):
@@ -420,14 +420,14 @@ async def test_a_session_whose_stream_was_deleted_is_removed_from_the_lists(one:
         await one.touch("s")
     await one.publish("chat", b"2")
     assert await other.clean() == 1
-    assert set(await one.members("chat")) == {"t"}
-    assert await one.members("news") == {}
+    assert set(await one.subscribers("chat")) == {"t"}
+    assert await one.subscribers("news") == {}
     await one.publish("chat", b"3")
-    assert await is_gone(one, "s"), "no copy came after"
+    assert await is_gone(one, "s"), "no copy followed"
     assert await one.read("t") == numbered([1, 2, 3])
 
 
-async def test_a_stream_made_where_a_sessions_was_is_not_a_sessions(one: Process) -> None:
+async def test_a_stream_created_after_the_session_is_not_the_sessions(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.streams.delete(None, one.name("session:s"))
@@ -437,51 +437,51 @@ async def test_a_stream_made_where_a_sessions_was_is_not_a_sessions(one: Process
         await one.end("s")
     assert await one.clean() == 1
     await one.publish("chat", b"1")
-    assert await one.members("chat") == {}
+    assert await one.subscribers("chat") == {}
     assert decoded(await one.read("s")) == ["mine"]
 
 
-async def found_by(process: Process) -> SessionSnapshot:
+async def snapshot_by(process: Process) -> SessionSnapshot:
     return await process.sessions._lifecycle.snapshot(process.tenant, "s")
 
 
-async def ends(process: Process, there: SessionSnapshot) -> bool:
-    """What a clean-up does with what it has found."""
-    assert there.record is not None
+async def ends(process: Process, snapshot: SessionSnapshot) -> bool:
+    """End the session like a clean-up with this snapshot."""
+    assert snapshot.record is not None
     try:
-        await process.sessions._lifecycle._end(process.tenant, there.record, there, is_expired=False)
+        await process.sessions._lifecycle._end(process.tenant, snapshot.record, snapshot, is_expired=False)
     except Conflict:
         return False
     return True
 
 
-async def test_a_clean_up_does_not_take_what_has_just_come_back(one: Process, other: Process) -> None:
-    """Between the clean-up's look and its batch somebody makes the session anew."""
+async def test_a_clean_up_does_not_end_a_session_created_again(one: Process, other: Process) -> None:
+    """Another gateway creates the session again between the snapshot and the batch of the clean-up."""
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.streams.delete(None, one.name("session:s"))
-    there = await found_by(one)
+    snapshot = await snapshot_by(one)
     assert (await other.subscribe("s", "chat")).is_new
-    assert await ends(one, there) is False
+    assert await ends(one, snapshot) is False
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])
     assert await subscriptions(one, "s") == {"chat"}
 
 
-async def test_a_clean_up_does_not_take_a_stream_that_was_just_made_where_the_sessions_was(one: Process, other: Process) -> None:
+async def test_a_clean_up_does_not_delete_a_stream_created_meanwhile(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     await one.streams.delete(None, one.name("session:s"))
-    there = await found_by(one)
+    snapshot = await snapshot_by(one)
     await other.create("session:s", JSON)
     await other.append("session:s", b"1", JSON)
-    assert await ends(one, there) is False
+    assert await ends(one, snapshot) is False
     assert await one.clean() == 1
-    assert await one.members("chat") == {}
+    assert await one.subscribers("chat") == {}
     assert decoded(await one.read("s")) == [1]
 
 
-async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
+async def test_a_session_is_created_again_while_copies_for_the_old_one_arrive(
     one: Process, other: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.create("chat")
@@ -490,9 +490,9 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
     find = SessionLifecycle.snapshot
 
     async def find_and_publish(self: SessionLifecycle, tenant: str, session: str) -> Any:
-        there = await find(self, tenant, session)
+        snapshot = await find(self, tenant, session)
         await one.publish("chat", b"too late")
-        return there
+        return snapshot
 
     with monkeypatch.context() as patched:
         patched.setattr(SessionLifecycle, "snapshot", find_and_publish)
@@ -501,7 +501,7 @@ async def test_a_session_comes_back_while_copies_for_the_last_one_still_come(
     assert await one.stored("s") == numbered([1])
 
 
-async def test_a_delete_that_died_half_way_is_finished_by_the_clean_up(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_delete_is_completed_by_the_clean_up(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
 
@@ -512,10 +512,10 @@ async def test_a_delete_that_died_half_way_is_finished_by_the_clean_up(one: Proc
         patched.setattr(one.streams.store.__class__, "purge", dies)
         with pytest.raises(EngineUnavailable):
             await one.end("s")
-    assert await one.record("s") is not None, "there is something left to do"
+    assert await one.record("s") is not None, "the record remains"
     with pytest.raises(StreamNotFound):
         await one.read("s")
-    assert await one.members("chat") == {}
+    assert await one.subscribers("chat") == {}
     assert await one.clean() == 1
     assert await is_gone(one, "s")
 
@@ -533,7 +533,7 @@ async def test_forks_of_a_sessions_stream_outlive_it(one: Process) -> None:
     assert (await one.subscribe("s", "chat")).is_new
 
 
-async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: Process) -> None:
+async def test_concurrent_ends_of_one_session_count_once(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
     answers = await asyncio.gather(*(process.end("s") for process in (one, other) * 4), return_exceptions=True)
@@ -542,25 +542,25 @@ async def test_ends_of_one_session_by_many_at_once_are_one(one: Process, other: 
     assert await is_gone(one, "s")
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
-    """Between the process's next look at a session and what it does then, somebody else does something."""
+def run_after_snapshot(monkeypatch: pytest.MonkeyPatch, process: Process, work: Callable[[], Awaitable[object]]) -> None:
+    """Run `work` after the next snapshot of a session by this process."""
     find = SessionLifecycle.snapshot
     has_been = False
 
     async def find_and_wait(self: SessionLifecycle, tenant: str, session: str) -> Any:
         nonlocal has_been
-        there = await find(self, tenant, session)
+        snapshot = await find(self, tenant, session)
         if self is process.sessions._lifecycle and not has_been:
             has_been = True
             await work()
-        return there
+        return snapshot
 
     monkeypatch.setattr(SessionLifecycle, "snapshot", find_and_wait)
 
 
 @pytest.fixture
-async def in_two(one: Process) -> Process:
-    """There is a session that subscribes to two streams."""
+async def subscribed_to_two(one: Process) -> Process:
+    """A process with a session that is subscribed to two streams."""
     for source in ("a", "b", "c"):
         await one.create(source)
     for source in ("a", "b"):
@@ -568,62 +568,62 @@ async def in_two(one: Process) -> Process:
     return one
 
 
-async def test_a_change_made_in_ignorance_of_another_is_made_anew(
-    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+async def test_concurrent_changes_are_repeated(
+    subscribed_to_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, in_two, lambda: other.unsubscribe("s", "b"))
-    await in_two.unsubscribe("s", "a")
+    run_after_snapshot(monkeypatch, subscribed_to_two, lambda: other.unsubscribe("s", "b"))
+    await subscribed_to_two.unsubscribe("s", "a")
     assert await subscriptions(other, "s") == set()
-    meanwhile(monkeypatch, in_two, lambda: other.subscribe("s", "b"))
-    await in_two.subscribe("s", "c")
+    run_after_snapshot(monkeypatch, subscribed_to_two, lambda: other.subscribe("s", "b"))
+    await subscribed_to_two.subscribe("s", "c")
     assert await subscriptions(other, "s") == {"b", "c"}
 
 
-async def test_a_touch_does_not_bring_back_what_was_deleted_meanwhile(
-    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+async def test_a_touch_does_not_restore_a_concurrently_deleted_session(
+    subscribed_to_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, in_two, lambda: other.end("s"))
+    run_after_snapshot(monkeypatch, subscribed_to_two, lambda: other.end("s"))
     with pytest.raises(SessionNotFound):
-        await in_two.touch("s")
+        await subscribed_to_two.touch("s")
     assert await is_gone(other, "s")
 
 
-async def test_a_subscribe_to_what_was_deleted_meanwhile_makes_it_anew(
-    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+async def test_a_subscribe_creates_a_concurrently_deleted_session_again(
+    subscribed_to_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, in_two, lambda: other.end("s"))
-    assert (await in_two.subscribe("s", "c")).is_new
+    run_after_snapshot(monkeypatch, subscribed_to_two, lambda: other.end("s"))
+    assert (await subscribed_to_two.subscribe("s", "c")).is_new
     assert await subscriptions(other, "s") == {"c"}
-    assert await other.members("a") == {}
+    assert await other.subscribers("a") == {}
 
 
-async def test_a_delete_takes_what_was_subscribed_to_meanwhile(
-    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+async def test_a_delete_ends_a_concurrent_subscription(
+    subscribed_to_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, in_two, lambda: other.subscribe("s", "c"))
-    await in_two.end("s")
+    run_after_snapshot(monkeypatch, subscribed_to_two, lambda: other.subscribe("s", "c"))
+    await subscribed_to_two.end("s")
     assert await is_gone(other, "s")
-    assert await other.members("c") == {}
+    assert await other.subscribers("c") == {}
 
 
-async def test_a_new_session_does_not_take_the_place_of_a_stream_made_meanwhile(
-    in_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_session_keeps_the_data_of_a_stream_created_meanwhile(
+    subscribed_to_two: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def make() -> None:
         await other.create("session:new")
         await other.append("session:new", b"mine")
 
-    meanwhile(monkeypatch, in_two, make)
-    assert not (await in_two.subscribe("new", "a")).is_new
+    run_after_snapshot(monkeypatch, subscribed_to_two, make)
+    assert not (await subscribed_to_two.subscribe("new", "a")).is_new
     assert await other.read("new") == [b"mine"]
 
 
-async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(one: Process, other: Process) -> None:
+async def test_after_concurrent_operations_the_record_and_the_logs_agree(one: Process, other: Process) -> None:
     sources = ["a", "b", "c"]
     for source in sources:
         await one.create(source)
 
-    async def keep_at_it(process: Process, number: int) -> None:
+    async def operate(process: Process, number: int) -> None:
         for turn in range(12):
             source = sources[(number + turn) % 3]
             work = [process.subscribe("s", source), process.unsubscribe("s", source), process.end("s"), process.touch("s")]
@@ -635,8 +635,8 @@ async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(on
             except (SessionNotFound, Overloaded):
                 continue
 
-    await asyncio.gather(*(keep_at_it(process, number) for number in range(4) for process in (one, other)))
-    listed = {source for source in sources if "s" in await one.members(source)}
+    await asyncio.gather(*(operate(process, number) for number in range(4) for process in (one, other)))
+    listed = {source for source in sources if "s" in await one.subscribers(source)}
     try:
         wanted = await subscriptions(one, "s")
     except SessionNotFound:
@@ -644,10 +644,10 @@ async def test_whatever_many_do_to_one_session_its_record_and_the_lists_agree(on
     assert listed == wanted
 
 
-# The list of subscribers, written anew
+# Compaction of subscriber logs
 
 
-async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
+async def test_a_compacted_log_has_all_subscribers_with_their_join_points(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
@@ -657,17 +657,17 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
         await one.subscribe(f"s{number}", "chat")
         await one.publish("chat", b"%d" % number)
     await one.subscribe("gone", "chat")
-    await other.publish("chat", b"5")  # now this one knows them too
+    await other.publish("chat", b"5")  # now this process has read them
     await one.unsubscribe("gone", "chat")
     for _ in range(10):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
-    before = await one.members("chat")
+    before = await one.subscribers("chat")
     lacked = await one.append("chat", b"6")
     await other.subscribe("late", "chat")
     await one.complete("chat")
     assert await log_of(one, "chat") == 3
-    after = await one.members("chat")
+    after = await one.subscribers("chat")
     assert {session: after[session] for session in before} == before
     assert after["late"].joined_at > lacked
     await other.publish("chat", b"7")
@@ -676,10 +676,10 @@ async def test_a_long_list_is_written_anew_with_everyone_and_their_join_points(
         assert await one.read(f"s{number}") == numbered(range(number, 9))
     assert await one.read("late") == numbered([7, 8])
     assert await one.read("guest") == []
-    assert await one.read("gone") == numbered([5]), "who was on the list when another read it last is not on it any more"
+    assert await one.read("gone") == numbered([5]), "a subscriber that left is not in the compacted log"
 
 
-async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_without_subscribers_is_compacted(one: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
     await one.create("chat", JSON)
     for source in ("chat", "c*"):
@@ -694,14 +694,14 @@ async def test_a_list_that_everyone_left_is_written_anew_too(one: Process, monke
 
 
 async def log_of(process: Process, source: str) -> int:
-    """How many messages a list's log has."""
+    """Number of messages in a subscriber log."""
     page = await stream_reader.read(
         process.connection, process.name("").store, subscribers_subject(process.tenant, source), 1, 1000
     )
     return len(page.entries)
 
 
-async def test_who_comes_while_a_list_is_written_anew_is_on_it(
+async def test_a_subscriber_that_joins_during_a_compaction_is_kept(
     one: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
@@ -709,25 +709,25 @@ async def test_who_comes_while_a_list_is_written_anew_is_on_it(
     for _ in range(5):
         await one.subscribe("guest", "chat")
         await one.unsubscribe("guest", "chat")
-    write = Fanout._compact
+    compact = Fanout._compact
 
-    async def somebody_comes(self: Fanout, group: subscribers.SubscriberLog) -> None:
+    async def join_and_compact(self: Fanout, log: subscribers.SubscriberLog) -> None:
         await other.subscribe("s", "chat")
-        await write(self, group)
+        await compact(self, log)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fanout, "_compact", somebody_comes)
+        patched.setattr(Fanout, "_compact", join_and_compact)
         await one.complete("chat")
     await one.publish("chat", b"1")
     assert await one.read("s") == numbered([1])
     await one.complete("chat")
-    assert (set(await one.members("chat")), await log_of(one, "chat")) == ({"s"}, 1)
+    assert (set(await one.subscribers("chat")), await log_of(one, "chat")) == ({"s"}, 1)
 
 
-# What is stored
+# Stored subjects
 
 
-async def test_everything_of_a_session_is_stored_under_the_subjects_that_are_documented(one: Process) -> None:
+async def test_sessions_are_stored_under_the_documented_subjects(one: Process) -> None:
     await one.create("chat", JSON)
     await one.subscribe("s.1", "chat")
     await one.subscribe("s.1", "ch*")
@@ -750,7 +750,7 @@ async def test_everything_of_a_session_is_stored_under_the_subjects_that_are_doc
     assert all(isinstance(one, Subscription) for one in record.subscriptions.values())
 
 
-async def test_only_expected_errors_come_out(one: Process) -> None:
+async def test_invalid_operations_raise_expected_errors(one: Process) -> None:
     for call in (one.touch("s"), one.end("s"), one.unsubscribe("s", "a"), one.publish("a", b"1"), one.subscribe("s", "a")):
         with pytest.raises(PostroadError):
             await call

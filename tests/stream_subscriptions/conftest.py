@@ -1,4 +1,4 @@
-"""Streams and their subscriptions behind a real server, on the real engine, with webhooks that really are called."""
+"""Streams and subscriptions on a real server, with a real webhook receiver."""
 
 import asyncio
 import contextlib
@@ -40,8 +40,8 @@ class _Watch:
         pass
 
 
-class WhoeverTheySay:
-    """Everybody is who the header says, and may do everything but for the streams that another header keeps them to."""
+class HeaderAuthenticator:
+    """Callers with all scopes, of the tenant in a header, restricted to the streams in another header."""
 
     async def authenticate(self, request: Request, _route: Route) -> Caller:
         tenant = request.parameters.get("project") or request.header(b"x-tenant") or "default"
@@ -74,8 +74,8 @@ class Node:
             await asyncio.gather(self.leading, return_exceptions=True)
             self.leading = None
 
-    async def go_deaf(self) -> None:
-        """It no longer hears what others change in the registry."""
+    async def stop_following(self) -> None:
+        """Stop receiving changes of the table."""
         for task in self.following:
             task.cancel()
         await asyncio.gather(*self.following, return_exceptions=True)
@@ -110,7 +110,7 @@ class Node:
         await eventually(is_there)
 
     async def create(self, path: str, *values: object) -> str:
-        """A JSON stream that begins with these; where it ends."""
+        """Create a JSON stream with these values; returns its end."""
         answer = await self.client.put(f"/v1/stream/{path}", list(values))
         assert answer.status in (200, 201), answer
         return answer.headers["stream-next-offset"]
@@ -131,7 +131,7 @@ class Node:
 
 @dataclass
 class Hook:
-    """A webhook's receiver. It answers `status` and `answer`; `before` runs first."""
+    """A webhook receiver. It responds with `status` and `answer`; `before` runs first."""
 
     url: str = ""
     status: int = 200
@@ -140,7 +140,7 @@ class Hook:
     raw: list[tuple[str, bytes]] = field(default_factory=list)
     before: Callable[[dict[str, Any]], Any] | None = None
 
-    async def heard(self, count: int = 1, seconds: float = 5) -> list[dict[str, Any]]:
+    async def received(self, count: int = 1, seconds: float = 5) -> list[dict[str, Any]]:
         await eventually(lambda: len(self.calls) >= count, seconds)
         return self.calls
 
@@ -185,7 +185,7 @@ async def running(
     real, parts = platform.add(StreamsCapability), platform.add(capability.StreamSubscriptionsCapability)
     following = [asyncio.create_task(table.run()) for table in parts.tables()]
     app = App(
-        Router([*parts.routes(), *real.routes()]), WhoeverTheySay(), AppSettings(body_bytes_max=1_000_000, requests_max=1000)
+        Router([*parts.routes(), *real.routes()]), HeaderAuthenticator(), AppSettings(body_bytes_max=1_000_000, requests_max=1000)
     )
     async with served(app) as url:
         tenant = name
@@ -196,7 +196,7 @@ async def running(
             yield node
         finally:
             await node.step_down()
-            await node.go_deaf()
+            await node.stop_following()
             await platform.outbound.close()
 
 
@@ -212,7 +212,7 @@ MakeNode = Callable[[], Awaitable[Node]]
 async def make_node(
     connection: Connection, committers: Committers, name: str, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[MakeNode]:
-    """Starts workers on one registry."""
+    """Starts workers that share a table."""
     await ensure_stream(connection, audit_stream(1))
     await Bucket(connection, f"{name}_subscriptions", committers).ensure()
     async with contextlib.AsyncExitStack() as stack:
@@ -226,7 +226,7 @@ async def make_node(
 
 @pytest.fixture
 async def node(make_node: MakeNode) -> Node:
-    """A worker that delivers too."""
+    """A worker that also delivers wakes."""
     made = await make_node()
     made.lead()
     return made

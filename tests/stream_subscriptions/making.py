@@ -1,4 +1,4 @@
-"""Subscriptions as the tests of rules want them."""
+"""Subscription records for tests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The keys that sign webhooks."""
+"""Signing keys of webhooks."""
 
 import base64
 
@@ -11,7 +11,7 @@ OLD, NEW = "an older platform key, long enough", "a newer platform key, long eno
 
 
 def verify(jwk: Jwk, signature: str, body: bytes) -> None:
-    """As somebody would who has read the protocol only. Raises InvalidSignature."""
+    """Verify by the protocol alone. Raises InvalidSignature."""
     at, kid, made = (part.partition("=")[2] for part in signature.split(","))
     assert kid == jwk.kid
     raw = base64.urlsafe_b64decode(jwk.x + "=" * (-len(jwk.x) % 4))
@@ -27,7 +27,7 @@ def test_every_worker_has_the_same_key() -> None:
     verify(other.published.keys[0], one.signature(b"{}", 1_700_000_000), b"{}")
 
 
-def test_the_newest_key_signs_and_the_older_one_is_still_published() -> None:
+def test_the_newest_key_signs_and_older_ones_are_still_published() -> None:
     before, after = SigningKeys((OLD,)), SigningKeys((NEW, OLD))
     assert [key.kid for key in after.published.keys] == [after.kid, before.kid]
     assert before.kid != after.kid

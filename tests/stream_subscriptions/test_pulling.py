@@ -1,4 +1,4 @@
-"""Pull-wake subscriptions: told through a stream, claimed by workers."""
+"""Pull-wake subscriptions: wakes in a stream, claimed by workers."""
 
 import asyncio
 from typing import Any
@@ -10,11 +10,11 @@ PULL: dict[str, Any] = {"type": "pull-wake", "pattern": "events/*", "wake_stream
 
 
 async def wakes(node: Node, count: int) -> list[dict[str, Any]]:
-    async def are_told() -> list[Any] | None:
+    async def are_appended() -> list[Any] | None:
         found = await node.read("wake/pool")
         return found if len(found) >= count else None
 
-    return list(await eventually(are_told) or ())
+    return list(await eventually(are_appended) or ())
 
 
 async def test_claim_ack_and_release(node: Node) -> None:
@@ -68,7 +68,7 @@ async def test_an_ack_without_done_is_a_heartbeat(node: Node) -> None:
     assert [one["generation"] for one in await wakes(node, 2)] == [1, 2]
 
 
-async def test_a_wake_stream_that_is_missing_is_waited_for(node: Node) -> None:
+async def test_a_missing_wake_stream_is_retried(node: Node) -> None:
     (await node.subscribe(**PULL)).ok(201)
     await node.create("events/a", 1)
 
@@ -80,7 +80,7 @@ async def test_a_wake_stream_that_is_missing_is_waited_for(node: Node) -> None:
     (await node.act("claim", {"worker": "w"})).ok()
 
 
-async def test_its_own_wakes_do_not_wake_it(node: Node) -> None:
+async def test_the_wake_stream_does_not_cause_wakes(node: Node) -> None:
     await node.create("wake/pool")
     (await node.subscribe(**{**PULL, "pattern": "**"})).ok(201)
     tail = await node.create("events/a", 1)
@@ -93,7 +93,7 @@ async def test_its_own_wakes_do_not_wake_it(node: Node) -> None:
     assert len(await node.read("wake/pool")) == 1
 
 
-async def test_one_of_many_workers_gets_it(make_node: MakeNode) -> None:
+async def test_one_of_many_workers_gets_the_claim(make_node: MakeNode) -> None:
     nodes = [await make_node(), await make_node()]
     nodes[0].lead()
     await nodes[0].create("wake/pool")
@@ -106,7 +106,7 @@ async def test_one_of_many_workers_gets_it(make_node: MakeNode) -> None:
     assert {answer.json["error"]["current_holder"] for answer in answers if answer.status == 409} == {f"worker-{winner}"}
 
 
-async def test_what_is_not_pulled_is_not_claimed(node: Node) -> None:
+async def test_a_webhook_subscription_cannot_be_claimed(node: Node) -> None:
     await node.subscribe("hooked", type="webhook", pattern="none/*", webhook={"url": "https://example.com/"})
     refused = await node.act("claim", {"worker": "w"}, subscription="hooked")
     assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
@@ -116,7 +116,7 @@ async def test_what_is_not_pulled_is_not_claimed(node: Node) -> None:
     assert (await node.act("claim", {"worker": "w"}, subscription="unheard-of")).status == 404
 
 
-async def test_a_tenants_subscriptions_go_with_it(node: Node) -> None:
+async def test_deleting_a_tenant_deletes_its_subscriptions(node: Node) -> None:
     await node.subscribe(**PULL)
     await node.parts.delete_tenant(node.tenant)
     assert (await node.client.get(f"{ROOT}/sub")).status == 404

@@ -1,4 +1,4 @@
-"""What subscriptions want and which streams they have."""
+"""Rules of subscriptions: configuration, links and acknowledged offsets."""
 
 from typing import Any
 
@@ -68,15 +68,15 @@ def _slow_match(pattern: list[str], path: list[str]) -> bool:
     st.lists(st.sampled_from(["*", "**", "a", "b"]), min_size=1, max_size=6),
     st.lists(st.sampled_from("ab"), min_size=1, max_size=6),
 )
-def test_a_pattern_means_what_the_plainest_reading_says(pattern: list[str], path: list[str]) -> None:
+def test_pattern_matching_equals_a_naive_matcher(pattern: list[str], path: list[str]) -> None:
     assert path_glob_matches("/".join(pattern), "/".join(path)) is _slow_match(pattern, path)
 
 
-def test_a_cunning_pattern_takes_no_time() -> None:
+def test_a_pathological_pattern_is_matched_quickly() -> None:
     assert not path_glob_matches("/".join(["**", "a"] * 60), "/".join(["a"] * 59 + ["b"]))
 
 
-def test_the_same_wish_in_another_form_is_the_same() -> None:
+def test_equal_configurations_have_the_same_hash() -> None:
     one = config(streams=["b", "/a/", "a"], pattern="/events/*/")
     assert one.streams == ("a", "b")
     assert one.pattern == "events/*"
@@ -94,7 +94,7 @@ def test_the_same_wish_in_another_form_is_the_same() -> None:
         {"kind": "pull-wake", "wake_stream": "w"},
     ],
 )
-def test_another_wish_is_another(changes: dict[str, Any]) -> None:
+def test_different_configurations_have_different_hashes(changes: dict[str, Any]) -> None:
     assert config(**changes).hash != config().hash
 
 
@@ -120,18 +120,18 @@ def test_another_wish_is_another(changes: dict[str, Any]) -> None:
         {"description": "x" * 1001},
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
+def test_an_invalid_configuration_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         config(**changes)
 
 
-def test_what_the_kind_has_no_use_for_is_left_out() -> None:
+def test_properties_of_the_other_kind_are_left_out() -> None:
     pull = config(kind="pull-wake", wake_stream="/wake/pool/")
     assert (pull.kind, pull.webhook_url, pull.wake_stream) == (Kind.PULL_WAKE, None, "wake/pool")
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "a b", "x" * 129, "ä"])
-def test_an_id_has_plain_characters(text: str) -> None:
+def test_an_invalid_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         rules.subscription_id(text)
 
@@ -139,7 +139,7 @@ def test_an_id_has_plain_characters(text: str) -> None:
 # Links
 
 
-def test_a_stream_that_matches_is_linked_where_it_is_said_and_stays_there() -> None:
+def test_a_matching_stream_is_linked_and_keeps_its_offset() -> None:
     once = rules.link_matching(record(), {"events/a": BEFORE_FIRST})
     assert once.links == {"events/a": Link(BEFORE_FIRST, False, True)}
     assert rules.link_matching(once, {"events/a": at(5)}) == once
@@ -152,7 +152,7 @@ def test_a_stream_can_be_named_and_match() -> None:
     less = rules.unlink_named(rules.unlink_named(both, "events/a"), "x")
     assert less.links == {"events/a": Link(at(1), False, True)}
     assert rules.unlink_named(less, "events/a") == less
-    assert rules.unlink_named(less, "unheard-of") == less
+    assert rules.unlink_named(less, "unknown") == less
 
 
 def test_a_subscription_is_full_at_its_limit() -> None:
@@ -164,12 +164,12 @@ def test_a_subscription_is_full_at_its_limit() -> None:
     assert fuller.links == full.links
 
 
-def test_what_is_gone_is_dropped_unless_it_was_named() -> None:
+def test_a_deleted_stream_is_unlinked_unless_it_was_named() -> None:
     some = rules.link_named(rules.link_matching(record(), {"events/a": at(1)}), {"b": at(1)})
     assert rules.unlink_deleted(some, ["events/a", "b"]).links == {"b": Link(at(1), True, False)}
 
 
-def test_a_subscription_does_not_follow_its_own_wakes() -> None:
+def test_a_pattern_does_not_match_the_wake_stream() -> None:
     pull = record(kind=Kind.PULL_WAKE, pattern="**", wake_stream="wake/pool")
     assert rules.matches_pattern(pull, "events/a")
     assert not rules.matches_pattern(pull, "wake/pool")
@@ -177,17 +177,17 @@ def test_a_subscription_does_not_follow_its_own_wakes() -> None:
         rules.link_named(pull, {"wake/pool": ZERO})
 
 
-# What is to be read
+# Pending data
 
 
-def test_what_comes_after_the_acknowledged_is_pending() -> None:
+def test_data_after_the_acknowledged_offset_is_pending() -> None:
     assert rules.is_pending(Link(at(3)), at(4))
     assert not rules.is_pending(Link(at(4)), at(4))
     assert rules.is_pending(Link(BEFORE_FIRST), at(1))
-    assert not rules.is_pending(Link(BEFORE_FIRST), ZERO), "an empty stream has nothing to read"
+    assert not rules.is_pending(Link(BEFORE_FIRST), ZERO), "an empty stream has no data"
 
 
-def test_acks_move_on_together_or_not_at_all() -> None:
+def test_acks_are_applied_together_or_not_at_all() -> None:
     some = record(links={"a": Link(at(1)), "b": Link(BEFORE_FIRST)})
     tails = {"a": at(5), "b": at(2)}
     moved = rules.acknowledge(some, [("a", at(5)), ("b", at(1))], tails)
@@ -197,7 +197,7 @@ def test_acks_move_on_together_or_not_at_all() -> None:
             rules.acknowledge(some, [("b", at(1)), bad], tails)
 
 
-def test_what_was_told_is_acknowledged_and_nothing_goes_back() -> None:
+def test_sent_offsets_are_acknowledged_and_none_decreases() -> None:
     some = record(links={"a": Link(at(1)), "b": Link(at(7)), "c": Link(at(1))})
     after = rules.acknowledge_sent(some, {"a": at(4), "b": at(4)})
     assert [link.acked for link in after.links.values()] == [at(4), at(7), at(1)]

@@ -1,4 +1,4 @@
-"""How a wake goes on from one state to the next."""
+"""State machine of wakes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NOW = 1_000_000
 
 
 def pending(**changes: Any) -> SubscriptionRecord:
-    """`events/b` has more than was acknowledged."""
+    """A subscription with pending data in `events/b`."""
     return record(links={"events/a": Link(at(1)), "events/b": Link(at(3))}, **changes)
 
 
@@ -25,11 +25,11 @@ def pull(**changes: Any) -> SubscriptionRecord:
     return pending(kind=Kind.PULL_WAKE, webhook_url=None, wake_stream="w", **changes)
 
 
-def test_nothing_pending_is_nothing_to_do() -> None:
+def test_a_subscription_without_pending_data_waits() -> None:
     assert wake_state.next_action(pending(), {"events/b": at(3)}, NOW) == NextAction(Action.WAIT)
 
 
-def test_something_pending_wakes_once() -> None:
+def test_pending_data_starts_one_wake() -> None:
     assert wake_state.next_action(pending(), TAILS, NOW) == NextAction(Action.WAKE)
     awake = wake_state.start_wake(pending(), TAILS, NOW, "w1")
     assert awake.generation == 1
@@ -39,17 +39,17 @@ def test_something_pending_wakes_once() -> None:
     assert wake_state.start_wake(awake, TAILS, NOW, "w2") == awake
 
 
-def test_a_webhooks_lease_begins_when_it_was_told() -> None:
-    told = wake_state.delivered(wake_state.start_wake(pending(), TAILS, NOW, "w1"), "w1", NOW + 500)
-    assert wake_state.next_action(told, TAILS, NOW + 500) == NextAction(Action.WAIT, NOW + 30_500)
-    assert wake_state.next_action(told, TAILS, NOW + 30_500) == NextAction(Action.EXPIRE)
-    assert wake_state.expire_lease(told, NOW + 30_499) == told
-    over = wake_state.expire_lease(told, NOW + 30_500)
+def test_the_lease_of_a_webhook_begins_with_its_delivery() -> None:
+    delivered = wake_state.delivered(wake_state.start_wake(pending(), TAILS, NOW, "w1"), "w1", NOW + 500)
+    assert wake_state.next_action(delivered, TAILS, NOW + 500) == NextAction(Action.WAIT, NOW + 30_500)
+    assert wake_state.next_action(delivered, TAILS, NOW + 30_500) == NextAction(Action.EXPIRE)
+    assert wake_state.expire_lease(delivered, NOW + 30_499) == delivered
+    over = wake_state.expire_lease(delivered, NOW + 30_500)
     assert over.wake is None
     assert wake_state.start_wake(over, TAILS, NOW + 30_500, "w2").generation == 2
 
 
-def test_who_cannot_be_told_is_told_again_later() -> None:
+def test_a_failed_delivery_is_retried_later() -> None:
     awake = wake_state.start_wake(pending(), TAILS, NOW, "w1")
     once = wake_state.delivery_failed(awake, "w1", NOW, 0.5)
     assert (once.failures, wake_state.next_action(once, TAILS, NOW)) == (1, NextAction(Action.WAIT, NOW + 1000))
@@ -58,35 +58,35 @@ def test_who_cannot_be_told_is_told_again_later() -> None:
     assert wake_state.delivered(twice, "w1", NOW + 3000).failures == 0
 
 
-def test_a_callback_that_came_while_the_call_failed_counts() -> None:
+def test_a_callback_during_a_failed_call_counts() -> None:
     awake = wake_state.start_wake(pending(), TAILS, NOW, "w1")
     alive = wake_state.renew_lease(awake, NOW)
     assert wake_state.delivery_failed(alive, "w1", NOW, 0.5) == alive
     assert wake_state.delivery_failed(wake_state.end_wake(awake), "w1", NOW, 0.5).wake is None
 
 
-def test_news_of_another_wake_change_nothing() -> None:
+def test_the_outcome_of_another_wake_is_ignored() -> None:
     awake = wake_state.start_wake(pending(), TAILS, NOW, "w2")
     assert wake_state.delivered(awake, "w1", NOW) == awake
     assert wake_state.delivery_failed(awake, "w1", NOW, 0.5) == awake
 
 
-def test_a_wake_that_is_pulled_waits_to_be_claimed() -> None:
-    told = wake_state.delivered(wake_state.start_wake(pull(), TAILS, NOW, "w1"), "w1", NOW)
-    assert wake_state.next_action(told, TAILS, NOW + 10**9) == NextAction(Action.WAIT)
-    claimed = wake_state.claim(told, "worker-1", TAILS, NOW, "unused")
+def test_a_delivered_pull_wake_waits_for_a_claim() -> None:
+    delivered = wake_state.delivered(wake_state.start_wake(pull(), TAILS, NOW, "w1"), "w1", NOW)
+    assert wake_state.next_action(delivered, TAILS, NOW + 10**9) == NextAction(Action.WAIT)
+    claimed = wake_state.claim(delivered, "worker-1", TAILS, NOW, "unused")
     assert claimed.wake is not None
     assert (claimed.wake.id, claimed.wake.holder, claimed.generation) == ("w1", "worker-1", 1)
 
 
-def test_a_claim_needs_no_wake_to_have_been_told() -> None:
+def test_a_claim_needs_no_delivered_wake() -> None:
     claimed = wake_state.claim(pull(), "worker-1", TAILS, NOW, "w1")
     assert claimed.wake is not None
     assert (claimed.wake.id, claimed.generation) == ("w1", 1)
     assert wake_state.next_action(claimed, TAILS, NOW) == NextAction(Action.WAIT, NOW + 30_000)
 
 
-def test_what_is_claimed_is_not_claimed_again_before_its_lease_ends() -> None:
+def test_a_claimed_wake_cannot_be_claimed_before_its_lease_expires() -> None:
     claimed = wake_state.claim(pull(), "worker-1", TAILS, NOW, "w1")
     with pytest.raises(LeaseHeld) as taken:
         wake_state.claim(claimed, "worker-2", TAILS, NOW + 29_999, "w2")
@@ -96,12 +96,12 @@ def test_what_is_claimed_is_not_claimed_again_before_its_lease_ends() -> None:
     assert (later.wake.holder, later.generation) == ("worker-2", 2)
 
 
-def test_nothing_to_read_is_nothing_to_claim() -> None:
+def test_a_claim_without_pending_data_is_refused() -> None:
     with pytest.raises(NothingPending):
         wake_state.claim(pull(), "worker-1", {}, NOW, "w1")
 
 
-def test_a_wake_that_is_over_is_fenced() -> None:
+def test_an_ended_wake_is_fenced() -> None:
     claimed = wake_state.claim(pull(), "worker-1", TAILS, NOW, "w1")
     wake_state.check_wake(claimed, "w1", 1, NOW + 29_999)
     for wake_id, generation, now in [("w1", 2, NOW), ("w2", 1, NOW), (None, None, NOW), ("w1", 1, NOW + 30_000)]:
@@ -111,7 +111,7 @@ def test_a_wake_that_is_over_is_fenced() -> None:
         wake_state.check_wake(wake_state.end_wake(claimed), "w1", 1, NOW)
 
 
-def test_a_heartbeat_makes_the_lease_begin_anew() -> None:
+def test_an_ack_renews_the_lease() -> None:
     claimed = wake_state.claim(pull(), "worker-1", TAILS, NOW, "w1")
     assert wake_state.next_action(wake_state.renew_lease(claimed, NOW + 20_000), TAILS, NOW + 40_000) == NextAction(
         Action.WAIT, NOW + 50_000
@@ -119,14 +119,14 @@ def test_a_heartbeat_makes_the_lease_begin_anew() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_retries_come_from_one_second_to_a_minute_apart_a_fifth_more_or_less(failures: int, chance: float) -> None:
+def test_retry_delays_grow_from_one_second_to_a_minute_with_jitter(failures: int, chance: float) -> None:
     assert 800 <= wake_state.retry_ms(failures, chance) <= 72_000
     assert wake_state.retry_ms(failures, 0.5) == min(1000 * 2 ** min(failures - 1, 20), 60_000)
 
 
-@given(st.lists(st.sampled_from(["wake", "told", "failed", "claim", "beat", "end", "tick"]), max_size=40))
-def test_generations_only_grow_and_one_wake_is_under_way(steps: list[str]) -> None:
-    """Whatever happens in whatever order."""
+@given(st.lists(st.sampled_from(["wake", "delivered", "failed", "claim", "beat", "end", "tick"]), max_size=40))
+def test_generations_only_grow_and_there_is_at_most_one_wake(steps: list[str]) -> None:
+    """For random transitions."""
     one, now = pull(), NOW
     for number, step in enumerate(steps):
         before = one
@@ -134,7 +134,7 @@ def test_generations_only_grow_and_one_wake_is_under_way(steps: list[str]) -> No
         match step:
             case "wake":
                 one = wake_state.start_wake(one, TAILS, now, f"w{number}")
-            case "told":
+            case "delivered":
                 one = wake_state.delivered(one, current, now)
             case "failed":
                 one = wake_state.delivery_failed(one, current, now, 0.5)

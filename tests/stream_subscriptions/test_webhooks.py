@@ -1,4 +1,4 @@
-"""Webhook subscriptions, from the PUT to the ack."""
+"""Webhook subscriptions over HTTP."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def webhook(hook: Hook, **more: Any) -> dict[str, Any]:
     return {"type": "webhook", "pattern": "events/*", "webhook": {"url": hook.url}, **more}
 
 
-async def test_a_subscription_is_made_once_and_confirmed_after_that(node: Node, hook: Hook) -> None:
+async def test_a_repeated_create_is_accepted_and_a_different_one_refused(node: Node, hook: Hook) -> None:
     wanted = webhook(hook, lease_ttl_ms=1000, description="a test's")
     made = (await node.subscribe(**wanted)).ok(201)
     assert made["id"] == made["subscription_id"] == "sub"
@@ -55,7 +55,7 @@ async def test_the_keys_are_published(node: Node, hook: Hook) -> None:
         "x",
     ],
 )
-async def test_a_webhook_that_leads_inside_is_refused(node: Node, url: str) -> None:
+async def test_a_webhook_with_an_internal_address_is_refused(node: Node, url: str) -> None:
     refused = await node.subscribe(type="webhook", pattern="events/*", webhook={"url": url})
     assert (refused.status, refused.json["error"]["code"], refused.json["code"]) == (
         400,
@@ -74,16 +74,16 @@ async def test_a_webhook_that_leads_inside_is_refused(node: Node, url: str) -> N
         {"type": "pull-wake", "pattern": "a/*", "wake_stream": "w", "lease_ttl_ms": 1},
     ],
 )
-async def test_what_makes_no_sense_is_refused_in_the_protocols_words(node: Node, wanted: dict[str, Any]) -> None:
+async def test_an_invalid_request_is_refused_with_the_protocols_code(node: Node, wanted: dict[str, Any]) -> None:
     refused = await node.subscribe(**wanted)
     assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
-async def test_a_new_stream_wakes_and_done_acknowledges_it(node: Node, hook: Hook) -> None:
+async def test_a_new_stream_causes_a_wake_and_done_acknowledges_it(node: Node, hook: Hook) -> None:
     hook.answer = {"done": True}
     made = (await node.subscribe(**webhook(hook))).ok(201)
     tail = await node.create("events/a", {"n": 1})
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     assert call["subscription_id"] == "sub"
     assert call["generation"] == 1
     assert call["callback_url"] == f"{node.url}{ROOT}/sub/callback"
@@ -100,13 +100,13 @@ async def test_a_new_stream_wakes_and_done_acknowledges_it(node: Node, hook: Hoo
 
     await eventually(is_acked)
     second = await node.append("events/a", {"n": 2})
-    await hook.heard(2)
+    await hook.received(2)
     assert hook.calls[1]["generation"] == 2
     assert hook.calls[1]["streams"][0]["acked_offset"] == tail
     assert hook.calls[1]["streams"][0]["tail_offset"] == second
 
 
-async def test_streams_that_exist_are_followed_from_their_ends_on(node: Node, hook: Hook) -> None:
+async def test_existing_streams_are_followed_from_their_ends(node: Node, hook: Hook) -> None:
     tail = await node.create("events/old", 1, 2)
     await node.create("other/old", 1)
     hook.answer = {"done": True}
@@ -114,16 +114,16 @@ async def test_streams_that_exist_are_followed_from_their_ends_on(node: Node, ho
     assert made["streams"] == [{"path": "events/old", "link_type": "glob", "acked_offset": tail}]
     await node.append("other/old", 2)
     await node.append("events/old", 3)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     assert [one["path"] for one in call["streams"]] == ["events/old"]
     assert call["streams"][0]["acked_offset"] == tail
 
 
-async def test_an_empty_stream_wakes_nobody(node: Node, hook: Hook) -> None:
+async def test_an_empty_stream_causes_no_wake(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.create("events/empty")
     tail = await node.create("events/full", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     pending = {one["path"]: one["has_pending"] for one in call["streams"]}
     assert pending["events/full"] is True
     assert pending.get("events/empty", False) is False
@@ -133,7 +133,7 @@ async def test_an_empty_stream_wakes_nobody(node: Node, hook: Hook) -> None:
 async def test_a_callback_acknowledges_and_then_is_fenced(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     tail = await node.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     ack = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": "events/a", "offset": tail}], "done": True}
     done = await node.act("callback", ack, call["callback_token"])
     assert done.ok() == {"ok": True, "next_wake": False}
@@ -142,21 +142,21 @@ async def test_a_callback_acknowledges_and_then_is_fenced(node: Node, hook: Hook
     assert (stale.status, stale.json["error"]["code"]) == (409, "FENCED")
 
 
-async def test_what_came_meanwhile_is_the_next_wake(node: Node, hook: Hook) -> None:
+async def test_data_appended_during_a_wake_causes_the_next_one(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     first = await node.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     second = await node.append("events/a", 2)
     ack = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": "events/a", "offset": first}], "done": True}
     assert (await node.act("callback", ack, call["callback_token"])).ok() == {"ok": True, "next_wake": True}
-    await hook.heard(2)
+    await hook.received(2)
     assert (hook.calls[1]["generation"], hook.calls[1]["streams"][0]["tail_offset"]) == (2, second)
 
 
-async def test_no_second_wake_while_one_is_under_way(node: Node, hook: Hook) -> None:
+async def test_there_is_no_second_wake_during_a_wake(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
     for number in range(5):
         await node.append("events/a", number)
     await node.create("events/b", 1)
@@ -164,19 +164,19 @@ async def test_no_second_wake_while_one_is_under_way(node: Node, hook: Hook) -> 
     async def is_linked() -> bool:
         return await node.acked("events/b") == "-1"
 
-    await eventually(is_linked)  # so it was seen to, and woke nobody
+    await eventually(is_linked)  # so it was processed, without a wake
     assert len(hook.calls) == 1
 
 
-async def test_a_lease_that_ends_wakes_again(node: Node, hook: Hook) -> None:
+async def test_an_expired_lease_causes_another_wake(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook, lease_ttl_ms=600_000))
     await node.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     await node.leased()
     node.clock.ahead_ms += 600_001
-    await hook.heard(2)
+    await hook.received(2)
     assert hook.calls[1]["generation"] == 2
-    for other in hook.calls:  # the old token is of no use, not even for the new wake
+    for other in hook.calls:  # the old token is not valid for the new wake
         beat = {"wake_id": other["wake_id"], "generation": other["generation"]}
         assert (await node.act("callback", beat, call["callback_token"])).json["error"]["code"] == "FENCED"
 
@@ -184,7 +184,7 @@ async def test_a_lease_that_ends_wakes_again(node: Node, hook: Hook) -> None:
 async def test_a_heartbeat_keeps_the_lease(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook, lease_ttl_ms=60_000))
     await node.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     beat = {"wake_id": call["wake_id"], "generation": 1}
 
     async def is_leased() -> bool:
@@ -197,24 +197,24 @@ async def test_a_heartbeat_keeps_the_lease(node: Node, hook: Hook) -> None:
     assert len(hook.calls) == 1
 
 
-async def test_a_webhook_that_fails_is_called_again_with_the_same_wake(node: Node, hook: Hook) -> None:
+async def test_a_failed_webhook_is_called_again_with_the_same_wake(node: Node, hook: Hook) -> None:
     hook.status = 500
     await node.subscribe(**webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
 
     await node.reaches("failed")
     hook.status, hook.answer = 200, {"done": True}
     node.clock.ahead_ms += 2_000
-    await hook.heard(2)
+    await hook.received(2)
     assert hook.calls[0]["wake_id"] == hook.calls[1]["wake_id"]
     assert hook.calls[0]["callback_token"] == hook.calls[1]["callback_token"]
 
     await node.reaches("active")
 
 
-async def test_a_callback_before_the_answer_counts(node: Node, hook: Hook) -> None:
-    """A worker that does its work within the call, and says so on the way."""
+async def test_a_callback_before_the_response_counts(node: Node, hook: Hook) -> None:
+    """The receiver processes the wake and calls back before it responds."""
     tails: list[str] = []
 
     async def call_back(call: dict[str, Any]) -> None:
@@ -224,21 +224,21 @@ async def test_a_callback_before_the_answer_counts(node: Node, hook: Hook) -> No
         (await node.act("callback", body, call["callback_token"])).ok()
 
     hook.before = call_back
-    hook.status = 500  # after the fact
+    hook.status = 500  # after the callback
     await node.subscribe(**webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
 
     async def is_acked() -> bool:
         return bool(tails) and await node.acked("events/a") == tails[0]
 
     await eventually(is_acked)
     await node.append("events/a", 2)
-    await hook.heard(2)
+    await hook.received(2)
     assert hook.calls[1]["generation"] == 2
 
 
-async def test_streams_are_named_and_unnamed(node: Node, hook: Hook) -> None:
+async def test_named_streams_are_added_and_removed(node: Node, hook: Hook) -> None:
     await node.subscribe(type="webhook", streams=["manual/a"], webhook={"url": hook.url})
     assert (await node.client.post(f"{ROOT}/sub/streams", {"streams": ["manual/b"]})).status == 204
     assert [one["path"] for one in (await node.show())["streams"]] == ["manual/a", "manual/b"]
@@ -247,15 +247,15 @@ async def test_streams_are_named_and_unnamed(node: Node, hook: Hook) -> None:
         {"path": "manual/a", "link_type": "explicit", "acked_offset": "0000000000000000_0000000000000000"}
     ]
     await node.create("manual/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     assert call["streams"][0]["link_type"] == "explicit"
 
 
-async def test_a_stream_that_was_deleted_is_no_longer_followed(node: Node, hook: Hook) -> None:
+async def test_a_deleted_stream_is_unlinked(node: Node, hook: Hook) -> None:
     hook.answer = {"done": True}
     await node.subscribe(**webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
     assert (await node.client.delete("/v1/stream/events/a")).status == 204
 
     async def is_unlinked() -> bool:
@@ -263,22 +263,22 @@ async def test_a_stream_that_was_deleted_is_no_longer_followed(node: Node, hook:
 
     await eventually(is_unlinked)
     await node.create("events/a", 1)
-    await hook.heard(2)
+    await hook.received(2)
 
 
-async def test_closing_a_stream_brings_nothing_to_read(node: Node, hook: Hook) -> None:
+async def test_closing_a_stream_causes_no_wake(node: Node, hook: Hook) -> None:
     hook.answer = {"done": True}
     await node.subscribe(**webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
     closed = await node.client.post("/v1/stream/events/a", headers={"Stream-Closed": "true"})
     assert closed.status == 204
     await node.create("events/b", 1)
-    await hook.heard(2)
+    await hook.received(2)
     assert {one["path"]: one["has_pending"] for one in hook.calls[1]["streams"]} == {"events/a": False, "events/b": True}
 
 
-async def test_a_deleted_subscription_is_silent(node: Node, hook: Hook) -> None:
+async def test_a_deleted_subscription_sends_no_wakes(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.subscribe("other", **webhook(hook))
     for _ in range(2):
@@ -290,14 +290,14 @@ async def test_a_deleted_subscription_is_silent(node: Node, hook: Hook) -> None:
         "subscription-not-found",
     )
     await node.create("events/a", 1)
-    assert [call["subscription_id"] for call in await hook.heard()] == ["other"]
+    assert [call["subscription_id"] for call in await hook.received()] == ["other"]
 
 
-async def test_tokens_are_for_one_subscription_and_cannot_be_made_up(node: Node, hook: Hook) -> None:
+async def test_a_token_is_valid_for_one_subscription_and_cannot_be_forged(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.subscribe("other", **webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard(2)
+    await hook.received(2)
     call = next(one for one in hook.calls if one["subscription_id"] == "sub")
     beat = {"wake_id": call["wake_id"], "generation": call["generation"]}
     for token, subscription in [
@@ -318,7 +318,7 @@ async def test_tokens_are_for_one_subscription_and_cannot_be_made_up(node: Node,
 async def test_an_ack_beyond_the_end_or_backwards_is_refused(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     tail = await node.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     for stream, offset in [("events/a", "0000000000000000_9999999999999999"), ("events/a", "-1"), ("events/x", tail)]:
         body = {"wake_id": call["wake_id"], "generation": 1, "acks": [{"stream": stream, "offset": offset}]}
         refused = await node.act("callback", body, call["callback_token"])
@@ -326,20 +326,20 @@ async def test_an_ack_beyond_the_end_or_backwards_is_refused(node: Node, hook: H
     assert await node.acked("events/a") == "-1"
 
 
-async def test_the_next_leader_goes_on(make_node: MakeNode, hook: Hook) -> None:
-    """A wake that could not be told, a stream that nobody was there to see, and a lease: all is found again."""
+async def test_the_next_leader_continues(make_node: MakeNode, hook: Hook) -> None:
+    """It continues with an undelivered wake, a stream created without a leader, and a lease."""
     first, second = await make_node(), await make_node()
     first.lead()
     hook.status = 503
     await first.subscribe(**webhook(hook))
     await first.create("events/a", 1)
-    await hook.heard()
+    await hook.received()
     await first.step_down()
     tail = await first.create("events/b", 1)
     hook.status, hook.answer = 200, {"done": True}
     first.clock.ahead_ms += 2_000
     second.lead()
-    await hook.heard(2)
+    await hook.received(2)
     assert hook.calls[1]["wake_id"] == hook.calls[0]["wake_id"]
 
     async def is_acked() -> bool:
@@ -355,49 +355,49 @@ async def test_any_worker_serves_any_call(make_node: MakeNode, hook: Hook) -> No
     (await other.subscribe(**webhook(hook))).ok(201)
     (await one.subscribe(**webhook(hook))).ok(200)
     tail = await one.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     acks = [{"stream": "events/a", "offset": tail}]
     body = {"wake_id": call["wake_id"], "generation": 1, "acks": acks, "done": True}
     answers = await asyncio.gather(*(node.act("callback", body, call["callback_token"]) for node in (one, other, one, other)))
     assert sorted(answer.status for answer in answers) == [200, 409, 409, 409]
 
 
-async def test_a_worker_that_is_behind_asks_before_it_refuses(make_node: MakeNode, hook: Hook) -> None:
+async def test_a_worker_with_an_outdated_table_reads_before_it_refuses(make_node: MakeNode, hook: Hook) -> None:
     one, deaf = await make_node(), await make_node()
     one.lead()
     await one.subscribe(**webhook(hook))
     await eventually(lambda: deaf.parts.table.get(f"{deaf.tenant}.sub") is not None)
-    await deaf.go_deaf()
+    await deaf.stop_following()
     await one.create("events/a", 1)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     beat = {"wake_id": call["wake_id"], "generation": 1}
     (await deaf.act("callback", beat, call["callback_token"])).ok()
     await one.client.delete(f"{ROOT}/sub")
     (await deaf.subscribe(**webhook(hook))).ok(201)
 
 
-async def test_a_subscription_that_was_deleted_can_be_made_again(node: Node, hook: Hook) -> None:
+async def test_a_deleted_subscription_can_be_created_again(node: Node, hook: Hook) -> None:
     for number in range(3):
         (await node.subscribe(**webhook(hook))).ok(201)
         await node.create(f"events/{number}", 1)
-        await hook.heard(number + 1)
+        await hook.received(number + 1)
         await node.client.delete(f"{ROOT}/sub")
     assert [call["generation"] for call in hook.calls] == [1, 1, 1]
 
 
-async def test_each_project_has_its_own(node: Node, hook: Hook) -> None:
+async def test_each_project_has_its_own_subscriptions(node: Node, hook: Hook) -> None:
     path = f"/v1/{node.tenant}-b/stream/__ds/subscriptions/sub"
     made = (await node.client.put(path, webhook(hook))).ok(201)
     assert made["webhook"]["signing"]["jwks_url"] == f"{node.url}/v1/{node.tenant}-b/stream/__ds/jwks.json"
     await node.create("events/a", 1)
     (await node.client.put(f"/v1/{node.tenant}-b/stream/events/b", [1])).ok(201)
-    (call,) = await hook.heard()
+    (call,) = await hook.received()
     assert call["callback_url"] == f"{node.url}{path}/callback"
     assert [one["path"] for one in call["streams"]] == ["events/b"]
     assert (await node.client.get(f"{ROOT}/sub")).status == 404
 
 
-async def test_who_is_kept_to_some_streams_subscribes_to_those(node: Node, hook: Hook) -> None:
+async def test_a_restricted_key_can_subscribe_to_its_streams_only(node: Node, hook: Hook) -> None:
     narrow = node.client.with_headers(**{"X-Streams": "mine/*"})
     assert (await narrow.put(f"{ROOT}/a", webhook(hook, pattern="mine/*"))).status == 403
     assert (await narrow.put(f"{ROOT}/a", webhook(hook, pattern=None, streams=["mine/x", "theirs/x"]))).status == 403
@@ -408,11 +408,11 @@ async def test_who_is_kept_to_some_streams_subscribes_to_those(node: Node, hook:
     (await narrow.get(f"{ROOT}/a")).ok()
 
 
-async def test_a_disabled_tenants_webhooks_wait(node: Node, hook: Hook) -> None:
+async def test_webhooks_of_a_disabled_tenant_wait(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.subscribe("other", **webhook(hook))
     await node.create("events/a", 1)
-    await hook.heard(2)
+    await hook.received(2)
     await node.leased("sub")
     await node.leased("other")
     call = hook.calls[0]
@@ -424,14 +424,14 @@ async def test_a_disabled_tenants_webhooks_wait(node: Node, hook: Hook) -> None:
     another = f"/v1/{node.tenant}-b/stream"
     (await node.client.put(f"{another}/__ds/subscriptions/theirs", webhook(hook))).ok(201)
     (await node.client.put(f"{another}/events/a", [1])).ok(201)
-    await hook.heard(3)
+    await hook.received(3)
     assert [one["subscription_id"] for one in hook.calls[2:]] == ["theirs"]
     node.disabled.clear()
     node.clock.ahead_ms += 6_000
-    await hook.heard(5)
+    await hook.received(5)
 
 
-async def test_webhooks_go_on_after_the_engine_was_away(
+async def test_webhooks_continue_after_a_server_outage(
     own_server: Server,
     open_connection: OpenConnection,
     name: str,
@@ -448,13 +448,13 @@ async def test_webhooks_go_on_after_the_engine_was_away(
         hook.answer = {"done": True}
         await node.subscribe(**webhook(hook))
         await node.create("events/a", 1)
-        await hook.heard()
+        await hook.received()
         await restart(own_server, connection)
         await node.append("events/a", 2)
         await node.create("events/b", 1)
 
-        async def is_all_heard() -> bool:
+        async def has_received_all() -> bool:
             seen = {one["path"]: one["tail_offset"] for call in hook.calls for one in call["streams"]}
             return "events/b" in seen and any(call["generation"] > 1 for call in hook.calls)
 
-        await eventually(is_all_heard, 15)
+        await eventually(has_received_all, 15)

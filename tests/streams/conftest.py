@@ -1,4 +1,4 @@
-"""Gateways for the tests of this folder, and workers: a process's stream objects on a connection of their own."""
+"""Gateways, and workers: the stream objects of a process on their own connection."""
 
 from collections.abc import AsyncIterator
 
@@ -33,11 +33,11 @@ async def worker(new_worker: OpenWorker) -> Worker:
 
 @pytest.fixture
 async def other(new_worker: OpenWorker) -> Worker:
-    """A second worker, which shares nothing with the first but the engine."""
+    """A second worker that shares only the server with the first."""
     return await new_worker()
 
 
 @pytest.fixture
 async def stream(tenant: Tenant) -> Stream:
-    """A name that nobody has used, as the tenant's key sees it."""
+    """A stream that does not exist yet, with the tenant's key."""
     return Stream(tenant.client, "/v1/stream/some/stream")

@@ -1,4 +1,4 @@
-"""Streams over HTTP as their callers see them, and readers who remember what they were told."""
+"""Streams over HTTP, and readers that record received events."""
 
 import asyncio
 import contextlib
@@ -30,12 +30,12 @@ from tests.gateway import (
 from tests.platforms import platform_on
 from tests.streams.workers import TEXT
 
-AT_ONCE = 1.0  # seconds; what comes by a look instead of by hearing takes many
+AT_ONCE = 1.0  # seconds; a message found by polling takes longer
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream as its callers see it."""
+    """A stream over HTTP."""
 
     client: Client
     path: str
@@ -70,14 +70,14 @@ class Stream:
 
 @dataclass
 class Seen:
-    """What a reader was told; `offset` is where it would go on."""
+    """Events received by a reader; `offset` is its position."""
 
     data: list[str] = field(default_factory=list)
     controls: list[dict[str, Any]] = field(default_factory=list)
     offset: str = "-1"
 
     async def take(self, reader: EventReader, until: Callable[[], bool], seconds: float = 20) -> bool:
-        """Until then, or until the answer ends: then False. Data count once their control event has come."""
+        """Read until `until` is true; False if the response ends first. Data counts once its control event has arrived."""
         pending: list[str] = []
         async with asyncio.timeout(seconds):
             while not until():
@@ -97,16 +97,16 @@ class Seen:
         return True
 
     async def up_to_date(self, reader: EventReader) -> None:
-        """Until this reader has said so, whatever others said before."""
+        """Read until a new control event is up to date."""
         already = len(self.controls)
         assert await self.take(reader, lambda: len(self.controls) > already and self.is_up_to_date)
 
     async def count(self, reader: EventReader, count: int) -> bool:
-        """Until so many events with data have come; False if it ends before."""
+        """Read until this many data events have arrived; False if the response ends first."""
         return await self.take(reader, lambda: len(self.data) >= count)
 
     async def end(self, reader: EventReader, seconds: float = AT_ONCE) -> None:
-        """Until the answer ends, which it must."""
+        """Read until the response ends, within the time limit."""
         assert not await self.take(reader, lambda: False, seconds)
 
     @property
@@ -123,7 +123,7 @@ class Seen:
         return bool(self.controls) and self.controls[-1].get("streamClosed") is True
 
 
-# Small workers, whose options a test can choose
+# Gateways with chosen options
 
 
 class _Watch:
@@ -134,8 +134,8 @@ class _Watch:
         pass
 
 
-class Everybody:
-    """Whoever comes is of the tenant that they say."""
+class HeaderAuthenticator:
+    """Callers with all scopes, of the tenant in a header."""
 
     async def authenticate(self, request: Request, _route: Route) -> Caller:
         return Caller(request.header(b"x-tenant") or "default", "k", frozenset(ALL_SCOPES))
@@ -146,15 +146,15 @@ class Everybody:
 
 @asynccontextmanager
 async def small_gateway(
-    connection: Connection, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, beat_seconds: float = 60
+    connection: Connection, tenant: str, *, poll_seconds: float = 5, sse_seconds: float = 60, heartbeat_seconds: float = 60
 ) -> AsyncIterator[tuple[Stream, App]]:
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
     platform = platform_on(connection, ShiftedClock())
     service = platform.add(StreamsCapability).service
-    live = LiveReads(service, LiveOptions(poll_seconds, sse_seconds, beat_seconds))
+    live = LiveReads(service, LiveOptions(poll_seconds, sse_seconds, heartbeat_seconds))
     routes = StreamRoutes(service, live, platform.clock, None).table()
-    app = App(Router(routes), Everybody(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
+    app = App(Router(routes), HeaderAuthenticator(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:
         yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app
         app.drain()

@@ -1,4 +1,4 @@
-"""Appending through two workers at once: nothing is lost, nothing comes twice, and neither writes by what it knew before."""
+"""Appends through two workers at once: no append is lost or repeated, and none is decided from outdated state."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 
 async def produce(name: StreamName, workers: tuple[Worker, Worker], producer: str, count: int) -> None:
-    """Each append goes through one worker and, at the same time, through the other: one of them finds it done."""
+    """Send each append through both workers at once; one of them reports a duplicate."""
     for number in range(count):
         data, said = f"{producer} {number}".encode(), (producer, 0, number)
         outcomes = await asyncio.gather(*[one.append_in_time(name, data, said) for one in workers])
@@ -30,13 +30,15 @@ async def produce(name: StreamName, workers: tuple[Worker, Worker], producer: st
         assert all(outcome.claim == ProducerClaim(producer, 0, number) for outcome in outcomes)
 
 
-async def write_plainly(name: StreamName, worker: Worker, writer: str, count: int) -> None:
+async def write_unguarded(name: StreamName, worker: Worker, writer: str, count: int) -> None:
     for number in range(0, count, 5):
         await asyncio.gather(*[worker.append_in_time(name, f"{writer} {one}".encode()) for one in range(number, number + 5)])
 
 
-async def write_in_turn(name: StreamName, worker: Worker, turns: "itertools.count[int]", accepted: list[str], count: int) -> None:
-    """Two who count together but do not wait for each other: who comes late is refused."""
+async def write_with_seq(
+    name: StreamName, worker: Worker, turns: "itertools.count[int]", accepted: list[str], count: int
+) -> None:
+    """Two writers share a counter without waiting for each other; a late one is refused."""
     for _ in range(count):
         seq = f"{next(turns):06d}"
         try:
@@ -46,7 +48,7 @@ async def write_in_turn(name: StreamName, worker: Worker, turns: "itertools.coun
             continue
 
 
-async def test_all_kinds_of_writers_through_two_workers_lose_and_repeat_nothing(worker: Worker, other: Worker, name: str) -> None:
+async def test_concurrent_writers_of_all_kinds_lose_and_repeat_nothing(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "shared")
     await worker.create(stream)
     accepted: list[str] = []
@@ -55,20 +57,20 @@ async def test_all_kinds_of_writers_through_two_workers_lose_and_repeat_nothing(
         for producer in ("p1", "p2", "p3"):
             writers.create_task(produce(stream, (worker, other), producer, 12))
         for number, one in enumerate((worker, other)):
-            writers.create_task(write_plainly(stream, one, f"plain{number}", 60))
-            writers.create_task(write_in_turn(stream, one, turns, accepted, 15))
+            writers.create_task(write_unguarded(stream, one, f"plain{number}", 60))
+            writers.create_task(write_with_seq(stream, one, turns, accepted, 15))
     content = [payload.decode().split() for payload in await worker.read_all(stream)]
     for producer in ("p1", "p2", "p3"):
         assert [int(number) for who, number in content if who == producer] == list(range(12))
     for writer in ("plain0", "plain1"):
         assert sorted(int(number) for who, number in content if who == writer) == list(range(60))
     in_turn = [seq for who, seq in content if who == "turn"]
-    assert in_turn == sorted(accepted), "all that were accepted, rising, and no other"
+    assert in_turn == sorted(accepted), "all accepted appends in ascending order, and no others"
     assert accepted
     assert len(content) == 3 * 12 + 2 * 60 + len(accepted)
 
 
-async def test_offsets_that_two_workers_answer_are_where_their_data_end(worker: Worker, other: Worker, name: str) -> None:
+async def test_an_offset_in_a_response_is_the_end_of_the_data(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "shared")
     await worker.create(stream)
 
@@ -85,7 +87,7 @@ async def test_offsets_that_two_workers_answer_are_where_their_data_end(worker: 
             assert await other.read_all(stream, offset) == in_order[position + 1 :]
 
 
-async def test_a_duplicate_is_found_through_the_other_worker(worker: Worker, other: Worker, name: str) -> None:
+async def test_another_worker_detects_a_duplicate(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     for number in range(3):
@@ -104,7 +106,7 @@ async def test_a_duplicate_is_found_through_the_other_worker(worker: Worker, oth
     assert await worker.read_all(stream) == [b"x"] * 5
 
 
-async def test_stream_seq_holds_across_workers_and_plain_appends(worker: Worker, other: Worker, name: str) -> None:
+async def test_stream_seq_is_checked_across_workers_and_unguarded_appends(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1", seq="b")
@@ -118,7 +120,7 @@ async def test_stream_seq_holds_across_workers_and_plain_appends(worker: Worker,
     assert await worker.read_all(stream) == [b"1", b"plain", b"3"]
 
 
-# What the other worker did meanwhile
+# Concurrent changes by another worker
 
 
 Append = Callable[[Worker, StreamName], Awaitable[AppendOutcome]]
@@ -131,8 +133,8 @@ KINDS: dict[str, Append] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-async def knowing(worker: Worker, stream: StreamName, kind: str) -> None:
-    """The worker has appended to the stream, and its lane knows what such an append needs to know."""
+async def fill_cache(worker: Worker, stream: StreamName, kind: str) -> None:
+    """Append, so that the worker has a cached snapshot for this kind of append."""
     await worker.create(stream)
     if kind == "plain":
         await worker.append(stream, b"early")
@@ -141,11 +143,11 @@ async def knowing(worker: Worker, stream: StreamName, kind: str) -> None:
 
 
 @every_kind
-async def test_who_does_not_know_that_it_was_closed_is_told_and_writes_nothing(
+async def test_an_append_to_a_stream_that_another_worker_closed_is_refused(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
     stream = StreamName(name, "a")
-    await knowing(worker, stream, kind)
+    await fill_cache(worker, stream, kind)
     end = (await other.append(stream, b"the end", closes=True)).next_offset
     with pytest.raises(StreamClosed) as refusal:
         await KINDS[kind](worker, stream)
@@ -154,11 +156,11 @@ async def test_who_does_not_know_that_it_was_closed_is_told_and_writes_nothing(
 
 
 @every_kind
-async def test_who_does_not_know_that_it_was_deleted_is_told_and_leaves_nothing(
+async def test_an_append_to_a_stream_that_another_worker_deleted_is_refused(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
     stream = StreamName(name, "a")
-    await knowing(worker, stream, kind)
+    await fill_cache(worker, stream, kind)
     await other.streams.delete(None, stream)
     with pytest.raises(StreamNotFound):
         await KINDS[kind](worker, stream)
@@ -166,12 +168,12 @@ async def test_who_does_not_know_that_it_was_deleted_is_told_and_leaves_nothing(
 
 
 @every_kind
-async def test_who_knew_the_old_stream_never_writes_into_the_new_one_by_that(
+async def test_an_append_for_a_deleted_stream_is_not_written_to_its_successor(
     worker: Worker, other: Worker, name: str, kind: str
 ) -> None:
-    """The same name and another type: what fitted the old one must not slip into the new one."""
+    """The new stream has the same name and another content type."""
     stream = StreamName(name, "a")
-    await knowing(worker, stream, kind)
+    await fill_cache(worker, stream, kind)
     await other.streams.delete(None, stream)
     await other.create(stream, b"[1]", JSON)
     with pytest.raises(ContentTypeMismatch):
@@ -179,9 +181,9 @@ async def test_who_knew_the_old_stream_never_writes_into_the_new_one_by_that(
     assert await worker.read_all(stream) == [b"1"]
 
 
-async def test_a_stream_that_was_made_anew_knows_no_producer_and_no_seq(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_recreated_stream_has_no_producers_and_no_seq(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
-    await knowing(worker, stream, "producer")
+    await fill_cache(worker, stream, "producer")
     await other.streams.delete(None, stream)
     await other.create(stream, b"new")
     with pytest.raises(ProducerGap) as gap:
@@ -191,8 +193,8 @@ async def test_a_stream_that_was_made_anew_knows_no_producer_and_no_seq(worker: 
     assert await other.read_all(stream) == [b"new", b"x"]
 
 
-async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Worker, other: Worker, name: str) -> None:
-    """One worker appends the life's number that it was told; the other ends life after life."""
+async def test_an_append_during_delete_and_create_is_in_one_incarnation_or_none(worker: Worker, other: Worker, name: str) -> None:
+    """One worker appends the number of the current incarnation; the other deletes and creates the stream."""
     stream = StreamName(name, "a")
     life = 0
     answered: set[tuple[int, int]] = set()
@@ -210,7 +212,7 @@ async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Wo
             except (StreamNotFound, ContentTypeMismatch, StreamClosed):
                 await asyncio.sleep(0)
 
-    def this_life_was_written_to() -> bool:
+    def has_appends() -> bool:
         return {(life, 0), (life, 1)} <= answered
 
     async with asyncio.TaskGroup() as writers:
@@ -218,18 +220,18 @@ async def test_appends_during_lives_that_end_go_into_one_life_or_none(worker: Wo
         for writer in range(3):
             writers.create_task(write(writer))
         for following in range(1, 8):
-            await eventually(this_life_was_written_to)
+            await eventually(has_appends)
             content = await other.read_all(stream)
-            assert {payload.split()[0] for payload in content} == {str(life).encode()}, "of this life and no other"
+            assert {payload.split()[0] for payload in content} == {str(life).encode()}, "of this incarnation and no other"
             await other.streams.delete(None, stream)
             life = following
             await other.create(stream, content_type=f"text/life-{following}")
-        await eventually(this_life_was_written_to)
+        await eventually(has_appends)
         is_over = True
     assert {payload.split()[0] for payload in await other.read_all(stream)} == {str(life).encode()}
 
 
-async def test_who_knew_a_stream_of_a_deleted_tenant_does_not_write_into_its_namesakes(worker: Worker, name: str) -> None:
+async def test_a_cached_snapshot_of_a_deleted_tenant_is_not_used_for_a_new_one(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"old")
@@ -242,7 +244,7 @@ async def test_who_knew_a_stream_of_a_deleted_tenant_does_not_write_into_its_nam
 # Checkpoints
 
 
-async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_followed(
+async def test_producers_are_restored_from_a_checkpoint_and_later_appends(
     new_worker: OpenWorker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
@@ -272,7 +274,7 @@ async def test_what_producers_did_is_known_again_from_a_checkpoint_and_what_foll
 
 
 async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers come and go while others write, and every one of them knows what was done before it."""
+    """New workers join while others write, and each of them detects earlier appends."""
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 3)
     stream = StreamName(name, "a")
     await (await new_worker()).create(stream)
@@ -282,7 +284,7 @@ async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, nam
             for producer in range(3):
                 claims = [(f"p{producer}", 0, generation * 8 + number) for number in range(8)]
                 writers.create_task(produce_all(stream, workers[producer % 2], claims))
-            writers.create_task(write_plainly(stream, workers[0], f"plain{generation}", 20))
+            writers.create_task(write_unguarded(stream, workers[0], f"plain{generation}", 20))
     content = [payload.decode().split() for payload in await (await new_worker()).read_all(stream)]
     for producer in range(3):
         assert [int(number) for who, number in content if who == f"p{producer}"] == list(range(40))
@@ -290,7 +292,7 @@ async def test_checkpoints_under_load_change_nothing(new_worker: OpenWorker, nam
 
 
 async def produce_all(stream: StreamName, worker: Worker, claims: list[tuple[str, int, int]]) -> None:
-    """All at once, in order: they go in few rounds."""
+    """Send all at once, in order, so that they share a few batches."""
     sent = [
         worker.append_in_time(stream, f"{producer} {number}".encode(), (producer, 0, number)) for producer, _, number in claims
     ]
@@ -299,10 +301,10 @@ async def produce_all(stream: StreamName, worker: Worker, claims: list[tuple[str
     assert (await worker.append_in_time(stream, b"never", last)).is_duplicate
 
 
-# One worker, many wishes at once
+# One worker, many requests at once
 
 
-async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: Worker, name: str) -> None:
+async def test_concurrent_requests_are_decided_in_their_order(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     requests: list[tuple[AppendRequest, object]] = [
@@ -319,7 +321,7 @@ async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: 
         (AppendRequest(b"5", TEXT, ProducerClaim("p", 1, 1)), StreamClosed),
         (AppendRequest(None, None, closes=True), True),
     ]
-    for _ in range(2):  # from what the first has left, the second must say the same
+    for _ in range(2):  # repeated requests have the same outcome
         found = await asyncio.gather(
             *[worker.streams.append(None, stream, request) for request, _ in requests], return_exceptions=True
         )
@@ -335,7 +337,7 @@ async def test_wishes_that_come_together_are_judged_one_after_the_other(worker: 
         await worker.create(stream)
 
 
-async def test_a_thousand_at_once_are_stored_in_the_order_in_which_they_came(worker: Worker, name: str) -> None:
+async def test_a_thousand_concurrent_appends_are_stored_in_their_order(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     outcomes = await asyncio.gather(*[worker.append(stream, b"%d " % number) for number in range(1000)])
@@ -344,7 +346,7 @@ async def test_a_thousand_at_once_are_stored_in_the_order_in_which_they_came(wor
     assert b"".join(await worker.read_all(stream)).split() == [b"%d" % number for number in range(1000)]
 
 
-async def test_a_caller_who_leaves_does_not_take_the_others_with_him(worker: Worker, name: str) -> None:
+async def test_a_cancelled_append_does_not_cancel_others(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     impatient = asyncio.create_task(worker.append(stream, b"1"))
@@ -356,7 +358,7 @@ async def test_a_caller_who_leaves_does_not_take_the_others_with_him(worker: Wor
     assert (await worker.append(stream, b"3")).next_offset == await worker.tail(stream)
 
 
-async def test_what_the_engine_does_not_take_fails_alone(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_that_is_too_large_fails_alone(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     monkeypatch.setattr(Connection, "max_payload", property(lambda _connection: 8192))
@@ -365,15 +367,15 @@ async def test_what_the_engine_does_not_take_fails_alone(worker: Worker, name: s
     assert [type(one) for one in outcomes] == [AppendOutcome, TooLarge, AppendOutcome]
 
 
-async def test_a_lane_goes_on_after_an_error(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits is told, and the next one does not decide by what was known before."""
+async def test_an_appender_continues_after_an_error(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting callers get the error, and the next request is decided from a fresh snapshot."""
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1", ("p", 0, 0))
     committer = worker.store.committer(stream)
     with monkeypatch.context() as broken:
 
-        async def fail(_drafts: object) -> None:
+        async def fail(_messages: object) -> None:
             raise EngineUnavailable("not now")
 
         broken.setattr(committer, "append_together", fail)
@@ -383,10 +385,10 @@ async def test_a_lane_goes_on_after_an_error(worker: Worker, name: str, monkeypa
     assert await worker.read_all(stream) == [b"1", b"2"]
 
 
-async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_without_an_answer(
+async def test_a_conflict_of_an_unguarded_append_does_not_block_a_guarded_one(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record changes under a plain append that is on its way; that comes out while a producer's append is on its own."""
+    """The record changes while an unguarded append is in flight; the conflict arrives during the append of a producer."""
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"1")
@@ -394,12 +396,12 @@ async def test_a_plain_append_that_comes_too_late_does_not_leave_a_guarded_one_w
     really = committer.submit
     late: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
-    def submit(drafts: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
-        if drafts[0].payload == b"plain" and not late.done():
+    def submit(messages: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
+        if messages[0].payload == b"plain" and not late.done():
             return late
-        if drafts[-1].payload == b"guarded" and not late.done():
+        if messages[-1].payload == b"guarded" and not late.done():
             late.set_exception(Conflict("the record is another by now"))
-        return really(drafts)
+        return really(messages)
 
     monkeypatch.setattr(committer, "submit", submit)
     plain = asyncio.create_task(worker.append(stream, b"plain"))
@@ -415,20 +417,20 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = StreamName(name, "a")
-    await knowing(worker, stream, "producer")
+    await fill_cache(worker, stream, "producer")
     committer = worker.store.committer(stream)
     really = committer.submit
     held: list[tuple[Sequence[PendingMessage], asyncio.Future[Sequence[PublishAck]]]] = []
 
-    def submit(drafts: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
-        """The appends wait for the delete, and come right behind it."""
-        if drafts[-1].payload == b"late" and not held:
-            held.append((drafts, asyncio.get_running_loop().create_future()))
+    def submit(messages: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
+        """Hold the appends back until right after the delete."""
+        if messages[-1].payload == b"late" and not held:
+            held.append((messages, asyncio.get_running_loop().create_future()))
             return held[0][1]
-        stored = really(drafts)
+        stored = really(messages)
         if held and not held[0][1].done():
             late = really(held[0][0])
-            late.add_done_callback(lambda done: pass_on(done, held[0][1]))
+            late.add_done_callback(lambda done: copy_result(done, held[0][1]))
         return stored
 
     monkeypatch.setattr(committer, "submit", submit)
@@ -442,7 +444,7 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
         await worker.append(stream, b"later", ("p", 0, 3))
 
 
-def pass_on(done: "asyncio.Future[Sequence[PublishAck]]", to: "asyncio.Future[Sequence[PublishAck]]") -> None:
+def copy_result(done: "asyncio.Future[Sequence[PublishAck]]", to: "asyncio.Future[Sequence[PublishAck]]") -> None:
     problem = done.exception()
     if problem is None:
         to.set_result(done.result())
@@ -453,8 +455,8 @@ def pass_on(done: "asyncio.Future[Sequence[PublishAck]]", to: "asyncio.Future[Se
 # Expiry
 
 
-async def test_expiry_is_told_only_from_what_was_just_read(worker: Worker, other: Worker, name: str) -> None:
-    """This worker last heard of the stream a lifetime ago; the other has used it since."""
+async def test_an_append_is_refused_as_expired_only_by_a_fresh_snapshot(worker: Worker, other: Worker, name: str) -> None:
+    """The snapshot of this worker is older than the TTL; the other worker has used the stream since."""
     stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=10)
     await worker.append(stream, b"1")
@@ -466,7 +468,7 @@ async def test_expiry_is_told_only_from_what_was_just_read(worker: Worker, other
     assert await other.read_all(stream) == [b"1", b"2", b"3"]
 
 
-async def test_what_has_expired_takes_no_append(worker: Worker, other: Worker, name: str) -> None:
+async def test_an_append_to_an_expired_stream_is_refused(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=10)
     await worker.append(stream, b"1", ("p", 0, 0))
@@ -477,7 +479,7 @@ async def test_what_has_expired_takes_no_append(worker: Worker, other: Worker, n
     assert await other.read_all(stream) == [b"1"]
 
 
-async def test_refusals_have_a_code_that_says_what_to_do(worker: Worker, name: str) -> None:
+async def test_refusals_have_their_error_codes(worker: Worker, name: str) -> None:
     with pytest.raises(PostroadError) as refusal:
         await worker.append(StreamName(name, "none"), b"x")
     assert (refusal.value.code, refusal.value.status) == ("stream-not-found", 404)

@@ -1,4 +1,4 @@
-"""Offsets, cursors, bodies and events: what they may look like, and that nothing is lost or forged on the way."""
+"""Parsing and encoding of offsets, cursors, bodies and server-sent events."""
 
 import json
 import re
@@ -23,14 +23,14 @@ from postroad.streams.offsets import NOW, START, offset_text, parse_offset, pars
 
 
 @given(st.integers(0, 9_999_999_999_999_999), st.integers(0, 9_999_999_999_999_999))
-def test_offsets_are_ordered_as_their_texts_are(one: int, other: int) -> None:
+def test_offset_texts_sort_like_their_numbers(one: int, other: int) -> None:
     assert parse_offset(offset_text(one)) == one
     assert (offset_text(one) < offset_text(other)) == (one < other)
     assert re.fullmatch(r"\d{16}_\d{16}", offset_text(one))
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         (None, START),
         ("-1", START),
@@ -42,8 +42,8 @@ def test_offsets_are_ordered_as_their_texts_are(one: int, other: int) -> None:
         ("0_99999999999999999999", 9_999_999_999_999_999),
     ],
 )
-def test_a_place_is_the_start_now_or_an_offset(text: str | None, place: object) -> None:
-    assert parse_position(text) == place
+def test_a_position_is_the_start_now_or_an_offset(text: str | None, position: object) -> None:
+    assert parse_position(text) == position
 
 
 BAD_OFFSETS = ["", " ", "0", "-2", "-1 ", "NOW", "now\n", "-1\n", "0_", "_0", "0_0\n", "\n0_0", " 0_0", "0_0 ", "0__0", "0_0_0"]
@@ -52,13 +52,13 @@ BAD_OFFSETS += ["0_" + "0" * 21, "0" * 21 + "_0", "1" * 300]
 
 
 @pytest.mark.parametrize("text", BAD_OFFSETS)
-def test_what_was_never_handed_out_is_no_offset(text: str) -> None:
+def test_other_texts_are_not_offsets(text: str) -> None:
     with pytest.raises(InvalidParameter):
         parse_position(text)
 
 
 @given(st.text(alphabet="0123456789_-\n\r ٣nowNOW", max_size=45))
-def test_only_digits_underscore_digits_is_an_offset(text: str) -> None:
+def test_an_offset_is_digits_underscore_digits(text: str) -> None:
     left, mark, right = text.partition("_")
     is_good = mark == "_" and all(1 <= len(part) <= 20 and set(part) <= set("0123456789") for part in (left, right))
     if is_good:
@@ -69,7 +69,7 @@ def test_only_digits_underscore_digits_is_an_offset(text: str) -> None:
 
 
 @given(st.integers(0, 10**17))
-def test_a_cursor_never_comes_back_to_who_sent_it(sent: int) -> None:
+def test_the_next_cursor_is_later_than_the_given_one(sent: int) -> None:
     now = cursor_now()
     assert cursor_after(None) >= now
     following = cursor_after(sent)
@@ -79,12 +79,12 @@ def test_a_cursor_never_comes_back_to_who_sent_it(sent: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", "1e3", " 1", "1\n", "²", "٣", "abc", "1" * 19])
-def test_what_was_never_a_cursor_is_refused(text: str) -> None:
+def test_an_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter):
         parse_cursor(text)
 
 
-def test_a_control_event_says_where_the_reader_is() -> None:
+def test_a_control_event_has_the_position() -> None:
     assert control_event(5, 7, is_up_to_date=False) == (
         b'id: 0000000000000000_0000000000000005\nevent: control\ndata:{"streamNextOffset":"0000000000000000_0000000000000005",'
         b'"streamCursor":"7"}\n\n'
@@ -114,7 +114,7 @@ def test_a_control_event_says_where_the_reader_is() -> None:
         ('"ü"'.encode(), ['"ü"'.encode()]),
     ],
 )
-def test_an_array_is_its_elements_one_level_down_and_their_text_stays(body: bytes, messages: list[bytes]) -> None:
+def test_an_array_is_split_one_level_deep_and_its_elements_are_unchanged(body: bytes, messages: list[bytes]) -> None:
     assert json_elements(body) == messages
 
 
@@ -125,18 +125,18 @@ BAD_JSON += [b"\xef\xbb\xbf1", b"\x0c1", b"[" * 100_000, b'{"a":' * 100_000, b"[
 
 
 @pytest.mark.parametrize("body", BAD_JSON, ids=lambda body: repr(body[:12]))
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedJson):
         json_data(body)
 
 
-def test_an_empty_array_has_nothing_to_append() -> None:
+def test_an_empty_array_is_refused() -> None:
     with pytest.raises(InvalidParameter):
         json_data(b" [ ] ")
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-def test_what_is_nested_deeply_and_was_taken_can_be_taken_apart_again(opening: bytes, closing: bytes) -> None:
+def test_accepted_nested_json_can_be_split_again(opening: bytes, closing: bytes) -> None:
     refused = 0
     for depth in range(1, 2000, 7):
         try:
@@ -145,7 +145,7 @@ def test_what_is_nested_deeply_and_was_taken_can_be_taken_apart_again(opening: b
             refused += 1
             continue
         assert split_json(stored) == [opening * depth + b"1" + closing * depth]
-    assert refused, "somewhere it ends"
+    assert refused, "the nesting has a limit"
 
 
 JSON_VALUES = st.recursive(
@@ -156,7 +156,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(st.lists(JSON_VALUES, min_size=1, max_size=5), st.sampled_from([None, 1]), st.booleans())
-def test_json_messages_come_back_as_they_were(values: list[Any], indent: int | None, is_ascii: bool) -> None:
+def test_json_messages_are_read_unchanged(values: list[Any], indent: int | None, is_ascii: bool) -> None:
     def text(value: Any) -> bytes:
         return json.dumps(value, indent=indent, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
 
@@ -170,11 +170,11 @@ def test_json_messages_come_back_as_they_were(values: list[Any], indent: int | N
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))
-def test_bytes_are_joined_as_they_are(payloads: list[bytes]) -> None:
+def test_bytes_are_joined_unchanged(payloads: list[bytes]) -> None:
     assert joined_data(payloads, is_json=False) == b"".join(payloads)
 
 
-def test_nothing_joined_is_nothing() -> None:
+def test_joining_no_payloads_gives_an_empty_body() -> None:
     assert joined_data([], is_json=False) == b""
     assert joined_data([], is_json=True) == b"[]"
 
@@ -183,7 +183,7 @@ def test_nothing_joined_is_nothing() -> None:
 
 
 def events_in(text: bytes) -> list[tuple[str, bytes]]:
-    """What an EventSource would make of it: by the HTML standard's rules, and nothing of ours."""
+    """Parse events by the rules of the HTML standard, independently of our code."""
     events: list[tuple[str, bytes]] = []
     kind, data, is_empty = b"message", b"", True
     for line in re.split(rb"\r\n|\r|\n", text):
@@ -209,7 +209,7 @@ PAYLOADS = st.lists(PIECES | st.binary(max_size=4), max_size=12).map(b"".join)
 
 @given(PAYLOADS)
 def test_text_cannot_forge_an_event(payload: bytes) -> None:
-    """Whatever it is, it is one event, and its text is the payload's with line ends as the standard has them."""
+    """Any payload is one event, and its text is the payload with normalised line endings."""
     sent = data_event(payload, "text/plain") + control_event(7, 1, is_up_to_date=True)
     text = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     data, control = events_in(sent)
@@ -218,7 +218,7 @@ def test_text_cannot_forge_an_event(payload: bytes) -> None:
 
 
 @given(PAYLOADS)
-def test_bytes_come_through_events_whole(payload: bytes) -> None:
+def test_bytes_survive_an_event(payload: bytes) -> None:
     sent = data_event(payload, "image/png") + control_event(7, 1, is_up_to_date=True)
     [(kind, text), (other, _)] = events_in(sent)
     assert (kind, other) == ("data", "control")
@@ -226,7 +226,7 @@ def test_bytes_come_through_events_whole(payload: bytes) -> None:
 
 
 @given(st.lists(JSON_VALUES, min_size=1, max_size=3), st.sampled_from([None, 2]), st.sampled_from(["\n", "\r", "\r\n"]))
-def test_json_comes_through_events_whole(values: list[Any], indent: int | None, line_end: str) -> None:
+def test_json_survives_an_event(values: list[Any], indent: int | None, line_end: str) -> None:
     body = json.dumps(values, indent=indent).replace("\n", line_end).encode()
     sent = data_event(joined_data([json_data(body)], is_json=True), "application/json")
     [(kind, text)] = events_in(sent)

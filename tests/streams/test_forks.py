@@ -1,4 +1,4 @@
-"""Forks: streams that begin with what another one had, and keep it when that one goes."""
+"""Forks: streams that start with the data of a source and keep it when the source is deleted."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ any_size = pytest.mark.parametrize("at_a_time", [1, 2, 3, 1000])
 
 
 async def filled(worker: Worker, stream: StreamName, *data: bytes, content_type: str = TEXT) -> list[int]:
-    """A stream of these; its offsets, the first of which is 0. Other streams' appends lie in between."""
+    """Create a stream with this data; returns its offsets, beginning with 0. Appends to other streams are in between."""
     await worker.create(stream, content_type=content_type)
     pad = StreamName(stream.tenant, "pad")
     await worker.create(pad)
@@ -30,7 +30,7 @@ def names(tenant: str, *paths: str) -> list[StreamName]:
     return [StreamName(tenant, path) for path in paths]
 
 
-async def test_a_fork_has_what_its_source_had_and_both_go_their_ways(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_fork_has_the_source_data_and_both_continue_independently(worker: Worker, other: Worker, name: str) -> None:
     source, fork = names(name, "source", "fork")
     offsets = await filled(worker, source, b"1", b"2", b"3")
     made = await other.fork(fork, source, offsets[2])
@@ -43,16 +43,16 @@ async def test_a_fork_has_what_its_source_had_and_both_go_their_ways(worker: Wor
     assert await worker.read_all(fork, offsets[2]) == [b"own"]
 
 
-async def test_a_fork_is_made_at_the_end_if_nothing_is_said(worker: Worker, name: str) -> None:
+async def test_a_fork_without_an_offset_is_made_at_the_end(worker: Worker, name: str) -> None:
     source, fork = names(name, "source", "fork")
     offsets = await filled(worker, source, b"1", b"2")
     assert (await worker.fork(fork, source)).tail == offsets[-1]
     await worker.append(source, b"3")
-    assert not (await worker.fork(fork, source)).is_new, "whatever was found is what was meant"
+    assert not (await worker.fork(fork, source)).is_new, "the existing fork matches a request without an offset"
     assert await worker.read_all(fork) == [b"1", b"2"]
 
 
-async def test_a_fork_at_zero_has_nothing_of_its_source(worker: Worker, name: str) -> None:
+async def test_a_fork_at_zero_has_no_data_of_its_source(worker: Worker, name: str) -> None:
     source, fork = names(name, "source", "fork")
     await filled(worker, source, b"1", b"2")
     assert (await worker.fork(fork, source, 0)).tail == 0
@@ -61,7 +61,7 @@ async def test_a_fork_at_zero_has_nothing_of_its_source(worker: Worker, name: st
     assert await worker.read_all(fork) == [b"own"]
 
 
-async def test_a_fork_begins_with_its_body_behind_what_it_has(worker: Worker, name: str) -> None:
+async def test_the_body_of_a_fork_follows_the_source_data(worker: Worker, name: str) -> None:
     source, fork, empty = names(name, "source", "fork", "empty")
     offsets = await filled(worker, source, b"1", b"[2,3]", content_type=JSON)
     await worker.fork(fork, source, offsets[1], body=b"[4,5]")
@@ -70,7 +70,7 @@ async def test_a_fork_begins_with_its_body_behind_what_it_has(worker: Worker, na
     assert await worker.read_all(empty) == [b"1"]
 
 
-async def test_a_fork_of_a_closed_stream_is_open_and_may_be_made_closed(worker: Worker, name: str) -> None:
+async def test_a_fork_of_a_closed_stream_is_open_unless_requested_closed(worker: Worker, name: str) -> None:
     source, fork, closed = names(name, "source", "fork", "closed")
     await worker.create(source, b"1", is_closed=True)
     await worker.fork(fork, source)
@@ -82,7 +82,7 @@ async def test_a_fork_of_a_closed_stream_is_open_and_may_be_made_closed(worker: 
         assert (chunk.payloads, chunk.is_end, chunk.is_closed) == (content, True, True)
 
 
-async def test_producers_and_seqs_of_the_source_are_not_the_forks(worker: Worker, name: str) -> None:
+async def test_a_fork_does_not_inherit_producers_and_seq(worker: Worker, name: str) -> None:
     source, fork = names(name, "source", "fork")
     await worker.create(source)
     await worker.append(source, b"1", ("p", 3, 0), seq="z")
@@ -96,7 +96,7 @@ async def test_producers_and_seqs_of_the_source_are_not_the_forks(worker: Worker
 
 
 @any_size
-async def test_a_fork_of_forks_is_read_through_all_of_them(
+async def test_a_fork_of_a_fork_is_read_across_all_segments(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
@@ -110,16 +110,16 @@ async def test_a_fork_of_forks_is_read_through_all_of_them(
             content.append(f"{number}{letter}".encode())
             await worker.append(chain[number], content[-1])
     assert await worker.read_all(chain[-1]) == content
-    place = 0
+    offset = 0
     for position in range(len(content) + 1):
-        assert await worker.read_all(chain[-1], place) == content[position:]
+        assert await worker.read_all(chain[-1], offset) == content[position:]
         monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 1)
-        place = (await worker.streams.read(chain[-1], place)).next_offset
+        offset = (await worker.streams.read(chain[-1], offset)).next_offset
         monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
 
 
 @any_size
-async def test_a_fork_may_be_made_inside_what_a_fork_has_from_others(
+async def test_a_fork_can_start_within_an_inherited_segment(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
@@ -136,8 +136,8 @@ async def test_a_fork_may_be_made_inside_what_a_fork_has_from_others(
     assert await worker.read_all(second, offsets[1]) == [b"5"]
 
 
-async def test_a_fork_between_two_messages_comes_to_its_end(worker: Worker, name: str) -> None:
-    """Its source never handed out that offset, but another stream did."""
+async def test_a_fork_between_two_messages_reaches_its_end(worker: Worker, name: str) -> None:
+    """The offset is that of a message of another stream."""
     source, fork, closed = names(name, "source", "fork", "closed")
     offsets = await filled(worker, source, b"1", b"2")
     between = offsets[1] + 1
@@ -146,14 +146,14 @@ async def test_a_fork_between_two_messages_comes_to_its_end(worker: Worker, name
         await worker.fork(stream, source, between, is_closed=is_closed)
         chunk = await worker.streams.read(stream, 0)
         assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([b"1"], between, True, is_closed)
-        for place in (offsets[1], between):
-            chunk = await worker.streams.read(stream, place)
+        for offset in (offsets[1], between):
+            chunk = await worker.streams.read(stream, offset)
             assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([], between, True, is_closed)
     await worker.append(fork, b"3")
     assert await worker.read_all(fork) == [b"1", b"3"]
 
 
-async def test_a_chain_has_an_end(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_ancestors_is_limited(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_SEGMENTS_MAX", 3)
     chain = names(name, *"abcde")
     await filled(worker, chain[0], b"1")
@@ -179,7 +179,7 @@ async def test_a_chain_has_an_end(worker: Worker, name: str, monkeypatch: pytest
         (JSON, [b"1", b'{"a": 2},[3,4],5'], 3, [b"1", b'{"a": 2},[3,4],5']),
     ],
 )
-async def test_a_sub_offset_takes_a_part_of_the_next_append_along(
+async def test_a_sub_offset_includes_a_part_of_the_next_append(
     worker: Worker, name: str, content_type: str, data: list[bytes], count: int, content: list[bytes]
 ) -> None:
     source, fork, again = names(name, "source", "fork", "again")
@@ -208,7 +208,7 @@ async def test_sub_offsets_add_up_along_a_chain(worker: Worker, name: str) -> No
         await worker.fork(StreamName(name, "third"), source, offsets[1], 1)
 
 
-async def test_a_sub_offset_may_lie_in_what_the_source_has_from_others(worker: Worker, name: str) -> None:
+async def test_a_sub_offset_can_be_within_an_inherited_segment(worker: Worker, name: str) -> None:
     source, first, second = names(name, "source", "first", "second")
     offsets = await filled(worker, source, b"abc", b"def")
     await worker.fork(first, source)
@@ -216,7 +216,7 @@ async def test_a_sub_offset_may_lie_in_what_the_source_has_from_others(worker: W
     assert await worker.read_all(second) == [b"abc", b"de"]
 
 
-async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_nothing(worker: Worker, name: str) -> None:
+async def test_a_sub_offset_beyond_the_next_append_is_refused(worker: Worker, name: str) -> None:
     source, empty = names(name, "source", "empty")
     await filled(worker, source, b"1,2", b"3", content_type=JSON)
     await worker.create(empty)
@@ -228,7 +228,7 @@ async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_not
             await worker.streams.snapshot(of)
 
 
-# What cannot be forked, and what is the same
+# Refused and repeated forks
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_a_sub_offset_beyond_the_next_append_is_refused_and_counts_for_not
         ({"content_type": JSON}, ContentTypeMismatch),
     ],
 )
-async def test_a_refused_fork_is_not_made_and_not_counted(
+async def test_a_refused_fork_is_not_created_and_not_counted(
     worker: Worker, name: str, wanted: dict[str, Any], refusal: type[PostroadError]
 ) -> None:
     source, hidden, holder = names(name, "source", "hidden", "holder")
@@ -259,7 +259,7 @@ async def test_a_refused_fork_is_not_made_and_not_counted(
         await worker.streams.snapshot(source)
 
 
-async def test_creating_a_fork_again_finds_the_same_and_refuses_another(worker: Worker, name: str) -> None:
+async def test_a_repeated_fork_is_accepted_and_a_different_one_refused(worker: Worker, name: str) -> None:
     source, other, fork = names(name, "source", "other", "fork")
     offsets = await filled(worker, source, b"1", b"2")
     await filled(worker, other, b"1", b"2")
@@ -273,10 +273,10 @@ async def test_creating_a_fork_again_finds_the_same_and_refuses_another(worker: 
     with pytest.raises(StreamExists):
         await worker.fork(source, other)
     await worker.streams.delete(None, source)
-    assert not (await worker.fork(fork, source, offsets[1], 1)).is_new, "what is there is there"
+    assert not (await worker.fork(fork, source, offsets[1], 1)).is_new, "the fork exists"
 
 
-async def test_a_fork_lives_as_long_as_it_was_told_or_else_as_its_source(worker: Worker, name: str) -> None:
+async def test_a_fork_has_its_own_lifetime_or_that_of_its_source(worker: Worker, name: str) -> None:
     source, heir, longer, fixed = names(name, "source", "heir", "longer", "fixed")
     await worker.create(source, b"1", ttl_seconds=10)
     assert (await worker.fork(heir, source)).record.ttl_seconds == 10
@@ -293,10 +293,10 @@ async def test_a_fork_lives_as_long_as_it_was_told_or_else_as_its_source(worker:
         await worker.create(source, ttl_seconds=10)
 
 
-# Ends
+# Delete and expire
 
 
-async def test_a_source_with_forks_is_hidden_and_goes_with_the_last_of_them(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_source_is_soft_deleted_and_removed_with_its_last_fork(worker: Worker, other: Worker, name: str) -> None:
     source, first, second = names(name, "source", "first", "second")
     await filled(worker, source, b"1", b"2")
     await worker.fork(first, source)
@@ -321,7 +321,7 @@ async def test_a_source_with_forks_is_hidden_and_goes_with_the_last_of_them(work
     assert await worker.subjects(name) == []
 
 
-async def test_the_last_fork_takes_a_whole_line_of_hidden_ones_with_it(worker: Worker, name: str) -> None:
+async def test_the_last_fork_removes_a_chain_of_soft_deleted_sources(worker: Worker, name: str) -> None:
     chain = names(name, *[f"f{number}" for number in range(5)])
     await worker.create(chain[0], b"0")
     for number in range(1, 5):
@@ -333,7 +333,7 @@ async def test_the_last_fork_takes_a_whole_line_of_hidden_ones_with_it(worker: W
     assert await worker.subjects(name) == []
 
 
-async def test_a_living_source_stays_when_its_forks_go(worker: Worker, name: str) -> None:
+async def test_a_live_source_stays_when_its_forks_are_deleted(worker: Worker, name: str) -> None:
     source, middle, fork = names(name, "source", "middle", "fork")
     await worker.create(source, b"1")
     await worker.fork(middle, source)
@@ -346,7 +346,7 @@ async def test_a_living_source_stays_when_its_forks_go(worker: Worker, name: str
     assert await worker.subjects(name) == []
 
 
-async def test_a_fork_that_expires_lets_go_of_its_source(worker: Worker, name: str) -> None:
+async def test_an_expired_fork_releases_its_source(worker: Worker, name: str) -> None:
     source, fork = names(name, "source", "fork")
     await worker.create(source, b"1")
     await worker.fork(fork, source, ttl_seconds=10)
@@ -357,8 +357,8 @@ async def test_a_fork_that_expires_lets_go_of_its_source(worker: Worker, name: s
 
 
 @pytest.mark.parametrize("forks", [1, 2])
-async def test_an_expired_source_does_not_come_back_when_a_fork_goes(worker: Worker, name: str, forks: int) -> None:
-    """Its forks are counted in its record, and to write that must not be to use it."""
+async def test_an_expired_source_stays_expired_when_a_fork_is_deleted(worker: Worker, name: str, forks: int) -> None:
+    """The fork count is in its record; writing that must not count as use."""
     source = StreamName(name, "source")
     others = names(name, "first", "second")[:forks]
     await worker.create(source, b"1", ttl_seconds=10)
@@ -367,7 +367,7 @@ async def test_an_expired_source_does_not_come_back_when_a_fork_goes(worker: Wor
     worker.clock.ahead_ms = 10_500
     assert await worker.streams.delete_expired(name) == 0, "forks still read from it"
     await worker.streams.delete(None, others[0])
-    for ahead_ms in (10_500, 100):  # whatever the clock says: its stamps are new by now
+    for ahead_ms in (10_500, 100):  # also by a clock that is behind the new timestamps
         worker.clock.ahead_ms = ahead_ms
         with pytest.raises(StreamNotFound if forks == 1 else StreamGone):
             await worker.streams.snapshot(source)
@@ -377,18 +377,18 @@ async def test_an_expired_source_does_not_come_back_when_a_fork_goes(worker: Wor
     assert await worker.subjects(name) == []
 
 
-async def test_forks_made_and_deleted_at_once_are_counted_right(worker: Worker, other: Worker, name: str) -> None:
+async def test_concurrent_forks_are_counted_correctly(worker: Worker, other: Worker, name: str) -> None:
     source = StreamName(name, "source")
     await worker.create(source, b"1")
 
-    async def come_and_go(one: Worker, number: int) -> None:
+    async def create_and_delete(one: Worker, number: int) -> None:
         fork = StreamName(name, f"fork{number}")
         await one.fork(fork, source)
         await one.append(fork, b"%d" % number)
         if number % 3:
             await one.streams.delete(None, fork)
 
-    await asyncio.gather(*[come_and_go(one, number) for number, one in enumerate([worker, other] * 4)])
+    await asyncio.gather(*[create_and_delete(one, number) for number, one in enumerate([worker, other] * 4)])
     assert (await worker.streams.snapshot(source)).record.forks == 3  # type: ignore[union-attr]
     await worker.streams.delete(None, source)
     for number in (0, 3, 6):

@@ -1,4 +1,4 @@
-"""What stands behind live readers: one follower for all of them, through slowness, lost connections and lost rights."""
+"""Followers of live reads: sharing, slow readers, lost connections and revoked keys."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 # Sharing
 
 
-async def test_each_message_is_framed_once_however_many_read_it(
+async def test_each_message_is_encoded_once_for_all_readers(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framed = 0
@@ -41,7 +41,7 @@ async def test_each_message_is_framed_once_however_many_read_it(
         everyone = [Seen() for _ in readers]
         pairs = list(zip(everyone, readers, strict=True))
         await asyncio.gather(*[seen.up_to_date(one) for seen, one in pairs])
-        assert listeners(connection, name) == 2, "one for the data, one for the record"
+        assert subscriptions_of(connection, name) == 2, "one for the data, one for the record"
         for number in range(50):
             await stream.append(b"%d" % number)
         await asyncio.gather(*[seen.count(one, 50) for seen, one in pairs])
@@ -49,12 +49,12 @@ async def test_each_message_is_framed_once_however_many_read_it(
         assert all(seen.data == [str(number) for number in range(50)] for seen in everyone)
 
 
-def listeners(connection: Connection, tenant: str) -> int:
-    """How many subscriptions the connection has for the tenant's streams."""
+def subscriptions_of(connection: Connection, tenant: str) -> int:
+    """Number of subscriptions of the connection to the tenant's streams."""
     return sum(f".{tenant}." in one.subject for one in connection._nc._subs.values())
 
 
-async def test_a_follower_goes_when_its_readers_have_gone(
+async def test_a_follower_without_readers_is_dropped(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_IDLE_SECONDS", 0.1)
@@ -64,16 +64,16 @@ async def test_a_follower_goes_when_its_readers_have_gone(
         async with stream.events("now") as one, stream.events("now") as two:
             for reader in (one, two):
                 await reader.take(1)
-            assert listeners(connection, name) == 2
-        await eventually(lambda: listeners(connection, name) == 0)
+            assert subscriptions_of(connection, name) == 2
+        await eventually(lambda: subscriptions_of(connection, name) == 0)
         async with stream.events("now") as again:
             await again.take(1)
             await stream.append(b"x")
             assert (await again.take(1))[0].data == "x"
-        await eventually(lambda: listeners(connection, name) == 0)
+        await eventually(lambda: subscriptions_of(connection, name) == 0)
 
 
-async def test_a_follower_of_a_deleted_stream_goes_too(
+async def test_a_follower_of_a_deleted_stream_is_dropped(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_IDLE_SECONDS", 0.1)
@@ -85,11 +85,11 @@ async def test_a_follower_of_a_deleted_stream_goes_too(
                 await reader.take(1)
                 (await stream.client.delete(stream.path)).ok(204)
                 assert await reader.next(AT_ONCE) is None
-        await eventually(lambda: listeners(connection, name) == 0)
+        await eventually(lambda: subscriptions_of(connection, name) == 0)
 
 
-async def test_a_reader_with_nothing_to_read_hears_a_beat(open_connection: OpenConnection, engine_url: str, name: str) -> None:
-    async with small_gateway(await open_connection(engine_url), name, beat_seconds=0.5) as (stream, _):
+async def test_an_idle_reader_gets_heartbeats(open_connection: OpenConnection, engine_url: str, name: str) -> None:
+    async with small_gateway(await open_connection(engine_url), name, heartbeat_seconds=0.5) as (stream, _):
         await stream.create()
         async with stream.events("now") as reader:
             await reader.take(1)
@@ -100,7 +100,7 @@ async def test_a_reader_with_nothing_to_read_hears_a_beat(open_connection: OpenC
             assert (await reader.take(1))[0].data == "x"
 
 
-async def test_events_end_now_and_then_so_that_readers_spread(
+async def test_an_event_stream_ends_after_the_maximum_duration(
     open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
     async with small_gateway(await open_connection(engine_url), name, sse_seconds=0.3) as (stream, _):
@@ -120,18 +120,18 @@ async def test_events_end_now_and_then_so_that_readers_spread(
         assert "".join(seen.data) == (await stream.read()).body.decode()
 
 
-# Slow readers, lost connections, lost rights
+# Slow readers, lost connections, revoked keys
 
 
 def lines(number: int, size: int) -> bytes:
     return (b"%04d" % number * 1000 + b"\n") * (size // 4001)
 
 
-async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss(
+async def test_a_slow_reader_is_disconnected_and_continues_without_loss(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_follower, "_RING_BYTES_MAX", 600_000)
-    count, size = 120, 200_000  # far more than the sockets between us hold
+    count, size = 120, 200_000  # far more than the socket buffers hold
     async with small_gateway(await open_connection(engine_url), name) as (stream, _):
         await stream.create()
         seen = Seen()
@@ -142,7 +142,7 @@ async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss
             for number in range(count):
                 await stream.append(lines(number, size))
                 await sizes.count(quick, number + 1)
-            assert not await seen.count(slow, count), "it was sent away"
+            assert not await seen.count(slow, count), "it was disconnected"
         assert 0 < len(seen.data) < count
         whole = b"".join(lines(number, size) for number in range(count)).decode()
         while sum(map(len, seen.data)) < len(whole):
@@ -151,10 +151,10 @@ async def test_a_reader_who_is_too_slow_is_sent_away_and_comes_back_without_loss
         assert "".join(seen.data) == "".join(sizes.data) == whole
 
 
-async def test_many_small_messages_at_once_do_not_make_a_reader_slow(
+async def test_a_burst_larger_than_the_ring_is_read_completely(
     open_connection: OpenConnection, engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ring is smaller than the burst: who falls behind it may be sent away, and finds everything when it comes back."""
+    """A reader that falls behind the ring may be disconnected, and reads the rest after reconnecting."""
     monkeypatch.setattr(live_follower, "_RING_EVENTS_MAX", 8)
     async with small_gateway(await open_connection(engine_url), name) as (stream, _):
         await stream.create(JSON)
@@ -175,7 +175,7 @@ async def test_many_small_messages_at_once_do_not_make_a_reader_slow(
 
 
 async def produce(stream: Stream, count: int, written: list[int]) -> None:
-    """As a producer does that comes back until it is answered."""
+    """Append as a producer, repeating each request until it succeeds."""
     for number in range(count):
         headers = {"Content-Type": JSON, "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(number)}
         while True:
@@ -188,16 +188,16 @@ async def produce(stream: Stream, count: int, written: list[int]) -> None:
 
 async def follow_through(stream: Stream, seen: Seen, count: int) -> None:
     while len(seen.numbers) < count:
-        with contextlib.suppress(AssertionError):  # an answer other than 200 while the engine is away
+        with contextlib.suppress(AssertionError):  # a status other than 200 while the server is down
             async with stream.events(seen.offset) as reader:
                 await seen.take(reader, lambda: len(seen.numbers) >= count, 30)
 
 
-def has_come_to(written: list[int], count: int) -> bool:
+def has_reached(written: list[int], count: int) -> bool:
     return len(written) >= count
 
 
-async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server: Server, open_connection: OpenConnection) -> None:
+async def test_a_server_restart_loses_and_repeats_nothing(own_server: Server, open_connection: OpenConnection) -> None:
     connection = await open_connection(own_server.url)
     async with small_gateway(connection, "t") as (stream, _):
         await stream.create(JSON)
@@ -207,17 +207,17 @@ async def test_an_engine_that_starts_again_loses_and_repeats_nothing(own_server:
                 tasks.create_task(follow_through(stream, seen, 60))
             tasks.create_task(produce(stream, 60, written))
             for due in (15, 35):
-                await eventually(partial(has_come_to, written, due), 20)
+                await eventually(partial(has_reached, written, due), 20)
                 await restart(own_server, connection)
         for seen in everyone:
             assert seen.numbers == list(range(60))
         assert (await stream.read()).json == list(range(60))
 
 
-async def test_a_connection_that_breaks_loses_and_repeats_nothing(
+async def test_a_broken_connection_loses_and_repeats_nothing(
     proxy: TcpProxy, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
-    """The reader's worker loses its line; what was appended meanwhile through another one comes when it is back."""
+    """Appends through another worker arrive after the reader's worker has reconnected."""
     deaf = await open_connection(proxy.url)
     async with small_gateway(deaf, name) as (stream, _), small_gateway(await open_connection(engine_url), name) as (elsewhere, _):
         await elsewhere.create(JSON)
@@ -236,7 +236,7 @@ async def test_a_connection_that_breaks_loses_and_repeats_nothing(
         assert seen.numbers == list(range(6))
 
 
-async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed(
+async def test_a_close_or_delete_during_a_broken_connection_is_noticed(
     proxy: TcpProxy, open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
     connection = await open_connection(proxy.url)
@@ -261,9 +261,7 @@ async def test_what_is_closed_or_deleted_while_a_connection_is_broken_is_noticed
         assert (deleted.data, deleted.is_closed) == ([], False)
 
 
-async def test_a_key_that_is_revoked_reads_no_further(
-    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream
-) -> None:
+async def test_a_revoked_key_reads_no_further(gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
     await stream.create(data=b"x")
     guest = await tenant.another_key()
     readers = [stream.elsewhere(one.with_key(guest.key)) for one in (gateway, second_gateway)]
@@ -283,9 +281,7 @@ async def test_a_key_that_is_revoked_reads_no_further(
         assert (await unconcerned.take(1))[0].data == "y"
 
 
-async def test_live_reads_end_when_the_process_is_asked_to_stop(
-    open_connection: OpenConnection, engine_url: str, name: str
-) -> None:
+async def test_live_reads_end_when_the_process_drains(open_connection: OpenConnection, engine_url: str, name: str) -> None:
     connection = await open_connection(engine_url)
     async with small_gateway(connection, name) as (stream, app):
         start = await stream.create()
@@ -295,10 +291,10 @@ async def test_live_reads_end_when_the_process_is_asked_to_stop(
             app.drain()
             assert await reader.next(AT_ONCE) is None
         assert (await asyncio.wait_for(polling, AT_ONCE)).status in (204, 503)
-        await eventually(lambda: listeners(connection, name) == 0)
+        await eventually(lambda: subscriptions_of(connection, name) == 0)
 
 
-async def test_a_reader_who_leaves_is_let_go(gateway: Gateway, stream: Stream) -> None:
+async def test_a_disconnected_reader_is_removed(gateway: Gateway, stream: Stream) -> None:
     await stream.create()
     for _ in range(3):
         async with stream.events("now") as reader:

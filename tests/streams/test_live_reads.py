@@ -1,4 +1,4 @@
-"""Live reading over HTTP: what is appended arrives at once, in order, once."""
+"""Live reads over HTTP: appends arrive at once, in order, once."""
 
 import asyncio
 import base64
@@ -32,7 +32,9 @@ async def new_stream(worker: Worker, name: str) -> NewLive:
 # Long polls
 
 
-async def test_a_long_poll_wakes_at_once(gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
+async def test_a_long_poll_returns_an_append_at_once(
+    gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream
+) -> None:
     start = await stream.create()
     for number in range(3):
         for writer in (gateway, second_gateway):
@@ -49,7 +51,7 @@ async def test_a_long_poll_wakes_at_once(gateway: Gateway, second_gateway: Gatew
             start = end
 
 
-async def test_a_long_poll_with_something_to_read_does_not_wait(stream: Stream) -> None:
+async def test_a_long_poll_with_pending_data_does_not_wait(stream: Stream) -> None:
     start = await stream.create()
     end = await stream.append(b"x")
     answer = await asyncio.wait_for(stream.poll("-1"), AT_ONCE)
@@ -57,7 +59,7 @@ async def test_a_long_poll_with_something_to_read_does_not_wait(stream: Stream) 
     assert (await asyncio.wait_for(stream.poll(start), AT_ONCE)).body == b"x"
 
 
-async def test_a_long_poll_from_now_waits_for_what_comes(stream: Stream) -> None:
+async def test_a_long_poll_from_now_waits_for_new_data(stream: Stream) -> None:
     await stream.create(JSON, b'["old"]')
     polling = asyncio.create_task(stream.poll("now"))
     with pytest.raises(TimeoutError):
@@ -66,7 +68,7 @@ async def test_a_long_poll_from_now_waits_for_what_comes(stream: Stream) -> None
     assert (await polling).json == [{"a": 1}, 2]
 
 
-async def test_a_long_poll_gives_up_in_time_and_says_where_it_is(
+async def test_a_long_poll_ends_after_its_timeout_with_the_offset(
     open_connection: OpenConnection, engine_url: str, name: str
 ) -> None:
     async with small_gateway(await open_connection(engine_url), name, poll_seconds=0.2) as (stream, _):
@@ -80,7 +82,7 @@ async def test_a_long_poll_gives_up_in_time_and_says_where_it_is(
 
 
 @pytest.mark.parametrize("with_data", [True, False])
-async def test_closing_ends_a_long_poll_and_later_ones_at_once(stream: Stream, with_data: bool) -> None:
+async def test_a_close_ends_current_and_later_long_polls_at_once(stream: Stream, with_data: bool) -> None:
     start = await stream.create()
     polling = asyncio.create_task(stream.poll(start))
     with pytest.raises(TimeoutError):
@@ -94,7 +96,7 @@ async def test_closing_ends_a_long_poll_and_later_ones_at_once(stream: Stream, w
         assert (answer.status, answer.headers["stream-closed"], answer.headers["stream-next-offset"]) == (204, "true", end)
 
 
-async def test_deleting_ends_every_wait(second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
+async def test_a_delete_ends_every_live_read(second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
     start = await stream.create()
     there = stream.elsewhere(second_gateway.with_key(tenant.key))
     polls = [asyncio.create_task(one.poll(start)) for one in (stream, there)]
@@ -109,7 +111,7 @@ async def test_deleting_ends_every_wait(second_gateway: Gateway, tenant: Tenant,
     assert (await stream.poll(start)).status == 404
 
 
-async def test_a_wait_on_a_stream_that_is_made_anew_hears_nothing_of_the_new_one(stream: Stream) -> None:
+async def test_a_long_poll_gets_no_data_of_a_recreated_stream(stream: Stream) -> None:
     start = await stream.create()
     async with stream.events(start) as reader:
         await reader.take(1)
@@ -120,7 +122,7 @@ async def test_a_wait_on_a_stream_that_is_made_anew_hears_nothing_of_the_new_one
         assert (await reader.take(1))[0].data == "new"
 
 
-async def test_a_wait_needs_a_stream_and_an_offset(stream: Stream) -> None:
+async def test_a_live_read_needs_a_stream_and_an_offset(stream: Stream) -> None:
     for live in ("long-poll", "sse"):
         (await stream.read(f"?live={live}&offset=now")).problem(404, "stream-not-found")
     await stream.create()
@@ -142,7 +144,7 @@ async def test_a_wait_needs_a_stream_and_an_offset(stream: Stream) -> None:
     ],
 )
 @pytest.mark.parametrize("is_live", [True, False])
-async def test_events_carry_data_of_every_kind(
+async def test_events_contain_data_of_every_content_type(
     stream: Stream, content_type: str, data: list[bytes], texts: list[str] | None, is_live: bool
 ) -> None:
     await stream.create(content_type)
@@ -176,7 +178,7 @@ async def test_events_carry_data_of_every_kind(
         assert b"".join(base64.b64decode(one, validate=True) for one in seen.data) == b"".join(data)
 
 
-async def test_an_empty_stream_says_at_once_where_it_ends(stream: Stream) -> None:
+async def test_an_empty_stream_sends_its_end_at_once(stream: Stream) -> None:
     await stream.create()
     for offset in ("-1", "now", "0_0"):
         async with stream.events(offset) as reader:
@@ -186,7 +188,7 @@ async def test_an_empty_stream_says_at_once_where_it_ends(stream: Stream) -> Non
             assert event.json["upToDate"] is True
 
 
-async def test_events_from_now_have_no_history(stream: Stream) -> None:
+async def test_events_from_now_contain_no_earlier_data(stream: Stream) -> None:
     end = await stream.create(data=b"old")
     async with stream.events("now") as reader:
         [control] = await reader.take(1)
@@ -195,7 +197,7 @@ async def test_events_from_now_have_no_history(stream: Stream) -> None:
         assert [one.data for one in await reader.take(1)] == ["new"]
 
 
-async def test_a_closed_stream_is_told_whole_and_ends(stream: Stream) -> None:
+async def test_a_closed_stream_is_sent_completely_and_ends(stream: Stream) -> None:
     await stream.create(data=b"all of it", **{"Stream-Closed": "true"})
     for offset in ("-1", "now"):
         seen = Seen()
@@ -218,8 +220,8 @@ async def test_a_reader_at_the_end_gets_the_last_data_before_the_close(stream: S
         assert (seen.data, seen.is_closed) == (["last"], True)
 
 
-async def test_a_browser_comes_back_to_where_it_was(stream: Stream) -> None:
-    """EventSource sends the id of the last event; it wins over the offset of the URL, which stays the first one."""
+async def test_a_browser_continues_at_its_last_event_id(stream: Stream) -> None:
+    """EventSource sends the id of the last event, which overrides the unchanged offset in the URL."""
     await stream.create(JSON, b"[1]")
     middle = await stream.append(b"[2]", JSON)
     await stream.append(b"[3]", JSON)
@@ -230,7 +232,7 @@ async def test_a_browser_comes_back_to_where_it_was(stream: Stream) -> None:
     assert seen.controls[-1]["streamNextOffset"] == reader.last_event_id
 
 
-async def test_a_cursor_that_was_sent_does_not_come_back(stream: Stream) -> None:
+async def test_a_given_cursor_is_not_returned(stream: Stream) -> None:
     await stream.create(data=b"x")
     async with stream.events("-1", "&cursor=99999999") as reader:
         seen = Seen()
@@ -243,7 +245,7 @@ async def test_a_cursor_that_was_sent_does_not_come_back(stream: Stream) -> None
     assert cursors[0] > 99_999_999
 
 
-async def test_a_fork_hears_only_of_its_own(stream: Stream) -> None:
+async def test_a_fork_gets_its_own_appends_only(stream: Stream) -> None:
     await stream.create(data=b"1")
     fork = Stream(stream.client, "/v1/stream/fork")
     await fork.create(TEXT, b"", **{"Stream-Forked-From": stream.path})
@@ -259,7 +261,7 @@ async def test_a_fork_hears_only_of_its_own(stream: Stream) -> None:
     assert seen.data == ["1", "2", "3"]
 
 
-async def test_a_fork_between_two_messages_is_followed_like_any_other(stream: Stream) -> None:
+async def test_a_fork_between_two_messages_can_be_followed(stream: Stream) -> None:
     await stream.create(data=b"1")
     pad = Stream(stream.client, "/v1/stream/pad")
     between = await pad.create(data=b"pad")
@@ -290,10 +292,10 @@ async def test_events_and_polls_and_reads_agree_on_offsets(stream: Stream) -> No
 # Catching up while others write
 
 
-async def test_readers_who_come_at_any_place_at_any_time_miss_and_repeat_nothing(
+async def test_readers_at_any_offset_and_time_miss_and_repeat_nothing(
     second_gateway: Gateway, tenant: Tenant, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 appends, and all the while readers connect at an offset that some append was answered."""
+    """Readers connect at offsets of earlier appends while 500 appends are written."""
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 37)
     chosen = random.Random(7)
     await stream.create(JSON)
@@ -329,17 +331,17 @@ async def test_readers_who_come_at_any_place_at_any_time_miss_and_repeat_nothing
                 break
         assert numbers == list(range(last + 1, 500))
 
-    def written_beyond(count: int) -> bool:
+    def has_written(count: int) -> bool:
         return len(ends) > count or is_written
 
     async with asyncio.TaskGroup() as everyone:
         everyone.create_task(write())
         for number in range(12):
-            await eventually(partial(written_beyond, number * 38), 20)
+            await eventually(partial(has_written, number * 38), 20)
             everyone.create_task(poll() if number % 8 == 3 else follow())
 
 
-async def test_a_reader_who_is_still_catching_up_gets_nothing_of_a_stream_that_took_the_name(
+async def test_a_reader_that_is_catching_up_gets_no_data_of_a_recreated_stream(
     new_stream: NewLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 2)
@@ -356,7 +358,7 @@ async def test_a_reader_who_is_still_catching_up_gets_nothing_of_a_stream_that_t
     assert b"event: data" not in rest
 
 
-async def test_a_reader_gets_nothing_that_a_crash_left_of_a_stream_that_had_the_name(
+async def test_a_reader_gets_no_unpurged_data_of_an_earlier_incarnation(
     new_stream: NewLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, live, name = new_stream

@@ -1,5 +1,5 @@
-"""Streams against a model of them: whatever is done in whatever order through two workers that come and go, contents, offsets and
-refusals are the model's, and when all is deleted nothing is left."""
+"""Streams compared with a model: for random operations through two workers that restart, contents, offsets and refusals match the
+model, and nothing remains after everything is deleted."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -38,7 +38,7 @@ STEPS = st.lists(
 
 @dataclass(eq=False)
 class Life:
-    """What a stream should be, from its making to its end. `content`: each message with the offset behind it."""
+    """Expected state of one incarnation of a stream. `content`: each message with the offset after it."""
 
     content: list[tuple[int, bytes]] = field(default_factory=list)
     base: int = 0
@@ -56,12 +56,12 @@ class Life:
     def offsets(self) -> list[int]:
         return sorted({0, self.base, *[offset for offset, _ in self.content]})
 
-    def after(self, place: int) -> list[bytes]:
-        return [payload for offset, payload in self.content if offset > place]
+    def after(self, position: int) -> list[bytes]:
+        return [payload for offset, payload in self.content if offset > position]
 
 
 class Player:
-    """Does each step for real and in the model, and compares."""
+    """Executes each operation on the streams and on the model, and compares."""
 
     def __init__(self, url: str, workers: list[Worker], tenant: str) -> None:
         self.url, self.workers, self.tenant = url, workers, tenant
@@ -81,7 +81,7 @@ class Player:
         return b"%d;" % self.count
 
     def missing(self, path: str) -> str | None:
-        """Why there is no such stream; None if there is."""
+        """Error code of a stream that does not exist; None if it exists."""
         life = self.lives.get(path)
         return "stream-not-found" if life is None else "stream-gone" if life.is_hidden else None
 
@@ -108,7 +108,7 @@ class Player:
         assert made.tail == life.tail
 
     async def fork(self, path: str, number: int) -> None:
-        """Of another stream, at one of its offsets or right behind one, at times with a part of what follows."""
+        """Fork another stream, at one of its offsets or right after one, sometimes with a sub-offset."""
         source_path = PATHS[(PATHS.index(path) + 1 + number % 3) % len(PATHS)]
         source, life = self.lives.get(source_path), self.lives.get(path)
         offset = 0 if source is None else source.offsets[number % len(source.offsets)]
@@ -159,7 +159,7 @@ class Player:
         await self.append(path, None, None)
 
     async def produce(self, path: str, number: int) -> None:
-        """Mostly what comes next; at times what was before, a gap, or another epoch."""
+        """Mostly the next sequence; sometimes an earlier one, a gap, or another epoch."""
         producer = f"p{number % 2}"
         life = self.lives.get(path)
         epoch, last = life.rules.producers.get(producer, (0, -1)) if life is not None else (0, -1)
@@ -175,7 +175,7 @@ class Player:
         await self.append(path, claim, None, closes=True, has_data=number % 2 == 0)
 
     async def burst(self, path: str, number: int) -> None:
-        """Many at once through both workers: all of them are there, where they were said to be."""
+        """Append concurrently through both workers: all are stored at the returned offsets."""
         life = self.lives.get(path)
         if life is None or self.missing(path) or life.rules.is_closed:
             return
@@ -191,8 +191,8 @@ class Player:
             await self.refused(missing, self.worker.streams.read(self.name(path), 0))
             return
         life = self.lives[path]
-        for place in (life.offsets[number % len(life.offsets)], life.tail + number):
-            assert await self.worker.read_all(self.name(path), place) == life.after(place)
+        for position in (life.offsets[number % len(life.offsets)], life.tail + number):
+            assert await self.worker.read_all(self.name(path), position) == life.after(position)
 
     async def delete(self, path: str, _number: int) -> None:
         missing = self.missing(path)
@@ -210,13 +210,13 @@ class Player:
                 ended.forks -= 1
 
     async def restart(self, _path: str, number: int) -> None:
-        """A worker goes, and another comes that knows nothing."""
+        """Replace a worker by a new one with empty caches."""
         gone = self.workers[number % 2]
         self.workers[number % 2] = await open_worker(self.url)
         await gone.close()
         self.worker, self.other = self.workers
 
-    # What should be
+    # Comparison
 
     async def check(self, path: str) -> None:
         missing = self.missing(path)
@@ -252,11 +252,11 @@ async def play(steps: list[tuple[str, str, int, bool]], url: str, workers: list[
     assert player.lives == {}
 
     left = await workers[0].subjects(tenant)
-    assert [one for one in left if not one.startswith("p.")] == [], "but for checkpoints that were on their way"
+    assert [one for one in left if not one.startswith("p.")] == [], "except for checkpoints that were in flight"
 
 
 def test_streams_behave_like_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
+    """Hypothesis is synchronous, so this test has its own event loop in its own thread."""
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 2)
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 4)
     server = Server(EmbeddedServerSettings(tmp_path)).start()
@@ -270,7 +270,7 @@ def test_streams_behave_like_their_model(tmp_path: Path, monkeypatch: pytest.Mon
 def try_many(url: str) -> None:
     with asyncio.Runner() as runner:
         workers = [runner.run(open_worker(url)) for _ in range(2)]
-        quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
+        quick = [Phase.explicit, Phase.generate]  # no shrinking, which would take minutes
         count = 0
 
         @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)

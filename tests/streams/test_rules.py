@@ -1,4 +1,4 @@
-"""Is each rule of the protocol right? Pure: no engine, no clock, no sleep."""
+"""The rules of the protocol, without JetStream and clock."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,7 +46,7 @@ def stream(**changes: Any) -> StreamRecord:
     return StreamRecord(**{"id": "s", "content_type": TEXT, "created_at_ms": NOON, "incarnation": 3, **changes})
 
 
-def known(record: StreamRecord | None = None, **more: Any) -> StreamSnapshot:
+def snapshot(record: StreamRecord | None = None, **more: Any) -> StreamSnapshot:
     return StreamSnapshot(
         record or stream(), **{"record_at": 3, "last": 9, "tail": 9, "used_at_ms": NOON, "producers": {}, **more}
     )
@@ -92,26 +92,26 @@ class Refusal(NamedTuple):
     ],
 )
 def test_the_producer_table(before: tuple[int, int] | None, sent: tuple[int, int], expected: object) -> None:
-    """Row by row as the protocol has it. A duplicate is answered with the highest that was accepted, not with what was sent."""
+    """The protocol's table. The response to a duplicate has the highest accepted sequence, not the sent one."""
     producers = {} if before is None else {"p": Producer(*before)}
-    told = known(producers={**producers, "q": Producer(9, 9)}, last_seq="m")
-    sent_wish = request(claim=claim(*sent))
+    current = snapshot(producers={**producers, "q": Producer(9, 9)}, last_seq="m")
+    sent_request = request(claim=claim(*sent))
     if isinstance(expected, Refusal):
         with pytest.raises(expected.of) as refusal:
-            decide(told, sent_wish, NOON)
+            decide(current, sent_request, NOON)
         assert dict(refusal.value.headers) == expected.headers
     elif expected == NEW:
-        decided = decide(told, sent_wish, NOON)
+        decided = decide(current, sent_request, NOON)
         assert isinstance(decided, StreamChange)
-        assert decided.producers == {"p": Producer(*sent)}, "and nothing of the others"
+        assert decided.producers == {"p": Producer(*sent)}, "other producers do not change"
     else:
         assert isinstance(expected, tuple)
-        assert decide(told, sent_wish, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(*expected))
+        assert decide(current, sent_request, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(*expected))
 
 
-def test_a_stream_has_room_for_so_many_producers_and_those_it_has_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_producers_is_limited_and_existing_ones_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "PRODUCERS_MAX", 2)
-    full = known(producers={"p": Producer(0, 0), "q": Producer(0, 0)})
+    full = snapshot(producers={"p": Producer(0, 0), "q": Producer(0, 0)})
     with pytest.raises(InvalidParameter, match="at most 2 producers"):
         decide(full, request(claim=claim(0, 0, "r")), NOON)
     assert isinstance(decide(full, request(claim=claim(0, 1)), NOON), StreamChange)
@@ -136,7 +136,7 @@ def test_a_stream_has_room_for_so_many_producers_and_those_it_has_go_on(monkeypa
         ],
     ],
 )
-def test_producer_headers_come_together_and_are_whole_numbers(
+def test_producer_headers_are_sent_together_and_are_integers(
     given_headers: tuple[str | None, str | None, str | None], expected: object
 ) -> None:
     if expected is InvalidParameter:
@@ -168,23 +168,23 @@ def test_producer_headers_come_together_and_are_whole_numbers(
         (("p", 0, 4), request(claim=claim(0, 4, "q")), False),
     ],
 )
-def test_a_closed_stream_takes_nothing_but_what_closed_it(
+def test_a_closed_stream_accepts_only_the_repeated_close(
     closed_by: tuple[str, int, int] | None, tried: AppendRequest, is_done_before: bool
 ) -> None:
     closed = stream(is_closed=True, closed_by=None if closed_by is None else ClosedBy(*closed_by))
-    told = known(closed, producers={"p": Producer(0, 4)}, last_seq="z")
+    current = snapshot(closed, producers={"p": Producer(0, 4)}, last_seq="z")
     if is_done_before:
-        assert decide(told, tried, NOON) == AppendOutcome(9, is_closed=True, is_duplicate=True, claim=tried.claim)
+        assert decide(current, tried, NOON) == AppendOutcome(9, is_closed=True, is_duplicate=True, claim=tried.claim)
     else:
         with pytest.raises(StreamClosed) as refusal:
-            decide(told, tried, NOON)
+            decide(current, tried, NOON)
         assert list(refusal.value.headers) == [("Stream-Closed", "true"), ("Stream-Next-Offset", offset_text(9))]
 
 
 @pytest.mark.parametrize("body", [None, b"the end"])
 @pytest.mark.parametrize("said", [None, claim(0, 0)])
-def test_closing_is_noted_with_who_did_it(body: bytes | None, said: ProducerClaim | None) -> None:
-    decided = decide(known(), request(body, closes=True, claim=said), NOON)
+def test_a_close_stores_its_producer(body: bytes | None, said: ProducerClaim | None) -> None:
+    decided = decide(snapshot(), request(body, closes=True, claim=said), NOON)
     assert isinstance(decided, StreamChange)
     assert decided.record is not None
     assert decided.record.is_closed
@@ -205,7 +205,7 @@ IN_ORDER: Mapping[str, type[PostroadError]] = {
 ALL_SETS = list(chain.from_iterable(combinations(IN_ORDER, count) for count in range(len(IN_ORDER) + 1)))
 
 
-def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
+def test_the_first_of_several_faults_is_reported_in_the_protocols_order() -> None:
     for faults in ALL_SETS:
         record = stream(is_closed="closed" in faults, state=State.DELETED if "missing" in faults else State.LIVE)
         tried = request(
@@ -214,29 +214,29 @@ def test_of_several_faults_the_first_in_the_protocols_order_is_told() -> None:
             seq="a" if "seq" in faults else "c",
             fault=MalformedJson() if "body" in faults else None,
         )
-        told = known(record, producers={"p": Producer(0, 0)}, last_seq="b")
+        current = snapshot(record, producers={"p": Producer(0, 0)}, last_seq="b")
         if not faults:
-            assert isinstance(decide(told, tried, NOON), StreamChange)
+            assert isinstance(decide(current, tried, NOON), StreamChange)
             continue
         with pytest.raises(PostroadError) as refusal:
-            decide(told, tried, NOON)
+            decide(current, tried, NOON)
         first = next(fault for fault in IN_ORDER if fault in faults and not (fault == "type" and "untyped" in faults))
         assert refusal.type is IN_ORDER[first], faults
 
 
-def test_a_duplicate_is_one_whatever_its_stream_seq_and_body_are_by_now() -> None:
-    told = known(producers={"p": Producer(0, 3)}, last_seq="z")
+def test_a_duplicate_is_detected_before_seq_and_body_are_checked() -> None:
+    current = snapshot(producers={"p": Producer(0, 3)}, last_seq="z")
     again = request(claim=claim(0, 2), seq="a", fault=MalformedJson())
-    assert decide(told, again, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(0, 3))
+    assert decide(current, again, NOON) == AppendOutcome(9, False, is_duplicate=True, claim=claim(0, 3))
 
 
-def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_business() -> None:
-    for told in (known(), known(stream(is_closed=True))):
+def test_an_empty_body_is_refused_unless_it_closes_and_needs_no_content_type() -> None:
+    for current in (snapshot(), snapshot(stream(is_closed=True))):
         with pytest.raises(InvalidParameter, match="empty"):
-            decide(told, request(None, claim=claim(0, 0)), NOON)
+            decide(current, request(None, claim=claim(0, 0)), NOON)
     with pytest.raises(MalformedJson):
-        decide(known(), request(None, fault=MalformedJson()), NOON)
-    assert isinstance(decide(known(), request(None, content_type="image/png", closes=True), NOON), StreamChange)
+        decide(snapshot(), request(None, fault=MalformedJson()), NOON)
+    assert isinstance(decide(snapshot(), request(None, content_type="image/png", closes=True), NOON), StreamChange)
 
 
 @pytest.mark.parametrize(
@@ -254,18 +254,18 @@ def test_an_empty_body_is_refused_unless_it_closes_and_then_its_type_is_nobodys_
         ("\U00010000", "\ue000", False),
     ],
 )
-def test_stream_seq_rises_byte_by_byte(last: str | None, sent: str, is_later: bool) -> None:
-    told = known(last_seq=last)
+def test_stream_seq_is_compared_byte_by_byte(last: str | None, sent: str, is_later: bool) -> None:
+    current = snapshot(last_seq=last)
     if is_later:
-        decided = decide(told, request(seq=sent), NOON)
+        decided = decide(current, request(seq=sent), NOON)
         assert isinstance(decided, StreamChange)
-        assert with_change(told, decided, NOON).last_seq == sent
+        assert with_change(current, decided, NOON).last_seq == sent
     else:
         with pytest.raises(SequenceConflict):
-            decide(told, request(seq=sent), NOON)
+            decide(current, request(seq=sent), NOON)
 
 
-def test_a_stream_seq_has_a_length() -> None:
+def test_the_length_of_stream_seq_is_limited() -> None:
     assert check_seq(None) is None
     assert check_seq("a" * 256) == "a" * 256
     for text in ("", "a" * 257):
@@ -273,27 +273,27 @@ def test_a_stream_seq_has_a_length() -> None:
             check_seq(text)
 
 
-def test_the_first_guarded_append_says_so_in_the_record_and_no_other_does() -> None:
-    """From there on the producers are read; what came before has none."""
-    assert isinstance(plain := decide(known(), request(), NOON), StreamChange)
+def test_only_the_first_guarded_append_changes_the_record() -> None:
+    """Producers are read from that sequence on."""
+    assert isinstance(plain := decide(snapshot(), request(), NOON), StreamChange)
     assert plain.record is None
     for guarded in (request(claim=claim(0, 0)), request(seq="a")):
-        assert isinstance(first := decide(known(), guarded, NOON), StreamChange)
+        assert isinstance(first := decide(snapshot(), guarded, NOON), StreamChange)
         assert first.record == stream(guarded_from=0)
         assert resolve(first.record, 12) == stream(guarded_from=12)
         assert isinstance(
-            second := decide(with_change(known(), first, NOON), request(claim=claim(0, 0, "q"), seq="b"), NOON), StreamChange
+            second := decide(with_change(snapshot(), first, NOON), request(claim=claim(0, 0, "q"), seq="b"), NOON), StreamChange
         )
         assert second.record is None
 
 
-def test_a_record_that_was_the_first_was_born_where_it_is() -> None:
+def test_the_incarnation_of_a_first_record_is_its_own_sequence() -> None:
     assert resolve(stream(incarnation=0), 7).incarnation == 7
     assert resolve(stream(incarnation=5), 7).incarnation == 5
     assert resolve(stream(incarnation=5, guarded_from=6), 7).guarded_from == 6
 
 
-# Against a naive model
+# Comparison with a naive model
 
 CLAIMS = st.builds(ProducerClaim, st.sampled_from(["p", "q"]), st.integers(0, 2), st.integers(0, 3))
 APPENDS = st.tuples(
@@ -305,50 +305,50 @@ APPENDS = st.tuples(
 
 
 @given(st.lists(APPENDS, max_size=30))
-def test_appends_in_any_order_are_judged_as_the_protocols_words_would(
+def test_decisions_equal_those_of_a_naive_model(
     appends: list[tuple[ProducerClaim | None, str | None, bool, bool]],
 ) -> None:
-    naive, told = Naive(), known(stream(guarded_from=3))
+    naive, current = Naive(), snapshot(stream(guarded_from=3))
     producers: dict[str, Producer] = {}
     for said, seq, closes, has_data in appends:
-        told = replace(told, producers=producers)
+        current = replace(current, producers=producers)
         try:
-            decided = decide(told, request(b"x" if has_data else None, claim=said, seq=seq, closes=closes), NOON)
+            decided = decide(current, request(b"x" if has_data else None, claim=said, seq=seq, closes=closes), NOON)
         except PostroadError as refusal:
             verdict = refusal.code
         else:
             if isinstance(decided, StreamChange):
                 verdict = "new"
                 producers.update(decided.producers or {})
-                told = with_change(told, decided, NOON)
+                current = with_change(current, decided, NOON)
             else:
                 verdict = "duplicate"
         assert verdict == naive.append(said, seq, closes, has_data)
         assert {name: (one.epoch, one.sequence) for name, one in producers.items()} == naive.producers
 
 
-# Expiry and what is found
+# Expiry
 
 
 @given(touched=st.integers(0, 10**13), ttl=st.integers(0, 10**9), now=st.integers(0, 2 * 10**13))
-def test_a_sliding_lifetime_counts_from_the_last_use(touched: int, ttl: int, now: int) -> None:
+def test_a_ttl_counts_from_the_last_use(touched: int, ttl: int, now: int) -> None:
     assert is_expired(stream(ttl_seconds=ttl), touched, now) == (now - touched >= ttl * 1000)
     assert not is_expired(stream(), touched, now)
 
 
 @given(touched=st.integers(0, 10**13), until=st.integers(0, 10**13), now=st.integers(0, 2 * 10**13))
-def test_a_fixed_end_is_not_moved_by_use(touched: int, until: int, now: int) -> None:
+def test_a_fixed_expiry_does_not_move(touched: int, until: int, now: int) -> None:
     assert is_expired(stream(expires_at_ms=until), touched, now) == (now >= until)
 
 
-def test_what_is_deleted_hidden_or_expired_is_not_found() -> None:
-    assert existing_record(known(), NOON) == stream()
+def test_a_deleted_or_expired_stream_does_not_exist() -> None:
+    assert existing_record(snapshot(), NOON) == stream()
     with pytest.raises(StreamNotFound):
         existing_record(StreamSnapshot(None), NOON)
     with pytest.raises(StreamNotFound):
-        existing_record(known(stream(state=State.DELETED)), NOON)
+        existing_record(snapshot(stream(state=State.DELETED)), NOON)
     with pytest.raises(StreamGone):
-        existing_record(known(stream(state=State.SOFT_DELETED)), NOON)
-    existing_record(known(stream(ttl_seconds=1)), NOON + 999)
+        existing_record(snapshot(stream(state=State.SOFT_DELETED)), NOON)
+    existing_record(snapshot(stream(ttl_seconds=1)), NOON + 999)
     with pytest.raises(StreamNotFound, match="expired"):
-        existing_record(known(stream(ttl_seconds=1)), NOON + 1000)
+        existing_record(snapshot(stream(ttl_seconds=1)), NOON + 1000)

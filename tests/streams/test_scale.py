@@ -1,4 +1,4 @@
-"""What a long stream costs: to read its end, or to append to it, asks the engine for that and not for all that came before."""
+"""Cost of long streams: reading the end or appending does not read earlier data."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ MANY = 3000
 
 @dataclass
 class Spy:
-    """How many messages the engine sent from its log, and how often it was asked."""
+    """Number of messages read from storage, and of requests."""
 
     sent: int = 0
     calls: int = 0
@@ -33,7 +33,7 @@ class Spy:
 
 @pytest.fixture
 def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
-    """On every read of this test's tenant's log, whoever makes it."""
+    """Counts all reads of the tenant's store."""
     seen = Spy()
     really: Callable[..., Awaitable[stream_reader.Page]] = stream_reader.read
 
@@ -49,7 +49,7 @@ def spy(name: str, monkeypatch: pytest.MonkeyPatch) -> Spy:
 
 
 async def long_stream(worker: Worker, stream: StreamName) -> list[int]:
-    """MANY messages, with those of other streams in between; its offsets."""
+    """Append MANY messages, with those of other streams in between; returns the offsets."""
     await worker.create(stream)
     neighbour = StreamName(stream.tenant, "neighbour")
     await worker.create(neighbour)
@@ -60,7 +60,7 @@ async def long_stream(worker: Worker, stream: StreamName) -> list[int]:
     return [0, *[outcome.next_offset for outcome in outcomes]]
 
 
-async def test_the_end_of_a_long_stream_is_read_without_its_beginning(worker: Worker, name: str, spy: Spy) -> None:
+async def test_reading_the_end_of_a_long_stream_does_not_read_its_beginning(worker: Worker, name: str, spy: Spy) -> None:
     stream = StreamName(name, "a")
     offsets = await long_stream(worker, stream)
     spy.reset()
@@ -71,7 +71,7 @@ async def test_the_end_of_a_long_stream_is_read_without_its_beginning(worker: Wo
     assert (spy.calls, spy.sent) == (1, 0)
 
 
-async def test_a_long_stream_is_read_once_from_end_to_end(worker: Worker, name: str, spy: Spy) -> None:
+async def test_reading_a_long_stream_reads_each_message_once(worker: Worker, name: str, spy: Spy) -> None:
     stream = StreamName(name, "a")
     await long_stream(worker, stream)
     spy.reset()
@@ -80,7 +80,7 @@ async def test_a_long_stream_is_read_once_from_end_to_end(worker: Worker, name: 
     assert spy.calls <= MANY / 1000 + 1
 
 
-async def test_the_end_of_a_fork_is_read_without_what_it_has_from_others(worker: Worker, name: str, spy: Spy) -> None:
+async def test_reading_the_end_of_a_fork_does_not_read_inherited_segments(worker: Worker, name: str, spy: Spy) -> None:
     source, fork = StreamName(name, "a"), StreamName(name, "fork")
     offsets = await long_stream(worker, source)
     made = await worker.fork(fork, source, offsets[-2])
@@ -94,7 +94,7 @@ async def test_the_end_of_a_fork_is_read_without_what_it_has_from_others(worker:
     assert spy.sent == 5
 
 
-async def test_a_fork_of_a_long_streams_beginning_does_not_read_the_rest_of_it(worker: Worker, name: str, spy: Spy) -> None:
+async def test_reading_a_fork_does_not_read_its_source_after_the_fork_offset(worker: Worker, name: str, spy: Spy) -> None:
     source, first, second = StreamName(name, "a"), StreamName(name, "first"), StreamName(name, "second")
     offsets = await long_stream(worker, source)
     await worker.fork(first, source, offsets[3])
@@ -105,18 +105,18 @@ async def test_a_fork_of_a_long_streams_beginning_does_not_read_the_rest_of_it(w
     assert spy.sent <= 3 + 2
 
 
-async def test_making_a_fork_copies_nothing(worker: Worker, name: str, spy: Spy) -> None:
+async def test_creating_a_fork_copies_no_data(worker: Worker, name: str, spy: Spy) -> None:
     source = StreamName(name, "a")
     offsets = await long_stream(worker, source)
     before = len(await worker.subjects(name))
     spy.reset()
     await worker.fork(StreamName(name, "fork"), source, offsets[MANY // 2])
     await worker.fork(StreamName(name, "part"), source, offsets[MANY // 2], 1)
-    assert spy.sent <= 1, "the append that a part is taken of"
+    assert spy.sent <= 1, "the append of the sub-offset"
     assert len(await worker.subjects(name)) <= before + 2 * 2 + 1
 
 
-async def test_plain_appends_read_nothing_of_what_is_there(new_worker: OpenWorker, name: str, spy: Spy) -> None:
+async def test_unguarded_appends_read_no_data(new_worker: OpenWorker, name: str, spy: Spy) -> None:
     stream = StreamName(name, "a")
     await long_stream(await new_worker(), stream)
     spy.reset()
@@ -124,10 +124,10 @@ async def test_plain_appends_read_nothing_of_what_is_there(new_worker: OpenWorke
     for _ in range(5):
         await late.append(stream, b"x")
     await late.append(stream, b"x", ("p", 0, 0))
-    assert spy.sent == 0, "there was no producer before"
+    assert spy.sent == 0, "there is no earlier producer"
 
 
-async def test_a_producer_at_another_worker_costs_what_came_since_the_last_checkpoint(
+async def test_another_worker_reads_only_data_since_the_last_checkpoint(
     new_worker: OpenWorker, name: str, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appender, "_CHECKPOINT_EVERY", 100)

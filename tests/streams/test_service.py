@@ -1,4 +1,4 @@
-"""What streams promise from their beginning to their end: creating, reading, expiring, deleting."""
+"""Operations on streams: create, read, expire, delete."""
 
 import asyncio
 from typing import Any
@@ -13,10 +13,10 @@ from postroad.streams.store import StreamName
 from tests.streams.workers import JSON, TEXT, OpenWorker, Worker
 from tests.waiting import eventually
 
-# Creating
+# Create
 
 
-async def test_a_new_stream_is_empty_and_begins_at_zero(worker: Worker, name: str) -> None:
+async def test_a_new_stream_is_empty_and_starts_at_zero(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     made = await worker.create(stream, content_type=None)
     assert (made.is_new, made.tail, made.record.content_type) == (True, 0, "application/octet-stream")
@@ -41,7 +41,7 @@ SOON: dict[str, Any] = {"expires_at_ms": 4_000_000_000_000, "expires_at": "2096-
         ({"is_public": True}, [{"is_public": False}]),
     ],
 )
-async def test_creating_again_finds_the_same_and_refuses_another(
+async def test_a_repeated_create_is_accepted_and_a_different_one_refused(
     worker: Worker, other: Worker, name: str, wanted: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
     stream = StreamName(name, "a")
@@ -56,12 +56,12 @@ async def test_creating_again_finds_the_same_and_refuses_another(
 
 
 @pytest.mark.parametrize("again", ["TEXT/PLAIN", "text/plain; charset=utf-8", "text/plain ;x"])
-async def test_of_content_types_only_the_kind_is_compared(worker: Worker, name: str, again: str) -> None:
+async def test_content_types_are_compared_without_parameters(worker: Worker, name: str, again: str) -> None:
     made = await worker.create(StreamName(name, "a"), content_type="text/plain;charset=ascii")
     assert (await worker.create(StreamName(name, "a"), content_type=again)).record == made.record
 
 
-async def test_many_create_at_once_and_one_does(new_worker: OpenWorker, name: str) -> None:
+async def test_one_of_many_concurrent_creates_succeeds(new_worker: OpenWorker, name: str) -> None:
     workers = [await new_worker() for _ in range(3)]
     stream = StreamName(name, "a")
     made = await asyncio.gather(*[one.create(stream, b"first") for one in workers * 5])
@@ -73,13 +73,15 @@ async def test_many_create_at_once_and_one_does(new_worker: OpenWorker, name: st
 @pytest.mark.parametrize(
     ("body", "content"), [(b"[]", []), (b"", []), (b"[1,[2]]", [b"1,[2]"]), (b' {"a": 1} ', [b'{"a": 1}']), (b"[[]]", [b"[]"])]
 )
-async def test_a_json_stream_begins_with_its_messages(worker: Worker, name: str, body: bytes, content: list[bytes]) -> None:
+async def test_the_body_of_a_create_is_split_into_json_messages(
+    worker: Worker, name: str, body: bytes, content: list[bytes]
+) -> None:
     made = await worker.create(StreamName(name, "a"), body, JSON)
     assert await worker.read_all(StreamName(name, "a")) == content
     assert bool(made.tail) == bool(content)
 
 
-async def test_a_stream_that_would_begin_with_bad_json_does_not_begin(worker: Worker, name: str) -> None:
+async def test_a_create_with_malformed_json_creates_nothing(worker: Worker, name: str) -> None:
     with pytest.raises(MalformedJson):
         await worker.create(StreamName(name, "a"), b"[1", JSON)
     with pytest.raises(StreamNotFound):
@@ -87,20 +89,18 @@ async def test_a_stream_that_would_begin_with_bad_json_does_not_begin(worker: Wo
     assert await worker.subjects(name) == []
 
 
-async def test_a_stream_that_is_created_closed_is_complete(worker: Worker, name: str) -> None:
+async def test_a_stream_created_closed_accepts_no_appends(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     made = await worker.create(stream, b"all of it", is_closed=True)
     chunk = await worker.streams.read(stream, 0)
     assert (chunk.payloads, chunk.next_offset, chunk.is_end, chunk.is_closed) == ([b"all of it"], made.tail, True, True)
 
 
-# Reading
+# Read
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 3, 1000])
-async def test_a_stream_is_read_in_chunks_of_which_only_the_last_is_the_end(
-    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int
-) -> None:
+async def test_only_the_last_chunk_is_the_end(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", at_a_time)
     stream, neighbour = StreamName(name, "a"), StreamName(name, "b")
     await worker.create(stream)
@@ -124,7 +124,9 @@ async def test_a_stream_is_read_in_chunks_of_which_only_the_last_is_the_end(
         assert content == [b"%d" % number for number in range(position, 7)]
 
 
-async def test_a_chunk_has_so_many_bytes_but_always_a_message(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_of_a_chunk_are_limited_but_it_has_at_least_one_message(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "CHUNK_BYTES_MAX", 1000)
     stream = StreamName(name, "a")
     await worker.create(stream)
@@ -133,10 +135,10 @@ async def test_a_chunk_has_so_many_bytes_but_always_a_message(worker: Worker, na
     chunks = await worker.chunks(stream)
     assert [len(payload) for _, payloads in chunks for payload in payloads] == [10, 5000, 400, 400, 400, 400, 10]
     assert len(chunks) >= 3
-    assert all(sum(map(len, payloads[:-1])) < 1000 for _, payloads in chunks), "with the last one it is full"
+    assert all(sum(map(len, payloads[:-1])) < 1000 for _, payloads in chunks), "it is full with the last one"
 
 
-async def test_reading_from_beyond_the_end_finds_the_end(worker: Worker, name: str) -> None:
+async def test_a_read_beyond_the_end_returns_the_end(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     made = await worker.create(stream, b"x")
     for beyond in (made.tail + 1, 9_999_999_999_999_999):
@@ -146,17 +148,17 @@ async def test_reading_from_beyond_the_end_finds_the_end(worker: Worker, name: s
     assert (list(now.payloads), now.next_offset, now.is_end, now.is_closed) == ([], made.tail, True, False)
 
 
-async def test_readers_see_a_clean_beginning_while_others_write(worker: Worker, other: Worker, name: str) -> None:
+async def test_concurrent_readers_see_a_prefix_of_the_data(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     seen: list[bytes] = []
 
     async def read() -> None:
-        place = 0
+        position = 0
         while len(seen) < 200:
-            chunk = await other.streams.read(stream, place)
+            chunk = await other.streams.read(stream, position)
             seen.extend(chunk.payloads)
-            place = chunk.next_offset
+            position = chunk.next_offset
 
     async with asyncio.TaskGroup() as both:
         both.create_task(read())
@@ -165,7 +167,7 @@ async def test_readers_see_a_clean_beginning_while_others_write(worker: Worker, 
     assert seen == [b"%d" % number for number in range(200)]
 
 
-async def test_who_reads_on_does_not_get_what_another_stream_of_that_name_has(
+async def test_a_continued_read_gets_no_data_of_a_recreated_stream(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 1)
@@ -180,18 +182,18 @@ async def test_who_reads_on_does_not_get_what_another_stream_of_that_name_has(
     assert (on.payloads, on.next_offset, on.is_end) == ((), first.next_offset, False)
 
 
-# Lifetimes. The engine's stamps are real, so the clock is moved and not the stamps.
+# Expiry. The timestamps of the server are real, so the tests move the clock.
 
 
-async def test_a_stream_that_nobody_uses_expires(worker: Worker, name: str) -> None:
+async def test_an_unused_stream_expires(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=10)
     worker.clock.ahead_ms = 9_000
     await worker.streams.snapshot(stream)
     worker.clock.ahead_ms = 10_100
-    for place in (0, NOW):
+    for position in (0, NOW):
         with pytest.raises(StreamNotFound):
-            await worker.streams.read(stream, place)
+            await worker.streams.read(stream, position)
     with pytest.raises(StreamNotFound):
         await worker.streams.snapshot(stream)
     with pytest.raises(StreamNotFound):
@@ -202,8 +204,8 @@ async def test_a_stream_that_nobody_uses_expires(worker: Worker, name: str) -> N
 
 
 @pytest.mark.parametrize("use", ["append", "read", "now", "look", "close", "producer close"])
-async def test_every_use_gives_a_stream_another_life(worker: Worker, name: str, use: str) -> None:
-    """It has one second; after most of it is over it is used, and lives on past its first end."""
+async def test_every_use_restarts_the_ttl(worker: Worker, name: str, use: str) -> None:
+    """The TTL is one second; a use shortly before its end prolongs it."""
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=1)
     made_at = (await worker.store.snapshot(stream)).used_at_ms
@@ -219,15 +221,15 @@ async def test_every_use_gives_a_stream_another_life(worker: Worker, name: str, 
     else:
         await worker.streams.read(stream, NOW if use == "now" else 0)
 
-    async def is_noted() -> bool:
+    async def is_stored() -> bool:
         return (await worker.store.snapshot(stream)).used_at_ms >= made_at + 700
 
-    await eventually(is_noted)
+    await eventually(is_stored)
     worker.clock.ahead_ms = 500
     await worker.streams.snapshot(stream)
 
 
-async def test_looking_does_not_count_as_use(worker: Worker, name: str) -> None:
+async def test_a_snapshot_does_not_count_as_use(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=1)
     made_at = (await worker.store.snapshot(stream)).used_at_ms
@@ -243,22 +245,22 @@ async def test_looking_does_not_count_as_use(worker: Worker, name: str) -> None:
     assert worker.clock() - made_at >= 1000
 
 
-async def test_reads_close_together_are_noted_once(worker: Worker, name: str) -> None:
+async def test_the_time_of_frequent_reads_is_stored_once(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=100)
     for _ in range(20):
         await worker.streams.read(stream, 0)
-    assert "a.a" not in await worker.subjects(name), "nothing yet: it was made a moment ago"
-    worker.clock.ahead_ms = 10_001  # a tenth of its life later
+    assert "a.a" not in await worker.subjects(name), "the stream was created just now"
+    worker.clock.ahead_ms = 10_001  # a tenth of its TTL later
     await worker.streams.read(stream, 0)
 
-    async def is_noted() -> bool:
+    async def is_stored() -> bool:
         return "a.a" in await worker.subjects(name)
 
-    await eventually(is_noted)
+    await eventually(is_stored)
 
 
-async def test_streams_without_a_sliding_lifetime_are_read_without_a_trace(worker: Worker, name: str) -> None:
+async def test_reads_of_streams_without_ttl_store_nothing(worker: Worker, name: str) -> None:
     await worker.create(StreamName(name, "a"), b"x")
     await worker.create(StreamName(name, "b"), b"x", **SOON)
     before = await worker.subjects(name)
@@ -270,7 +272,7 @@ async def test_streams_without_a_sliding_lifetime_are_read_without_a_trace(worke
     assert await worker.subjects(name) == before
 
 
-async def test_a_fixed_end_is_not_moved_by_use(worker: Worker, name: str) -> None:
+async def test_a_fixed_expiry_does_not_move(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", expires_at_ms=worker.clock() + 5_000, expires_at="whenever")
     worker.clock.ahead_ms = 4_000
@@ -283,7 +285,7 @@ async def test_a_fixed_end_is_not_moved_by_use(worker: Worker, name: str) -> Non
         await worker.append(stream, b"z")
 
 
-async def test_the_expired_are_ended_and_leave_nothing(worker: Worker, name: str) -> None:
+async def test_expired_streams_are_deleted_completely(worker: Worker, name: str) -> None:
     for number in range(3):
         await worker.create(StreamName(name, f"short{number}"), b"x", ttl_seconds=10)
         await worker.append(StreamName(name, f"short{number}"), b"x", ("p", 0, 0))
@@ -297,15 +299,15 @@ async def test_the_expired_are_ended_and_leave_nothing(worker: Worker, name: str
     assert await worker.read_all(StreamName(name, "long")) == [b"kept"]
 
 
-async def test_what_is_used_while_it_is_found_expired_lives_on(
+async def test_a_concurrent_append_keeps_an_expired_stream(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look and the end somebody appends: the end must not take that with it."""
+    """Another worker appends between the snapshot and the delete."""
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=10)
     worker.clock.ahead_ms = 10_100
     with monkeypatch.context() as meanwhile:
-        appending_after_looks(worker, other, stream, meanwhile)
+        append_after_snapshots(worker, other, stream, meanwhile)
         assert await worker.streams.delete_expired(name) == 0
     assert await other.read_all(stream) == [b"x", b"y"]
 
@@ -316,10 +318,10 @@ async def test_a_tenant_without_streams_has_none_and_gets_no_store(worker: Worke
     assert not await worker.store.exists(name)
 
 
-# Deleting
+# Delete
 
 
-async def test_deleting_leaves_nothing_behind(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_delete_removes_everything(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, b"x", ttl_seconds=100)
     await worker.store.save_read_time(stream)
@@ -337,30 +339,30 @@ async def test_deleting_leaves_nothing_behind(worker: Worker, other: Worker, nam
             await one.streams.delete(None, stream)
 
 
-async def test_a_stream_that_others_write_to_all_the_time_can_be_deleted(
+async def test_a_stream_with_constant_appends_can_be_deleted(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever it is looked at, somebody appends before anything else can be done."""
+    """Another worker appends after every snapshot."""
     stream = StreamName(name, "a")
     await worker.create(stream)
-    appending_after_looks(worker, other, stream, monkeypatch)
+    append_after_snapshots(worker, other, stream, monkeypatch)
     await worker.streams.delete(None, stream)
     assert await other.subjects(name) == []
 
 
-def appending_after_looks(worker: Worker, other: Worker, stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the other worker append each time that this one has just looked at the stream."""
+def append_after_snapshots(worker: Worker, other: Worker, stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the other worker append after every snapshot of this one."""
     really = worker.store.snapshot
 
-    async def known_and_then(*arguments: Any, **more: Any) -> Any:
+    async def snapshot_and_append(*arguments: Any, **more: Any) -> Any:
         known = await really(*arguments, **more)
         await other.append(stream, b"y")
         return known
 
-    monkeypatch.setattr(worker.store, "snapshot", known_and_then)
+    monkeypatch.setattr(worker.store, "snapshot", snapshot_and_append)
 
 
-async def test_a_stream_made_anew_has_nothing_of_the_old_one(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_recreated_stream_has_no_data_of_the_old_one(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     old = await worker.create(stream, b"old", is_public=True)
     await worker.append(stream, b"old", ("p", 0, 0), seq="z")
@@ -371,12 +373,12 @@ async def test_a_stream_made_anew_has_nothing_of_the_old_one(worker: Worker, oth
     assert not new.record.is_public
     for one in (worker, other):
         assert await one.read_all(stream) == [b'"new"']
-        assert await one.read_all(stream, old.tail) == [b'"new"'], "an old offset is before it"
+        assert await one.read_all(stream, old.tail) == [b'"new"'], "an old offset is before its start"
     known = await other.store.snapshot(stream, with_producers=True)
     assert (known.producers, known.last_seq) == ({}, None)
 
 
-async def test_what_a_crash_between_the_two_steps_of_deleting_leaves_is_not_seen(
+async def test_a_crash_between_the_steps_of_a_delete_leaves_nothing_visible(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = StreamName(name, "a")
@@ -420,12 +422,10 @@ async def test_a_tenants_streams_are_deleted_together(worker: Worker, name: str)
     assert await worker.read_all(StreamName(name, "a")) == [b"new"]
 
 
-# For what follows all streams of a tenant
+# All streams of a tenant
 
 
-async def test_the_paths_are_those_of_the_streams_that_are_there(
-    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_paths_lists_the_existing_streams(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.streams.service._PAGE", 2)
     wanted = ["a", "a/b", "a.b", "c:d", "hidden", "gone", "closed"]
     for path in wanted:
@@ -438,7 +438,7 @@ async def test_the_paths_are_those_of_the_streams_that_are_there(
     assert sorted(await worker.streams.paths(name)) == sorted(["a", "a/b", "a.b", "c:d", "closed", "fork"])
 
 
-async def test_the_tail_is_where_a_stream_ends(worker: Worker, name: str) -> None:
+async def test_tail_is_the_end_of_a_stream(worker: Worker, name: str) -> None:
     assert await worker.streams.tail(name, "a") is None
     await worker.create(StreamName(name, "a"), b"1", JSON)
     await worker.streams.append_json(name, "a", b'{"b":2}')
@@ -448,7 +448,7 @@ async def test_the_tail_is_where_a_stream_ends(worker: Worker, name: str) -> Non
         await worker.streams.append_json(name, "none", b"1")
 
 
-async def test_whoever_follows_a_tenant_hears_of_every_append_by_anyone(worker: Worker, other: Worker, name: str) -> None:
+async def test_appends_yields_every_append_of_all_workers(worker: Worker, other: Worker, name: str) -> None:
     await worker.create(StreamName(name, "before"), b"x")
     heard: list[tuple[str, str]] = []
 
@@ -458,7 +458,7 @@ async def test_whoever_follows_a_tenant_hears_of_every_append_by_anyone(worker: 
 
     listening = asyncio.create_task(listen())
     try:
-        # Appends until the first is heard: from then on nothing may be missed.
+        # Append until the first is received; from then on none may be missed.
         async def hears() -> bool:
             await other.append(StreamName(name, "before"), b"x")
             return bool(heard)

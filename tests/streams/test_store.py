@@ -1,4 +1,4 @@
-"""What is stored of a stream, and what is known again from it."""
+"""Storage of streams, and the state read from it."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,14 +16,14 @@ from postroad.streams.store import StreamName, data_message, precondition, recor
 from tests.streams.workers import Worker
 
 
-async def test_nothing_is_known_of_what_was_never_there(worker: Worker, name: str) -> None:
+async def test_the_snapshot_of_a_stream_that_never_existed_is_empty(worker: Worker, name: str) -> None:
     assert not await worker.store.exists(name)
     assert await worker.store.snapshot(StreamName(name, "a"), with_producers=True) == StreamSnapshot(None, producers={})
     assert await worker.store.record(StreamName(name, "a")) is None
     assert await worker.store.exists(name)
 
 
-async def test_what_is_known_is_what_was_written(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_snapshot_has_the_written_state(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     made = await worker.create(stream, b"one")
     outcome = await worker.append(stream, b"two")
@@ -38,7 +38,7 @@ async def test_what_is_known_is_what_was_written(worker: Worker, other: Worker, 
 @pytest.mark.parametrize(
     "others", [["a.b", "a", "b"], ["a/b", "a", "b/a"], ["a.d", "a.m", "a"], ["A", "a"], ["a:b~@+=-", "a:b~@+="]]
 )
-async def test_streams_of_like_names_do_not_meet(worker: Worker, name: str, others: list[str]) -> None:
+async def test_streams_with_similar_names_are_separate(worker: Worker, name: str, others: list[str]) -> None:
     for one in others:
         await worker.create(StreamName(name, one), one.encode())
     for one in others:
@@ -48,7 +48,7 @@ async def test_streams_of_like_names_do_not_meet(worker: Worker, name: str, othe
         assert await worker.read_all(StreamName(name, one)) == [one.encode()]
 
 
-async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_precondition_fails_after_a_write_of_another_worker(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     known = await worker.store.snapshot(stream)
@@ -75,13 +75,13 @@ async def test_a_fence_holds_against_whoever_wrote_since(worker: Worker, other: 
         ("pattern", "pattern"),
     ],
 )
-async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: str, second: str) -> None:
-    """Writes of one process share a batch: what one of them does counts for those behind it."""
+async def test_a_precondition_holds_inside_one_batch(worker: Worker, name: str, first: str, second: str) -> None:
+    """Writes of one process share a batch, and earlier ones count for the preconditions of later ones."""
     stream = StreamName(name, "a")
     made = await worker.create(stream, b"kept")
     known = await worker.store.snapshot(stream)
 
-    def draft(kind: str) -> PendingMessage:
+    def message(kind: str) -> PendingMessage:
         condition = precondition(stream.record, known.record_at)
         if kind == "record":
             return record_message(stream, made.record, condition)
@@ -90,7 +90,7 @@ async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: 
         )
 
     others = [[data_message(StreamName(name, f"o{number}"), b"x", None, None)] for number in range(40)]
-    outcomes = await worker.store.committer(stream).append_each([[draft(first)], [draft(second)], *others])
+    outcomes = await worker.store.committer(stream).append_each([[message(first)], [message(second)], *others])
     assert [isinstance(one, Conflict) for one in outcomes] == [False, True, *[False] * 40]
 
 
@@ -99,7 +99,7 @@ async def test_a_fence_holds_inside_one_batch(worker: Worker, name: str, first: 
 ODD_NAMES = ["p", "a b", "a\nb: c", "%20", "ü€😀", "a" * 256, " ", "\x00"]
 
 
-async def test_producers_and_stream_seq_are_known_again_from_the_data(worker: Worker, other: Worker, name: str) -> None:
+async def test_producers_and_stream_seq_are_read_from_the_data(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"plain")
@@ -112,7 +112,7 @@ async def test_producers_and_stream_seq_are_known_again_from_the_data(worker: Wo
     assert known.last_seq == f"{len(ODD_NAMES) - 1} \x00"
 
 
-async def test_only_what_came_after_a_checkpoint_is_read(
+async def test_only_data_after_a_checkpoint_is_read(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = StreamName(name, "a")
@@ -129,9 +129,7 @@ async def test_only_what_came_after_a_checkpoint_is_read(
     assert len(read) == 2
 
 
-async def test_a_long_way_without_a_checkpoint_is_gone_once(
-    worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_scan_saves_a_checkpoint(worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_PRODUCERS_PAGE", 4)
     stream = StreamName(name, "a")
     await worker.create(stream)
@@ -145,7 +143,7 @@ async def test_a_long_way_without_a_checkpoint_is_gone_once(
     assert read == []
 
 
-async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(worker: Worker, other: Worker, name: str) -> None:
+async def test_a_checkpoint_of_an_earlier_incarnation_is_ignored(worker: Worker, other: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
     await worker.append(stream, b"x", ("p", 5, 0), seq="z")
@@ -153,14 +151,14 @@ async def test_a_checkpoint_of_a_stream_that_had_the_name_before_says_nothing(wo
     await worker.streams.delete(None, stream)
     await worker.create(stream)
     await worker.append(stream, b"x", ("q", 0, 0), seq="a")
-    await worker.store.save_checkpoint(stream, old)  # by a worker that was slow
+    await worker.store.save_checkpoint(stream, old)  # by a slow worker
     known = await other.store.snapshot(stream, with_producers=True)
     assert known.producers == {"q": Producer(0, 0)}
     assert known.last_seq == "a"
 
 
 def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
-    """The worker is on a cluster, and the replica that answers it lacks the newest entry when it is read for the first times."""
+    """Simulate a cluster whose replica lacks the newest entry in the first reads."""
     monkeypatch.setattr(worker.connection, "settings", replace(worker.connection.settings, has_replicas=True))
     really, left = stream_reader.read, [reads]
 
@@ -174,7 +172,7 @@ def lag(monkeypatch: pytest.MonkeyPatch, worker: Worker, reads: int) -> None:
     monkeypatch.setattr(stream_reader, "read", behind)
 
 
-async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
+async def test_a_lagging_replica_does_not_hide_a_duplicate(
     worker: Worker, other: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = StreamName(name, "a")
@@ -186,7 +184,7 @@ async def test_a_replica_that_lags_makes_no_append_new_that_was_made_before(
     assert await worker.read_all(stream) == [b"x", b"x", b"x"]
 
 
-async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
+async def test_a_reader_of_a_lagging_replica_gets_all_data_or_is_not_up_to_date(
     worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = StreamName(name, "a")
@@ -201,7 +199,7 @@ async def test_a_reader_gets_what_was_there_or_is_told_that_there_is_more(
 
 
 def spy_on_reading(stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sequences of what is read from the stream's log from now on."""
+    """Sequences of the data read from now on."""
     read: list[int] = []
     really = stream_reader.read
 
@@ -214,10 +212,10 @@ def spy_on_reading(stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> list[
     return read
 
 
-# What is left
+# Purge and roll-up
 
 
-async def test_a_purge_takes_what_was_before_and_leaves_what_came_after(worker: Worker, name: str) -> None:
+async def test_a_purge_removes_earlier_messages_only(worker: Worker, name: str) -> None:
     stream, bystander = StreamName(name, "a"), StreamName(name, "b")
     await worker.create(stream, b"old", ttl_seconds=100)
     await worker.create(bystander, b"mine", ttl_seconds=100)
@@ -232,7 +230,7 @@ async def test_a_purge_takes_what_was_before_and_leaves_what_came_after(worker: 
     assert "a.b" in await worker.subjects(name)
 
 
-async def test_touches_and_checkpoints_replace_each_other(worker: Worker, name: str) -> None:
+async def test_read_times_and_checkpoints_replace_their_predecessors(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream, ttl_seconds=100)
     for number in range(5):
@@ -243,7 +241,7 @@ async def test_touches_and_checkpoints_replace_each_other(worker: Worker, name: 
     assert (subjects.count("a.a"), subjects.count("p.a")) == (1, 1)
 
 
-def test_a_guarded_append_says_by_whom_in_its_headers() -> None:
+def test_a_guarded_append_has_its_producer_in_the_headers() -> None:
     draft = data_message(StreamName("t", "a"), b"x", ProducerClaim("a b\r\n", 1, 2), "ü", "Some: condition\r\n")
     assert draft.headers == "Some: condition\r\nDs-Producer: a%20b%0D%0A 1 2\r\nDs-Seq: %C3%BC\r\n"
     assert draft.is_conditional

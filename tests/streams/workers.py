@@ -1,4 +1,4 @@
-"""What one process has of the streams: a connection, a store, lanes. Two of them are two workers."""
+"""The stream objects of one process: connection, store and streams. Two of them act as two workers."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ class Worker:
     streams: Streams
     clock: ShiftedClock
     outbox: Outbox
-    traffic: UsageCounters
+    usage: UsageCounters
 
     async def close(self) -> None:
-        with contextlib.suppress(TimeoutError):  # of a server that is gone
+        with contextlib.suppress(TimeoutError):  # the server may be stopped
             async with asyncio.timeout(1):
                 await self.outbox.drain()
         await self.connection.close()
@@ -48,7 +48,7 @@ class Worker:
     async def fork(
         self, name: StreamName, source: StreamName, offset: int | None = None, sub_offset: int = 0, **wanted: Any
     ) -> CreateResult:
-        """`content_type` is the source's if it is not given."""
+        """`content_type` defaults to that of the source."""
         body: bytes = wanted.pop("body", b"")
         return await self.streams.create(None, name, CreateStream(fork=ForkOf(source.id, offset, sub_offset), **wanted), body)
 
@@ -62,44 +62,44 @@ class Worker:
         closes: bool = False,
         content_type: str = TEXT,
     ) -> AppendOutcome:
-        said = None if claim is None else ProducerClaim(*claim)
+        producer_claim = None if claim is None else ProducerClaim(*claim)
         return await self.streams.append(
-            None, name, AppendRequest(data, content_type if data is not None else None, said, seq, closes)
+            None, name, AppendRequest(data, content_type if data is not None else None, producer_claim, seq, closes)
         )
 
     async def append_in_time(
         self, name: StreamName, data: bytes, claim: tuple[str, int, int] | None = None, **more: Any
     ) -> AppendOutcome:
-        """As a client that comes back when it is told that too many write at once."""
+        """Append like a client that retries when there are too many concurrent writers."""
         while True:
             try:
                 return await self.append(name, data, claim, **more)
             except Overloaded:
                 continue
 
-    async def read_all(self, name: StreamName, place: int = 0) -> list[bytes]:
-        """To the end, chunk by chunk; where each chunk ends the next one begins."""
-        return [payload for _, payloads in await self.chunks(name, place) for payload in payloads]
+    async def read_all(self, name: StreamName, position: int = 0) -> list[bytes]:
+        """Read to the end, chunk by chunk."""
+        return [payload for _, payloads in await self.chunks(name, position) for payload in payloads]
 
-    async def chunks(self, name: StreamName, place: int = 0) -> list[tuple[int, list[bytes]]]:
+    async def chunks(self, name: StreamName, position: int = 0) -> list[tuple[int, list[bytes]]]:
         found: list[tuple[int, list[bytes]]] = []
         while True:
-            chunk = await self.streams.read(name, place)
+            chunk = await self.streams.read(name, position)
             if chunk.payloads:
-                assert chunk.next_offset > place
+                assert chunk.next_offset > position
             found.append((chunk.next_offset, list(chunk.payloads)))
             if chunk.is_end:
                 return found
             assert len(found) < 20 or any(payloads for _, payloads in found[-20:]), (
-                "it gets somewhere; what was just appended may come a read later"
+                "reads make progress; a new append may be visible only in a later read"
             )
-            place = chunk.next_offset
+            position = chunk.next_offset
 
     async def tail(self, name: StreamName) -> int:
         return (await self.streams.snapshot(name)).tail
 
     async def subjects(self, tenant: str) -> list[str]:
-        """Of everything that is stored of the tenant's streams, in order, without the tenant."""
+        """Subjects of everything stored for the tenant's streams, in order, without the tenant."""
         found: list[str] = []
         position, is_end = 1, False
         while not is_end:
@@ -117,11 +117,11 @@ async def open_worker(url: str) -> Worker:
     await connection.open(deadline=10)
     clock = ShiftedClock()
     committers = Committers(connection, CommitPolicy(), WriteBufferLimit(256 * 1024 * 1024))
-    store, outbox, traffic = (
+    store, outbox, usage = (
         StreamStore(connection, committers, 1),
         Outbox(committers, now_ms),
         UsageCounters(StreamsCapability.usage),
     )
     for spec in frame_streams(1):
         await ensure_stream(connection, spec)
-    return Worker(connection, store, Streams(store, outbox, traffic, clock), clock, outbox, traffic)
+    return Worker(connection, store, Streams(store, outbox, usage, clock), clock, outbox, usage)
