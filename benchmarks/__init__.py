@@ -1,1 +1,1 @@
-"""Measurements: each beside a peer in the same run, so that the ratio means something on any machine."""
+"""Benchmarks: each runs next to a peer in the same run, so that the ratio is comparable between machines."""

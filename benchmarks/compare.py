@@ -1,14 +1,14 @@
-"""Postroad beside its peers: the same load on each, in one run, on loopback, in less than a quarter of an hour.
+"""Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 15 minutes.
 
     make bench            (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|appends|live …])
 
-- queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) take and acknowledge what that
-  left, one message at a time, over 16 and 64. The rounds go through the servers forth and back, and the table has the means.
-- appends: 64 connections append 100 bytes of JSON to durable streams, beside the protocol's reference server (streams.py).
-- live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), beside nchan and the reference server.
+- queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) pull and acknowledge these
+  messages one at a time over 16 and 64. The rounds alternate the order of the servers; the table shows the means.
+- appends: 64 connections append 100 bytes of JSON to durable streams; peer: the protocol's reference server (streams.py).
+- live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), peers: nchan and the reference server.
 
-Everything runs in directories and on ports of its own and is gone afterwards. scripts/setup-peers installs the servers that are
-missing; one that cannot be had is a row that says why. Writes benchmarks/results.md, unless only parts were asked for.
+Each server runs in a temporary directory on free ports. scripts/setup-peers installs missing servers; if one is unavailable,
+its row states the reason. Writes benchmarks/results.md, except with --only.
 """
 
 import argparse
@@ -40,13 +40,13 @@ PUBLISHERS, CONSUMERS = (64, 256), (16, 64)
 APPENDERS = 64
 READERS, MESSAGES = 200, 500
 CALM_SECONDS_MAX = 20
-SECONDS_MAX = 14 * 60  # after that nothing new is begun
+SECONDS_MAX = 14 * 60  # no measurement starts after this
 
 Key = tuple[str, int]  # load and connections
 
 
 class Clock:
-    """How long the run takes, and how much of the machine it had."""
+    """Elapsed time of the run, and CPU use by other processes."""
 
     def __init__(self) -> None:
         self._started, self._busy, self._own = time.monotonic(), busy_seconds(), own_seconds()
@@ -57,7 +57,7 @@ class Clock:
 
     @property
     def others(self) -> float:
-        """The share of the processors that went to what is not this run and what it started."""
+        """Share of the CPU time used by processes outside this run."""
         used = busy_seconds() - self._busy - (own_seconds() - self._own)
         return max(0.0, used / (self.seconds * (os.cpu_count() or 1)))
 
@@ -67,7 +67,7 @@ class Clock:
 
 
 def busy_seconds() -> float:
-    """What all processors have worked since the machine started; its fourth and fifth number are idleness."""
+    """CPU time of all processors since boot; the fourth and fifth numbers are idle time."""
     numbers = [int(number) for number in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -90,13 +90,13 @@ def script(request: Request) -> str:
 
 
 def published(queue: Queue, connections: int, seconds: float) -> Load:
-    """What failed was not published."""
+    """Failed requests do not count as published."""
     load = wrk(queue.url + queue.publish.path, connections, seconds, script(queue.publish))
     return Load(load.per_second - load.failed / seconds, load.p50_ms, load.p99_ms, load.failed)
 
 
 def tried(queue: Queue) -> None:
-    """One message there and back, so that what is measured is what was meant."""
+    """Publish and pull one message, to verify the requests before measuring."""
     for request in (queue.publish, queue.pull):
         status, body = answered(queue.url, request)
         if status >= 300:
@@ -110,7 +110,7 @@ def tried(queue: Queue) -> None:
 
 
 def calm(queue: Queue) -> None:
-    """Until a publish is answered soon: a slow server still works on what wrk had sent when it stopped."""
+    """Wait until a publish is answered quickly: a slow server still processes requests that wrk sent before it stopped."""
     until = time.monotonic() + CALM_SECONDS_MAX
     while time.monotonic() < until:
         started = time.monotonic()
@@ -131,7 +131,7 @@ def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
             yield (PUBLISH, connections), load, f"{load.failed} failed" if load.failed else ""
         needed = 0.0
         for connections in CONSUMERS:
-            if waiting < needed:  # who pulls faster than it publishes would run empty
+            if waiting < needed:  # the consumers would otherwise empty the queue
                 waiting += published(queue, max(CONSUMERS), seconds).per_second * seconds
             calm(queue)
             load, empty = pulled(queue, connections, seconds - 1)
@@ -259,7 +259,7 @@ def lost(loads: list[Load]) -> str:
 
 
 def fsync_ms() -> float:
-    """The median of 200 fsyncs of 4 KiB appended where the benchmarks have their directories."""
+    """Median time of 200 fsyncs of 4 KiB appends in the benchmarks' temporary directory."""
     times = []
     with tempfile.TemporaryFile() as file:
         for _ in range(200):
@@ -315,13 +315,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=[])
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, interrupted)  # so that what runs is ended
+    signal.signal(signal.SIGTERM, interrupted)  # so that running servers are stopped
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))  # the servers inherit it
     for setup in ("wrk", reference.SETUP, nchan.SETUP, *(peer.setup for peer in QUEUES)):
-        with contextlib.suppress(Unavailable):  # its rows say why
+        with contextlib.suppress(Unavailable):  # its rows state the reason
             install(setup)
-    clock = Clock()  # what is installed is there next time, and does not count
+    clock = Clock()  # after the installation, which is not part of the run
     rows = [row for part in chosen.only or PARTS for row in PARTS[part](chosen.seconds, chosen.rounds, clock)]
     text = written(Results(rows), facts(chosen, clock))
     say("\n" + text)

@@ -1,9 +1,9 @@
-"""Where a batch becomes cheaper than pipelined singles: the number behind `POSTROAD_BATCH_MIN_PENDING` (decision 0003).
+"""Batch size from which a batch is faster than pipelined writes: the basis of `POSTROAD_BATCH_MIN_PENDING` (decision 0003).
 
 .venv/bin/python -m benchmarks.crossing
 
-For k writes that wait at the same time: how long until all k are durable, sent singly and pipelined, or as one atomic batch. Both
-through the engine's own code, on a fresh child server, interleaved; the median of the rounds.
+Measures the time until k concurrent writes are durable, as pipelined single writes and as one atomic batch. Both use
+`postroad.jetstream` on a fresh child server, interleaved; the result is the median of the rounds.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def rows_of(url: str) -> list[list[object]]:
 
 
 async def compare(committer: Committer, size: int) -> tuple[float, float]:
-    """Seconds until `size` writes are durable: singly, and as one batch."""
+    """Seconds until `size` writes are durable: as single writes, and as one batch."""
     singly, run_together = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()

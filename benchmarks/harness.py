@@ -1,4 +1,4 @@
-"""What the benchmarks share: a Postroad of their own on a temporary directory, wrk, and tables."""
+"""Shared by the benchmarks: a Postroad installation in a temporary directory, wrk, and tables."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ class Server:
 
     @property
     def nats_url(self) -> str:
-        """The child's address, with the credentials that only its owner can read."""
+        """Address of the child server, with its credentials."""
         configuration = (self.home / "nats" / "nats.conf").read_text()
         listen = re.search(r'listen: "(.*?)"', configuration)
         password = re.search(r'password: "(.*?)"', configuration)
@@ -38,7 +38,7 @@ class Server:
 
 @contextlib.contextmanager
 def postroad(**environment: str) -> Iterator[Server]:
-    """`postroad up` on free ports and a fresh directory, without its pipeline; gone afterwards."""
+    """Run `postroad up` on free ports in a temporary directory, without the pipeline."""
     home = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
     port = free_port()
     ours = {
@@ -87,14 +87,14 @@ def mean(loads: Sequence[Load]) -> Load:
 
 
 def wrk(url: str, connections: int, seconds: float, script: str = "") -> Load:
-    """One run of wrk with one thread. Raises SystemExit where wrk is not installed."""
+    """One run of wrk with one thread. Raises SystemExit if wrk is not installed."""
     if shutil.which("wrk") is None:
         raise SystemExit("these measurements need wrk (Debian: apt-get install wrk)")
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
         lua.write(script)
         lua.flush()
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", lua.name]
-        command += ["--timeout", "30s", url]  # a slower answer is not counted in the latencies; wrk's own limit is 2 s
+        command += ["--timeout", "30s", url]  # slower responses are missing from the latencies; wrk's default is 2 s
         text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout
     failed = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     return Load(

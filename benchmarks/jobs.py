@@ -1,8 +1,8 @@
-"""How fast the jobs' file takes events in, and how fast it answers with a million jobs in it.
+"""Throughput of the job store's event ingest, and its query latency with a million jobs.
 
     .venv/bin/python -m benchmarks.jobs [jobs]
 
-On one core, without an engine: frames as they are read from `JOBS`, to rows. Then the questions that the API asks.
+On one core, without JetStream: decodes frames as read from `JOBS` and writes the rows, then runs the API's queries.
 """
 
 import random
@@ -26,12 +26,12 @@ from postroad.telemetry.frames import FRAME_VERSION, encode_event, pack
 
 TENANTS = [f"tenant-{number}" for number in range(20)]
 QUEUES = [f"queue-{number}" for number in range(10)]
-FRAME_EVENTS = 70  # of new jobs; with those of earlier ones it is three times as many
+FRAME_EVENTS = 70  # events of new jobs; with those of earlier jobs three times as many
 BATCH_BYTES = 2 * 1024 * 1024
 
 
 def lives(count: int, audit: str) -> Iterator[list[JobEvent]]:
-    """Jobs as they come: of 100, 97 are done, 1 is dead, 1 is leased and 1 is queued."""
+    """Generate jobs: of 100, 97 are done, 1 is dead, 1 is leased and 1 is queued."""
     begun = now_ms() - count
     for number in range(count):
         at = begun + number
@@ -55,7 +55,7 @@ def lives(count: int, audit: str) -> Iterator[list[JobEvent]]:
 
 
 def frames(count: int, audit: str, apart: int) -> Iterator[Entry]:
-    """A job's events are `apart` jobs away from each other, so that its rows are written once for each, or once for all."""
+    """Frames in which the events of a job are `apart` jobs from each other: its row is written once per event, or once in all."""
     waiting: dict[int, dict[str, list[JobEvent]]] = {}
     sequence = 0
 
@@ -80,7 +80,7 @@ def frames(count: int, audit: str, apart: int) -> Iterator[Entry]:
 
 
 def filled(folder: Path, count: int, audit: str, apart: int) -> tuple[Store, float, float]:
-    """The store, events a second, and the longest that one batch took."""
+    """The store, events per second, and the duration of the slowest batch."""
     store = make_store(folder / f"{audit}-{apart}.sqlite", "bench")
     seconds = longest = 0.0
     total = 0

@@ -1,7 +1,7 @@
-"""The pipeline, part by part: `make bench-pipeline`, or `python -m benchmarks.pipeline [events]`.
+"""Benchmarks of the pipeline's parts: `make bench-pipeline`, or `python -m benchmarks.pipeline [events]`.
 
-The data source beside nats-py, the ingest from the engine to the silver table, all reports beside DuckDB and Polars. Each in a
-process of its own, one after the other, with nothing else running; about ten minutes.
+The data source compared with nats-py, the ingest from JetStream to the silver table, and all reports compared with DuckDB and
+Polars. Each runs in its own process, one after the other; about ten minutes.
 """
 
 import subprocess

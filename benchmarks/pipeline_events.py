@@ -64,7 +64,7 @@ def _events(random: np.random.Generator, wanted: int, number: int) -> pa.Table:
 
 
 def _table(columns: Columns) -> pa.Table:
-    """The columns that these events have."""
+    """Columns of these events."""
     count = len(columns["time"])
     arrays = {}
     for name, values in columns.items():

@@ -1,8 +1,8 @@
-"""How fast do messages come into Spark? The data source beside a fetch loop of nats-py.
+"""Read throughput of the Spark data source, compared with a fetch loop of nats-py.
 
-`python -m benchmarks.pipeline_source [messages]` starts a nats-server of its own with one stream of messages of 200 bytes.
-Spark's noop sink takes every column of every message; `count()` would not even ask for them. On a machine that others use too,
-the CPU column says more than the clock: what all processes of the run have used, server and JVM included.
+`python -m benchmarks.pipeline_source [messages]` starts a nats-server with one stream of messages of 200 bytes.
+Spark's noop sink reads every column of every message, unlike `count()`. On a shared machine the CPU column is more reliable than
+the wall-clock time: it is the CPU time of all processes of the run, server and JVM included.
 """
 
 import asyncio
@@ -64,9 +64,9 @@ def publish(url: str, messages: int) -> None:
 
 
 def read_rows(url: str, messages: int) -> list[tuple[str, str, str]]:
-    """Everything in turns, a few rounds, so that what else the machine does falls on all alike; the median of each."""
+    """Run all measurements in interleaved rounds, so that other load affects all alike; return the median of each."""
     spark = session()
-    few = messages // 10  # of nats-py, whose turns would take minutes
+    few = messages // 10  # for nats-py, whose rounds would take minutes
 
     def reading(way: str, partitions: int) -> Callable[[], None]:
         options: dict[str, str] = {"url": url, "stream": "S", "partitions": str(partitions), "readBy": way}
@@ -117,14 +117,14 @@ def session() -> SparkSession:
 
 
 def measured(run: Callable[[], None]) -> tuple[float, float]:
-    """Seconds by the clock and of CPU."""
+    """Wall-clock and CPU seconds."""
     began, used = time.monotonic(), cpu_seconds()
     run()
     return time.monotonic() - began, cpu_seconds() - used
 
 
 def cpu_seconds() -> float:
-    """What this process and all that came of it have used."""
+    """CPU time of this process and its descendants."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

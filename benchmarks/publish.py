@@ -1,10 +1,10 @@
-"""Publishing over HTTP beside a bare loop that sends the same batches to the same engine, in one run.
+"""Publishing over HTTP, compared with a loop that sends the same batches directly to the same nats-server.
 
     .venv/bin/python -m benchmarks.publish [seconds per measurement]
 
-Both sides store the same bytes with an fsync before the answer. The bare loop has no HTTP, no authentication, no events: it
+Both sides store the same bytes with an fsync before the response. The direct loop has no HTTP, no authentication, no events: it
 encodes a batch of as many messages as there are connections, sends it, waits for the commit, and starts again. It runs before
-and after each measurement of the gateway, on the same engine, and its mean is what the gateway is compared with.
+and after each measurement of the gateway, on the same server, and the gateway is compared with its mean.
 """
 
 import sys
@@ -68,7 +68,7 @@ def measure(seconds: float, sync: str) -> list[list[object]]:
     rows: list[list[object]] = []
     with postroad(POSTROAD_SYNC=sync) as server:
         url = f"{server.url}/v1/queues/bench/messages"
-        wrk(url, 8, 1, script(server))  # the queue is made, and everything is warm
+        wrk(url, 8, 1, script(server))  # creates the queue and warms up
         for connections in CONNECTIONS:
             before = bare(server, connections, seconds / 2)
             load: Load = wrk(url, connections, seconds, script(server))

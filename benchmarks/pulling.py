@@ -1,7 +1,7 @@
-"""Consumers over HTTP, the same for every server: each connection asks for one message, acknowledges it where that takes a
-request, and asks for the next. An operation is both; its time is from asking to the answer that ends it.
+"""Consumers over HTTP, the same for every server: each connection pulls one message, acknowledges it if that needs a
+request, and pulls the next. An operation is both; its latency is from the pull to the last response.
 
-They are callbacks on bytes, without a library, because they share two cores with what they measure.
+They handle raw bytes in callbacks, without a library, because they share two cores with the measured server.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from benchmarks.harness import Load
 from benchmarks.peers.peer import Queue
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_NONE_LEFT_MAX = 10  # empty answers in a row after which a consumer gives up
+_NONE_LEFT_MAX = 10  # consecutive empty responses after which a consumer stops
 
 
 @dataclass(slots=True)
 class TenantCounters:
-    """What all consumers have done after `since`, in seconds each."""
+    """Durations in seconds of the operations of all consumers after `since`."""
 
     since: float
     until: float
@@ -32,7 +32,7 @@ class TenantCounters:
 
 
 class Consumer(asyncio.Protocol):
-    """One connection at a time: where the server closes it after an answer, the next request opens another."""
+    """A consumer with one connection at a time; it reconnects if the server closes the connection after a response."""
 
     def __init__(self, queue: Queue, tally: TenantCounters, ended: Callable[["Consumer"], None]) -> None:
         self._queue, self._tally, self._ended = queue, tally, ended
@@ -134,12 +134,12 @@ async def _consume(queue: Queue, connections: int, seconds: float, warm: float) 
     for _ in range(connections):
         await Consumer(queue, tally, ended).connect()
     await asyncio.wait({all_done}, timeout=warm + seconds + 20)
-    tally.failed += open_ones  # these were never answered
+    tally.failed += open_ones  # these got no response
     return tally
 
 
 def pulled(queue: Queue, connections: int, seconds: float, warm: float = 0.5) -> tuple[Load, int]:
-    """Operations per second, and how often there was nothing to pull."""
+    """Operations per second, and the number of empty pulls."""
     tally = uvloop.run(_consume(queue, connections, seconds, warm))
     times = sorted(tally.times) or [0.0]
     load = Load(len(tally.times) / seconds, 1000 * times[len(times) // 2], 1000 * times[len(times) * 99 // 100], tally.failed)

@@ -1,4 +1,4 @@
-"""Queues over HTTP beside the bare engine doing the same through nats-py, in one run.
+"""Queues over HTTP, compared with the same operations on nats-server through nats-py, in one run.
 
     .venv/bin/python -m benchmarks.queues [seconds per measurement, an even number: wrk takes whole seconds]
 
@@ -25,7 +25,7 @@ PAYLOAD = BODY[len('{"payload":') : -1].encode()
 CONNECTIONS = 64
 BATCH = 100
 
-# Receipts that came with one answer are acknowledged by the next requests, on whichever connection is free.
+# The receipts of one response are acknowledged by the next requests, on any free connection.
 PULL_ACK = """
 local receipts, queue, turn = {}, 0, 0
 local pull = '{"maxMessages":%(size)d,"visibilityTimeoutMs":600000}'
@@ -58,7 +58,7 @@ async def bare_streams(js: JetStreamContext, count: int) -> list[str]:
 
 
 async def publish_batch(js: JetStreamContext, name: str, batch: str, size: int) -> None:
-    """One atomic batch: all but the last are sent, the last is asked."""
+    """Publish one atomic batch: only the last message is sent as a request."""
     for number in range(1, size):
         headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
         await js._nc.publish(f"{name}.ready", PAYLOAD, headers=headers)
@@ -75,7 +75,7 @@ async def fill(js: JetStreamContext, names: list[str], each: int) -> None:
 
 
 async def many(tasks: int, seconds: float, work: Callable[[int], Awaitable[int]]) -> float:
-    """How much all tasks do per second together."""
+    """Operations per second of all tasks together."""
     until = time.perf_counter() + seconds
     started, done = time.perf_counter(), 0
 
@@ -127,7 +127,7 @@ async def bare_batches(url: str, seconds: float, tasks: int) -> float:
 
 
 def prefill(server: Server, names: list[str], each: int) -> None:
-    """Each payload names its queue: that is how the load script knows where to acknowledge it."""
+    """Payloads name their queue, so that the load script can acknowledge them there."""
     headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
     with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
         for name in names:
@@ -157,7 +157,7 @@ def settle_audit(server: Server, mode: str) -> None:
 
 
 def audit_row(seconds: float, sync: str) -> list[object]:
-    """Publishing with all events beside publishing with none, in turns."""
+    """Compare publishing with and without events, in interleaved rounds."""
     rates: dict[str, list[float]] = {"full": [], "off": []}
     with postroad(POSTROAD_SYNC=sync) as server:
         url = f"{server.url}/v1/queues/bench/messages"
@@ -198,7 +198,7 @@ def pull_row(seconds: float, sync: str, size: int, queues: int, connections: int
 
 
 def drained(server: Server, names: list[str], connections: int, seconds: float, lua: str) -> float:
-    """Messages that really left the queues, per second: an empty pull or a refused receipt is no work done."""
+    """Acknowledged messages per second. Empty pulls and refused receipts do not count."""
     before, started = waiting(server, names), time.perf_counter()
     checked(wrk(f"{server.url}/v1/queues/{names[0]}/pull", connections, seconds, lua))
     elapsed, after = time.perf_counter() - started, waiting(server, names)

@@ -1,8 +1,8 @@
-"""What many tenants and keys cost: start of the workers, and requests, beside an installation that has next to none.
+"""Cost of many tenants and keys: worker start and request latency, compared with an almost empty installation.
 
     .venv/bin/python -m benchmarks.registry [tenants] [keys per tenant]
 
-Both installations run at the same time and are measured in turns, so that the machine's moods hit both.
+Both installations run at the same time and are measured in turns, so that other load affects both.
 """
 
 import os
@@ -33,7 +33,7 @@ ROUNDS = 5
 
 
 async def fill(url: str, tenants: int, keys_each: int) -> None:
-    """Records as the registry has them, in batches."""
+    """Write registry records in batches."""
     connection = Connection(ConnectionSettings((url,), name="fill"))
     await connection.open()
     try:
@@ -52,7 +52,7 @@ async def fill(url: str, tenants: int, keys_each: int) -> None:
 
 
 def worker_of(server: Server) -> int:
-    """The worker's process, by the port that its supervisor listens on."""
+    """The worker process, found by the port of its supervisor."""
     port = server.url.rsplit(":", 1)[1]
     found = subprocess.run(["pgrep", "-f", "postroad.runtime.worker"], capture_output=True, text=True, check=True).stdout.split()
     for pid in map(int, found):
@@ -62,7 +62,7 @@ def worker_of(server: Server) -> int:
 
 
 def restarted(server: Server) -> float:
-    """Seconds from the end of the worker to the next one's being ready: interpreter, imports and registry included."""
+    """Seconds from the end of a worker until the next one is ready, including interpreter start, imports and registry."""
     os.kill(worker_of(server), signal.SIGKILL)
     started = time.monotonic()
     while True:

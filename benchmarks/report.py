@@ -16,7 +16,7 @@ _HEAD = ["load", "connections", "server", "per second", "p50 ms", "p99 ms", "rat
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One server under one load; without a result it says why."""
+    """Result of one server under one load, or the reason why there is none."""
 
     load: str
     connections: int
@@ -49,7 +49,7 @@ class Results:
         self.rows = rows
 
     def ours(self, row: Row) -> Load | None:
-        """Postroad under the same load, with the like promise: fsynced beside fsynced, else the interval."""
+        """Postroad's row for the same load and durability: fsync for fsync, otherwise the interval."""
         wanted = row.load, row.connections, FSYNC if row.promise == FSYNC else INTERVAL
         alike = (one.result for one in self.rows if one.is_ours and (one.load, one.connections, one.promise) == wanted)
         return next(alike, None)
@@ -73,7 +73,7 @@ class Results:
         return [row.load, row.connections, row.server, *numbers, shown, row.promise, says]
 
     def ahead(self) -> Iterator[str]:
-        """Every row in which a peer does more than Postroad with the like promise, or where the pace is given is sooner."""
+        """Rows in which a peer with the same durability has a higher rate than Postroad, or a lower latency at a fixed rate."""
         for row in self.rows:
             ours, ratio = self.ours(row), self.ratio(row)
             if row.result is None or ours is None or ratio is None:
@@ -119,7 +119,7 @@ class Results:
             yield load, connections, self._least(load, connections, "SQS")
 
     def _least(self, load: str, connections: int, server: str) -> float | None:
-        """The smallest ratio to the servers of that name; of the reference only where it keeps the like promise of an fsync."""
+        """The smallest ratio to the servers of that name; for the reference only rows with the same durability."""
         ratios = [
             ratio
             for row in self.rows

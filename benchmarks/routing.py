@@ -1,9 +1,9 @@
-"""What routing costs: a bare ASGI function, Postroad's app, and Starlette, each answering the same JSON behind uvicorn.
+"""Cost of routing: a plain ASGI function, Postroad's app and Starlette, each returning the same JSON behind uvicorn.
 
 .venv/bin/python -m benchmarks.routing [seconds per measurement]
 
 Each app runs in a process of its own and has the same forty routes; the request is `POST /v1/queues/orders/messages` with a body
-that is parsed and answered. The rounds are interleaved, so that a busy moment of the machine hits all three.
+that is parsed and answered. The rounds are interleaved, so that other load affects all three.
 """
 
 import subprocess

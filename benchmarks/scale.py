@@ -1,11 +1,11 @@
-"""What a publish and a pull cost when much is waiting, and when there are many queues.
+"""Cost of a publish and a pull with many waiting messages, and with many queues.
 
     .venv/bin/python -m benchmarks.scale [seconds per measurement] [messages waiting] [queues]
 
 Depth: one installation with two queues, one holding 1,000 messages and one a million; publish and pull+ack are measured on
 each in turns, so that both see the same machine. Breadth: one installation, measured with one queue and again after the others
-were made and each was given messages; then with the load spread over all of them, which is another matter: writers of
-different queues share no fsync.
+were created and filled; then with the load spread over all of them, which is slower because writers of different queues share
+no fsync.
 """
 
 import sys

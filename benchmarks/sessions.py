@@ -1,8 +1,8 @@
-"""One publish to many sessions, each with a durable stream of its own, beside as many appends to the reference server.
+"""Fan-out of a publish to many sessions, compared with as many appends to the reference server.
 
     .venv/bin/python -m benchmarks.sessions [--sessions 1000 10000] [--publishes 15] [--sync always]
 
-Sessions are made by wrk, one subscribe each. The time of a fan-out is from sending the publish to the moment when a reader of the
+wrk creates the sessions, one subscribe each. The time of a fan-out is from sending the publish to the moment when a reader of the
 last session (in the order in which copies are written) has it: everyone else had it, durably, before. The reference server has
 no fan-out: its row is what it would take to append the same message to as many streams over 64 connections, in files.
 Needs `sh scripts/setup-node` once, and wrk.
@@ -25,7 +25,7 @@ LAST = "zzzzzz"
 
 
 def made(peer: Peer, sessions: int) -> float:
-    """Subscribe so many sessions. Returns how many a second."""
+    """Subscribe `sessions` sessions. Returns the rate per second."""
     headers = ",".join(f'["{name}"]="{value}"' for name, value in peer.headers.items())
     lua = f"""
 local next = 0
@@ -44,7 +44,7 @@ end
         done = subscribers(peer)
         if done == before:
             raise SystemExit("no sessions are made")
-    with ThreadPoolExecutor(16) as pool:  # the rest to the number
+    with ThreadPoolExecutor(16) as pool:  # the remaining sessions
         list(pool.map(lambda number: subscribe(peer, f"r{number:08d}"), range(sessions - 1 - done)))
     return (sessions - 1) / (time.perf_counter() - started)
 
@@ -60,7 +60,7 @@ def subscribe(peer: Peer, session: str) -> None:
 
 
 class LastReader:
-    """Waits, by long polls, for what comes to the last session."""
+    """Waits for messages of the last session, by long polls."""
 
     def __init__(self, peer: Peer) -> None:
         self._client = httpx.Client(base_url=peer.url, headers=peer.headers, timeout=60)
@@ -77,14 +77,14 @@ class LastReader:
 
 
 def published(peer: Peer, publishes: int) -> tuple[list[float], list[float], str]:
-    """How long each publish took to answer, and to reach the last; and how it went."""
+    """Time of each publish until its response and until the last session has it, and the delivery mode."""
     answered, reached, mode = [], [], ""
     reader = LastReader(peer)
     with httpx.Client(base_url=peer.url, headers=peer.headers, timeout=60) as client:
         for number in range(publishes):
             waiting = threading.Thread(target=reader.wait)
             waiting.start()
-            time.sleep(0.2)  # so that the poll is there before the message
+            time.sleep(0.2)  # so that the poll arrives before the message
             started = time.perf_counter()
             answer = client.post(f"/v1/default/publish/{SOURCE}", content=BODY).raise_for_status()
             answered.append(time.perf_counter() - started)
@@ -92,7 +92,7 @@ def published(peer: Peer, publishes: int) -> tuple[list[float], list[float], str
             reached.append(time.perf_counter() - started)
             mode = answer.headers["Stream-Fanout-Mode"]
             if number == 0:
-                answered, reached = [], []  # the first one learns who is there
+                answered, reached = [], []  # discard the first, which loads the subscriber list
     return answered, reached, mode
 
 
@@ -111,14 +111,14 @@ def row(sessions: int, publishes: int, sync: str) -> list[object]:
 
 
 def reference_row(sessions: int) -> list[object]:
-    """Appends to so many streams, in files, 64 at a time."""
+    """Append to `sessions` streams of the file-backed reference server, 64 at a time."""
     with reference("files") as peer:
         names = [f"session-{number}" for number in range(min(sessions, 1000))]
         with httpx.Client(base_url=peer.url, headers=JSON, timeout=60) as client:
             for name in names:
                 client.put(peer.path(name)).raise_for_status()
         load = wrk(peer.url, 64, 4, append_script(peer, names))
-    stored = load.per_second - load.failed / 4  # in files it now and then does not know a stream that it has just made
+    stored = load.per_second - load.failed / 4  # the file-backed server sometimes answers 404 for a stream it has just created
     return [f"{sessions:,}", "reference, files", "appends", "", "", f"{sessions / stored * 1000:.0f}", "", ""]
 
 

@@ -1,7 +1,7 @@
-"""The least that a server of streams could do: what is posted goes to every open reader, and nothing else happens. How much the
-readers and the publisher of the benchmark can do at most is what they do with it.
+"""A minimal SSE server that copies each posted message to every open reader. It shows the upper limit of the benchmark's readers
+and publisher.
 
-    python -m benchmarks.sse_ceiling      # prints its address and runs until a signal comes
+    python -m benchmarks.sse_ceiling      # prints its address and runs until a signal
 """
 
 import asyncio

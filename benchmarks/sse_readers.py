@@ -1,11 +1,11 @@
-"""Many readers of server-sent events in a process of their own: they look at the first bytes of an answer, and from then on only
-count a byte that every message has once. The n-th on a connection is the n-th message, so nothing need be parsed.
+"""Many readers of server-sent events in one process. They parse the start of a response, and then only count a byte that occurs
+once per message: the n-th on a connection is the n-th message.
 
     python -m benchmarks.sse_readers URL READERS MESSAGES FILE [HEADER …]
 
 Prints `connected` once every reader has its first control event (of nchan: its greeting). Ends when every reader has every
-message, or after a minute; then FILE has the time of each arrival (CLOCK_MONOTONIC, float64, reader by reader; 0 for what did
-not come).
+message, or after a minute; then FILE has the time of each arrival (CLOCK_MONOTONIC, float64, reader by reader; 0 for
+missing messages).
 """
 
 import asyncio
@@ -21,11 +21,11 @@ import uvloop
 MARKER = b"~"
 SECONDS_MAX = 60
 _OPENINGS = (b"event: control", b"\n: hi\n")
-_CONNECTING_MAX = 200  # at once, so that the server's backlog is not what we measure
+_CONNECTING_MAX = 200  # concurrent, so that the server's accept backlog does not limit the result
 
 
 class Reader(asyncio.BufferedProtocol):
-    _buffer = bytearray(256 * 1024)  # of all readers: a chunk is counted before the next one arrives
+    _buffer = bytearray(256 * 1024)  # shared by all readers: a chunk is counted before the next one arrives
     _view = memoryview(_buffer)
 
     def __init__(self, request: bytes, messages: int, crowd: "Crowd") -> None:

@@ -1,11 +1,11 @@
-"""Durable streams beside the reference server of the protocol (`@durable-streams/server`), in one run, on loopback.
+"""Durable streams, compared with the reference server of the protocol (`@durable-streams/server`), in one run, on loopback.
 
     .venv/bin/python -m benchmarks.streams [appends|live|crowd|tail …] [--seconds 6] [--messages 200000]
 
-Needs `sh scripts/setup-node` once, and wrk. Postroad has one worker and its callers a key; the reference asks nobody for one.
+Needs `sh scripts/setup-node` once, and wrk. Postroad has one worker and its callers a key; the reference has no authentication.
 
 - appends: wrk, 64 connections, 100 bytes of JSON; the reference before and after, the ratio is to the mean of the two. In files
-  it stands beside Postroad with an fsync before each answer, in memory beside `POSTROAD_SYNC=2s`.
+  it is compared with Postroad with an fsync before each response, in memory with `POSTROAD_SYNC=2s`.
 - live: 500 SSE readers of 200 messages, by one writer that waits for each answer and by eight of them; then 20 messages a second,
   with which all can keep up. The trivial server (sse_ceiling.py) shows what readers and writers could do at most.
 - crowd: 5,000 readers, 20 messages; what a reader costs in memory.
@@ -48,7 +48,7 @@ LAST = 10
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server of streams, and the process of it that answers."""
+    """A stream server, and the process that serves requests."""
 
     name: str
     url: str
@@ -62,7 +62,7 @@ class Peer:
         return f"{self.path(name)}?offset=-1&live=sse"
 
     def create(self, *names: str) -> None:
-        """Return once they are there: the reference in files may answer 404 for a while after it answered 201."""
+        """Return once the streams exist: the file-backed reference may answer 404 for a while after 201."""
         with httpx.Client(base_url=self.url, headers=self.headers, timeout=30) as client:
             for name in names:
                 client.put(self.path(name)).raise_for_status()
@@ -75,7 +75,7 @@ class Peer:
         return answer.headers["Stream-Next-Offset"]
 
     def order(self, name: str, messages: int) -> list[int]:
-        """Which message is the n-th of the stream: with several writers only the stream knows."""
+        """The messages in stream order, which only the stream defines if there are several writers."""
         found = httpx.get(self.url + self.path(name), headers=self.headers).raise_for_status().json()
         if len(found) != messages:
             raise SystemExit(f"{len(found)} of {messages} messages were stored")
@@ -96,7 +96,7 @@ def ours(**environment: str) -> Iterator[Peer]:
 
 
 def worker_of(server: Server) -> int:
-    """The one gateway process that answers on the port of this installation."""
+    """The gateway process that listens on the port of this installation."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes().split(b"\0")
@@ -132,7 +132,7 @@ def trivial() -> Iterator[Peer]:
 
 
 def append_script(peer: Peer, names: list[str]) -> str:
-    """Every request is made before the first one is sent: the load must cost less than what it measures."""
+    """A wrk script that builds all requests before it sends the first one, to keep the load generator cheap."""
     headers = ",".join(f'["{name}"]="{value}"' for name, value in peer.headers.items())
     paths = ",".join(f'"{peer.path(name)}"' for name in names)
     return f"""
@@ -145,7 +145,7 @@ function request() turn = turn % #requests + 1; return requests[turn] end
 
 
 def loaded(peer: Peer, path: str, connections: int, seconds: float, lua: str) -> Load:
-    """A run of wrk in which every request to Postroad succeeded. What another fails to do does not count as done."""
+    """Run wrk. Every request to Postroad must succeed; failed requests of other servers do not count."""
     load = wrk(peer.url + path, connections, seconds, lua)
     if load.failed and peer.name == "Postroad":
         raise SystemExit(f"{load.failed} requests to {peer.name} failed")
@@ -161,7 +161,7 @@ def appended(peer: Peer, label: str, streams: int, seconds: float) -> Load:
 
 
 def side_by_side(kind: str, sync: str, streams: int, seconds: float) -> tuple[Load, Load]:
-    """Postroad, and the reference as the mean of before and after."""
+    """Rates of Postroad, and of the reference as the mean of the runs before and after."""
     half = max(1, seconds // 2)
     with ours(POSTROAD_SYNC=sync) as postroad_peer, reference(kind) as peer:
         before = appended(peer, "before", streams, half)
@@ -202,14 +202,14 @@ class DeliveryRef:
 
 
 class Writer:
-    """One connection that appends; each append is sent when the one before was answered, or when it is due."""
+    """A connection that appends; each append is sent after the previous response, or when it is due."""
 
     def __init__(self, peer: Peer, name: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(peer.url).netloc, timeout=30)
         self._path, self._headers = peer.path(name), peer.headers
 
     def write(self, numbers: Iterable[int]) -> dict[int, float]:
-        """When each was sent."""
+        """Send times of the messages."""
         sent: dict[int, float] = {}
         for number in numbers:
             sent[number] = time.monotonic()
@@ -271,7 +271,7 @@ def delivered(peer: Peer, name: str, readers: int, messages: int, *, writers: in
 
 
 def live(_chosen: argparse.Namespace) -> str:
-    """Each server twice in turn, so that a busy moment of the machine does not meet one of them alone."""
+    """Measure each server twice, alternating, so that other load does not affect only one of them."""
     fast: dict[tuple[str, int], list[DeliveryRef]] = {}
     with ours() as fsynced, ours(POSTROAD_SYNC="2s") as postroad_peer, reference("memory") as peer, trivial() as least:
         everyone = {"Postroad, sync always": fsynced, "Postroad, sync 2s": postroad_peer, "reference, memory": peer}
@@ -300,7 +300,7 @@ def crowd(_chosen: argparse.Namespace) -> str:
     ]
     for what, side in sides:
         with side() as peer:
-            delivered(peer, "warm", 50, 20)  # so that what a process takes for itself is not the readers'
+            delivered(peer, "warm", 50, 20)  # so that memory of the process itself does not count as the readers'
             found = delivered(peer, "crowd", CROWD, CROWD_MESSAGES, per_second=2)
         missing = CROWD * CROWD_MESSAGES - found.delivered
         numbers = [f"{found.connect_seconds:.1f}", missing, f"{found.p50_ms:.0f}", f"{found.p99_ms:.0f}"]
@@ -313,7 +313,7 @@ def crowd(_chosen: argparse.Namespace) -> str:
 
 
 def fill(peer: Peer, name: str, count: int) -> int:
-    """At least `count` single appends; how many."""
+    """Make at least `count` single appends; return their number."""
     peer.create(name)
     lua, done = append_script(peer, [name]), 0
     while done < count:
@@ -323,7 +323,7 @@ def fill(peer: Peer, name: str, count: int) -> int:
 
 
 def last_ten(peer: Peer, name: str) -> str:
-    """The path that reads exactly the last ten messages, which this appends."""
+    """Append ten messages; return the path that reads exactly these."""
     offset = peer.tail(name)
     Writer(peer, name).write(range(LAST))
     path = f"{peer.path(name)}?offset={offset}"
@@ -334,8 +334,8 @@ def last_ten(peer: Peer, name: str) -> str:
 
 
 def tail(chosen: argparse.Namespace) -> str:
-    """Short and long in turn. Neither has the newest message of all: once nobody has written for ten seconds the engine drops the
-    block that has it from memory, and loads it again for each read to its end, whatever stream that is: the last row.
+    """Measure the short and the long stream in turns. Neither has the newest message of all: ten seconds after the last write the
+    nats-server evicts the block with that message from memory, and loads it again for each read to its end (the last row).
     """
     half = max(1, chosen.seconds // 2)
     with ours(POSTROAD_SYNC="2s") as peer:

@@ -1,8 +1,8 @@
-"""Reading the last 10 of a million messages beside the last 10 of 100, over HTTP, in turns.
+"""Reading the last 10 of a million messages, compared with the last 10 of 100, over HTTP, in turns.
 
     .venv/bin/python -m benchmarks.tail [messages]
 
-The long stream is filled through the engine, as the gateway would store the same appends: half a minute instead of five.
+The long stream is written directly to JetStream, in the gateway's stored format: half a minute instead of five.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def main() -> None:
             ends = {name: client.head(f"/v1/stream/{name}").headers["Stream-Next-Offset"] for name in ("short", "long")}
             times: dict[str, list[float]] = {name: [] for name in ends}
             for number in range(ROUNDS):
-                if number % 20 == 0:  # somebody always writes: see streams.md about when nobody does
+                if number % 20 == 0:  # keep writing; streams.md describes reads without concurrent writes
                     client.post("/v1/stream/third", content=BODY).raise_for_status()
                 for name, end in ends.items():
                     times[name].append(timed(client, name, int(end.split("_")[1]) - 10))

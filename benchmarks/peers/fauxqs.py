@@ -1,4 +1,4 @@
-"""fauxqs (npm), its log off."""
+"""fauxqs (npm), with logging disabled."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""ministack (PyPI), the whole of it on one port; only its SQS is asked."""
+"""ministack (PyPI), all services on one port; only SQS is used."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from benchmarks.peers import sqs
 from benchmarks.peers.peer import HOME, MEMORY, Peer, Queue, Request, Unavailable, folder, process, python_version, wait_for
 from postroad.runtime.embedded_server import free_port
 
-_SERVER = HOME / "venv" / "bin" / "hypercorn"  # as its own command does, but on loopback alone
+_SERVER = HOME / "venv" / "bin" / "hypercorn"  # like its own command, but on loopback only
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""nchan in nginx (both Debian): what is posted to a channel goes to all who listen to its server-sent events, from memory."""
+"""nchan in nginx (both Debian): a message posted to a channel is sent to all its SSE readers, from memory."""
 
 import contextlib
 import shutil
@@ -56,10 +56,10 @@ class Channels(streams.Peer):
         return f"/listen/{name}"
 
     def create(self, *names: str) -> None:
-        """A channel is there once somebody listens."""
+        """A channel exists once it has a reader."""
 
     def order(self, name: str, messages: int) -> list[int]:
-        """As they were sent: there is one writer, which waits for each answer."""
+        """The messages in the order sent: one writer waits for each response."""
         return list(range(messages))
 
 

@@ -1,4 +1,4 @@
-"""What the peers share: a request, a queue that runs, and processes that end with the benchmark."""
+"""Shared by the peers: requests, running queue servers, and processes that end with the benchmark."""
 
 import contextlib
 import functools
@@ -17,17 +17,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-HOME = ROOT / "build" / "peers"  # where scripts/setup-peers puts what does not come from Debian
+HOME = ROOT / "build" / "peers"  # where scripts/setup-peers installs servers that are not Debian packages
 
 _HEAD = '{"orderId":10003,"customer":"cust-3","lines":[{"sku":"a-1","n":2},{"sku":"b-7","n":1}],"total":"129.90","note":"'
-PAYLOAD = _HEAD + "x" * (200 - len(_HEAD) - 2) + '"}'  # the same 200 bytes of JSON for everyone
+PAYLOAD = _HEAD + "x" * (200 - len(_HEAD) - 2) + '"}'  # the same 200 bytes of JSON for all servers
 JSON = {"Content-Type": "application/json"}
 
-FSYNC, INTERVAL, MEMORY = "fsync", "interval", "memory"  # what an answer promises, in short
+FSYNC, INTERVAL, MEMORY = "fsync", "interval", "memory"  # durability of a successful response
 
 
 class Unavailable(Exception):
-    """This peer cannot be had on this machine, and why."""
+    """The peer cannot run on this machine; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A server of queues that runs. `taken` says whether the answer to a pull has a message; `ack` makes the request that
-    acknowledges it, and is missing where a message is gone once it is read.
+    """A running queue server. `taken` is true if the response to a pull has a message; `ack` builds the request that
+    acknowledges it, and is None if reading a message deletes it.
     """
 
     url: str
@@ -59,8 +59,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A queue server to be measured: `promise` is FSYNC, INTERVAL or MEMORY, `says` the same in words, `one_pull` what is one
-    operation of pulling. `setup` is its name in scripts/setup-peers.
+    """A queue server to be measured: `promise` is FSYNC, INTERVAL or MEMORY, `says` its description, `one_pull` that of one
+    pull operation. `setup` is its name in scripts/setup-peers.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Peer:
 
 
 def install(setup: str) -> None:
-    """Raises Unavailable with what the script said last; it runs once."""
+    """Run the setup script, once. Raises Unavailable with the script's last line."""
     if problem := _problem(setup):
         raise Unavailable(problem)
 
@@ -107,7 +107,7 @@ def folder(name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def process(command: Sequence[str | Path], home: Path, environment: Mapping[str, str] | None = None) -> Iterator[int]:
-    """The process, a group of its own, its output in a file of `home`; asked to stop afterwards, and made to if it does not."""
+    """Run the process in its own process group, with its output in a file of `home`; terminate it afterwards, or kill it."""
     log = home / f"{Path(command[0]).name}.log"
     with log.open("wb") as out:
         running = subprocess.Popen(
@@ -141,7 +141,7 @@ def answered(url: str, request: Request) -> tuple[int, bytes]:
 
 
 def settled(url: str, request: Request) -> bytes:
-    """The body of an answer that must be a good one."""
+    """The body of the response, which must be successful."""
     status, body = answered(url, request)
     if status >= 300:
         raise Unavailable(f"{request.method} {request.path} was answered {status}: {body[:200].decode(errors='replace')}")
@@ -149,7 +149,7 @@ def settled(url: str, request: Request) -> bytes:
 
 
 def wait_for(url: str, request: Request, seconds: float = 60) -> None:
-    """Until the server gives a good answer."""
+    """Wait for a successful response of the server."""
     until = time.monotonic() + seconds
     last = "it did not listen"
     while time.monotonic() < until:
@@ -163,7 +163,7 @@ def wait_for(url: str, request: Request, seconds: float = 60) -> None:
 
 
 def text_of(pattern: bytes, body: bytes) -> str:
-    """What the first group of the pattern found, a JSON string without its quotes, as it is in JSON."""
+    """The first group of the pattern: a JSON string without its quotes, still escaped."""
     found = re.search(pattern, body)
     if found is None:
         raise Unavailable(f"an answer is not as expected: {body[:200].decode(errors='replace')}")

@@ -1,4 +1,4 @@
-"""Postroad itself, by the same measure: one worker, and callers with a key."""
+"""Postroad, measured like its peers: one worker, and clients with a key."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""RabbitMQ (Debian) by its management API: a durable queue, persistent messages; the API answers after the publisher confirm."""
+"""RabbitMQ (Debian), management API: a durable queue, persistent messages; the API answers after the publisher confirm."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ from benchmarks.peers.peer import (
 )
 from postroad.runtime.embedded_server import free_port
 
-_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the PATH changes its user, and forgets the environment
+_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the PATH changes the user and drops the environment
 _HEADERS = {**JSON, "Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
 
 
@@ -43,7 +43,7 @@ def running() -> Iterator[Queue]:
         (home / "plugins").write_text("[rabbitmq_management].\n")
         environment = {
             **os.environ,
-            "HOME": str(home),  # where Erlang keeps its cookie
+            "HOME": str(home),  # Erlang stores its cookie there
             "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": "bench@localhost",

@@ -1,4 +1,4 @@
-"""The reference server of the Durable Streams protocol (npm), in files or in memory. The tests have it, too."""
+"""The reference server of the Durable Streams protocol (npm), in files or in memory. The tests use it, too."""
 
 import msgspec
 from tests.conformance.reference import HERE

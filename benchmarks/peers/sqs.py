@@ -1,4 +1,4 @@
-"""What the servers that speak the protocol of SQS share: its JSON form, with the header of a signature that nobody checks."""
+"""Shared by the SQS-compatible servers: the JSON protocol, with a signature header that they do not verify."""
 
 import re
 
@@ -20,7 +20,7 @@ def call(action: str, body: str) -> Request:
 
 
 def queue(url: str) -> Queue:
-    """A queue `bench`, made anew."""
+    """Create the queue `bench`."""
     made = settled(url, call("CreateQueue", '{"QueueName":"bench","Attributes":{"VisibilityTimeout":"600"}}'))
     address = text_of(rb'"QueueUrl": ?"([^"]+)"', made)
 

@@ -1,4 +1,4 @@
-"""Redis behind webdis (both Debian): a list, LPUSH and RPOP. Nobody acknowledges: what was read is gone."""
+"""Redis behind webdis (both Debian): a list, LPUSH and RPOP. There are no acknowledgements: reading deletes the message."""
 
 import contextlib
 import shutil
