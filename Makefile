@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Without a bytecode cache, a short test run spends most of its time compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-PYTEST := $(if $(THOROUGH),HYPOTHESIS_PROFILE=thorough) $(BIN)/python -m pytest -n auto
+PYTEST := $(if $(THOROUGH),HYPOTHESIS_PROFILE=thorough) $(BIN)/python -m pytest -n auto $(if $(THOROUGH),--timeout 3600)
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-header --no-emit-index-url --no-emit-find-links --no-emit-package spark-jetstream
 
@@ -27,7 +27,7 @@ test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER
 	@sh scripts/setup-strace
 	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
-test-unit: setup ## Run the tests that start no server: seconds (PKG=queues)
+test-unit: setup ## Run the tests that start no process: seconds (PKG=queues)
 	@$(PYTEST) -m unit $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
 conformance: setup ## The public Durable Streams suite and the official client (installs Node.js from Debian if it is missing)

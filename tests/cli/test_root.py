@@ -61,6 +61,7 @@ def test_a_command_runs_as_a_process(shell: Shell) -> None:
     assert shell.run_process("queues", "show", "nowhere").code == 4
 
 
+@pytest.mark.engine
 def test_the_openapi_document_needs_no_server(anonymous: Shell) -> None:
     assert anonymous.run_process("openapi").json["openapi"] == "3.1.0"
 
@@ -171,17 +172,18 @@ def all_commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], An
 
 
 COMMANDS = dict(all_commands(typer.main.get_command(cli)))
-each_command = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 
 
-@each_command
-def test_every_command_and_option_has_a_help_text(anonymous: Shell, words: tuple[str, ...]) -> None:
-    helped = anonymous.run(*words, "--help").stdout
-    assert "Usage" in helped
-    command = COMMANDS[words]
-    assert command.help
-    for parameter in command.params:
-        assert getattr(parameter, "help", None), f"{parameter.name} says nothing of itself"
+def test_every_command_and_option_has_a_help_text() -> None:
+    assert not [words for words, command in COMMANDS.items() if not command.help]
+    options = [(words, parameter) for words, command in COMMANDS.items() for parameter in command.params]
+    assert not [(words, parameter.name) for words, parameter in options if not getattr(parameter, "help", None)]
+
+
+@pytest.mark.slow
+def test_every_command_prints_its_help(anonymous: Shell) -> None:
+    for words in COMMANDS:
+        assert "Usage" in anonymous.run(*words, "--help").stdout
 
 
 def test_every_list_can_be_printed_whole() -> None:
@@ -240,12 +242,14 @@ def test_the_role_option_offers_every_role_and_the_old_name_of_one() -> None:
     assert list(get_args(RoleName)) == [*(role.value for role in Role), "backstage"]
 
 
+@pytest.mark.engine
 def test_the_old_name_of_a_role_is_accepted_with_a_warning(anonymous: Shell) -> None:
     finished = anonymous.run_process("serve", "--role", "backstage")  # ends, as there is no engine to connect to
     assert "the role backstage was renamed: use --role background" in finished.stderr
     assert "POSTROAD_NATS_URL" in finished.stderr
 
 
+@pytest.mark.engine
 def test_shell_completion(anonymous: Shell) -> None:
     asked = anonymous.with_environment(_POSTROAD_COMPLETE="complete_bash", COMP_WORDS="postroad keys ro", COMP_CWORD="2")
     finished = subprocess.run(

@@ -19,6 +19,7 @@ from postroad.client.producer import Append, Numbering
 from postroad.client.transport import AsyncTransport, ClientSettings, Send, SyncTransport, _client_arguments, _request
 from postroad.container import described_routes
 from postroad.http.routing import Route, Router
+from tests.looping import for_each
 
 ROUTES = described_routes()
 ROUTER = Router(ROUTES)
@@ -51,7 +52,7 @@ def methods_of(thing: object, before: str = "") -> Iterator[tuple[str, Any]]:
 
 METHODS = dict(methods())
 BUILDER = httpx.Client(**_client_arguments(ClientSettings("http://x", "key")))  # of requests, which it does not send
-each_method = pytest.mark.parametrize("name", METHODS)
+each_method = for_each(METHODS)
 
 
 FITTING = {

@@ -124,7 +124,7 @@ def test_the_token_format_is_stable_across_versions() -> None:
     assert SIGNER.sign(b"owner", b"body") == "jqPlesN9h6k-IXRMSG63MbVib2R5"
 
 
-@pytest.mark.parametrize("number", range(300))
-def test_a_token_does_not_begin_with_a_dash(number: int) -> None:
+def test_a_token_does_not_begin_with_a_dash() -> None:
     """For any platform key: a command line would parse it as an option."""
-    assert Signer((f"{number:032d}",), "receipt").sign(b"owner", b"body")[0] != "-"
+    tokens = [Signer((f"{number:032d}",), "receipt").sign(b"owner", b"body") for number in range(300)]
+    assert not [token for token in tokens if token[0] == "-"]

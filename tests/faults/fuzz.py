@@ -1,21 +1,21 @@
 """What fuzzers of this folder share: how long they run, bytes that are nearly right, and values of any kind."""
 
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import hypothesis
 from hypothesis import strategies as st
 
+from tests.tiers import IS_THOROUGH, examples
+
 T = TypeVar("T")
 
-_EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
-SEED = 8 if _EXAMPLES is None else None  # for those that roll their own dice
+SEED = None if IS_THOROUGH else 8  # of random.Random
 
-# The same examples each time, unless somebody asks for more of them: `FUZZ_EXAMPLES=20000 pytest tests/faults/test_bad_input.py`.
+# The same examples each time, except in the profile `thorough`.
 bounded = hypothesis.settings(
-    max_examples=int(_EXAMPLES or 50),
-    derandomize=_EXAMPLES is None,
+    max_examples=examples(50),
+    derandomize=not IS_THOROUGH,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )

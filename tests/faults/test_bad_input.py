@@ -1,7 +1,7 @@
 """Everything that is stored, signed or handed out, read back after somebody has had their hands on it: a value that is right, or
 the error that its module names. No other exception, and nothing of one tenant's ever opens as another's.
 
-`FUZZ_EXAMPLES=20000 pytest tests/faults/test_bad_input.py --timeout 3600` is the long run.
+`HYPOTHESIS_PROFILE=thorough pytest tests/faults/test_bad_input.py --timeout 3600` is the long run.
 """
 
 import json
@@ -47,6 +47,8 @@ from postroad.streams.rules import check_seq
 from postroad.telemetry.frames import pack, unpack
 from tests.faults.fuzz import bounded, finished, nearly, odd_bytes, odd_texts, outcome, values
 from tests.insights.results import dead_letters, health, latency, usage
+
+pytestmark = pytest.mark.slow
 
 PLATFORM_KEYS = ("a platform key of these tests, long enough", "the platform key that there was before it")
 NOW_MS = 1_790_000_000_000

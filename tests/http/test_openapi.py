@@ -13,10 +13,11 @@ from postroad.kernel.errors import ERRORS
 from postroad.kernel.identity import RouteRequirement
 from tests.gateway import Answer, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.http.schemas import faults, resolve
+from tests.looping import for_each
 
 ROUTES = described_routes()
 DOCUMENT: dict[str, Any] = openapi()
-each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+each_route = for_each(ROUTES, lambda route: f"{route.method} {route.path}")
 
 
 def operation_of(route: Route) -> dict[str, Any]:

@@ -156,6 +156,7 @@ for number in range(1, 10**6):
 """
 
 
+@pytest.mark.engine
 def test_a_process_that_is_killed_in_the_middle_of_a_batch_leaves_whole_batches(tmp_path: Path) -> None:
     path = tmp_path / "1.sqlite"
     writer = subprocess.Popen([sys.executable, "-c", _WRITES, str(path)], cwd=Path(__file__).parent.parent.parent)

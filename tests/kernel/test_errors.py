@@ -8,6 +8,7 @@ import pytest
 import postroad.jetstream
 import postroad.kernel
 from postroad.kernel.errors import ERRORS, Conflict, EngineFull, PostroadError, Unauthenticated
+from tests.looping import for_each
 
 
 def _all_subclasses(of: type[PostroadError]) -> set[type[PostroadError]]:
@@ -33,7 +34,7 @@ def test_an_error_without_a_code_is_a_base_class() -> None:
     assert bases and all(cls.__subclasses__() for cls in bases)
 
 
-@pytest.mark.parametrize("code", sorted(error.code for error in _all_errors() if "code" in vars(error)))
+@for_each(sorted(error.code for error in _all_errors() if "code" in vars(error)))
 def test_an_error_of_the_table_is_complete(code: str) -> None:
     error = ERRORS[code]
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", error.code)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.container import Role
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.servers import Server
+from tests.tiers import long_runs
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -250,9 +251,8 @@ def try_many(engine: Engine) -> None:
     with asyncio.Runner() as runner:
         gateways = two_gateways(engine.server.url)
         first, second = runner.run(gateways.__aenter__())
-        quick = [Phase.explicit, Phase.generate]  # a failure is told as it is: to shrink it would take minutes
 
-        @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
+        @long_runs(12)
         @given(STEPS)
         def try_it(steps: list[tuple[str, int]]) -> None:
             runner.run(play(steps, engine, first, second))

@@ -1,17 +1,16 @@
 """Sessions compared with a model: for random operations through two gateways that may be interrupted at any request, no message
 is lost, repeated or out of order, and ended sessions do not reappear.
 
-`MODEL_EXAMPLES=500 pytest tests/sessions/test_model.py --timeout 900` is the long run.
+`HYPOTHESIS_PROFILE=thorough pytest tests/sessions/test_model.py --timeout 3600` is the long run.
 """
 
 import asyncio
-import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from postroad.api.sessions import SessionNotFound
@@ -21,10 +20,10 @@ from postroad.sessions.rules import pattern_matches
 from tests.gateway import ShiftedClock
 from tests.sessions.interrupted import interrupted
 from tests.sessions.processes import JSON, TTL_SECONDS, Process, decoded, open_process, restarted
+from tests.tiers import long_runs
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "20"))
 SESSIONS = ["s1", "s2", "s3", "s4", "s5"]
 SOURCES = ["a1", "a2", "b"]
 WANTED = [*SOURCES, "a*", "*"]
@@ -228,9 +227,8 @@ def test_sessions_behave_like_their_model(engine_url: str, monkeypatch: pytest.M
 
 def try_many(url: str) -> None:
     with asyncio.Runner() as runner:
-        quick = [Phase.explicit, Phase.generate]  # no shrinking, which would take minutes
 
-        @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
+        @long_runs(20)
         @given(STEPS)
         def try_it(steps: list[tuple[str, int, int, int, int]]) -> None:
             runner.run(play(steps, url))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.kernel.errors import PostroadError
@@ -19,6 +19,7 @@ from postroad.streams.store import StreamName
 from tests.servers import Server
 from tests.streams.naive import Naive
 from tests.streams.workers import Worker, open_worker
+from tests.tiers import long_runs
 
 pytestmark = pytest.mark.slow
 
@@ -270,10 +271,9 @@ def test_streams_behave_like_their_model(tmp_path: Path, monkeypatch: pytest.Mon
 def try_many(url: str) -> None:
     with asyncio.Runner() as runner:
         workers = [runner.run(open_worker(url)) for _ in range(2)]
-        quick = [Phase.explicit, Phase.generate]  # no shrinking, which would take minutes
         count = 0
 
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=quick)
+        @long_runs(15)
         @given(STEPS)
         def try_it(steps: list[tuple[str, str, int, bool]]) -> None:
             nonlocal count

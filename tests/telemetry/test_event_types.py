@@ -11,9 +11,10 @@ from postroad.kernel.event import PLATFORM, Event, event_name
 from postroad.kernel.names import tenant_id
 from postroad.registry import event_types
 from postroad.telemetry.frames import STREAMS, encode_event
+from tests.looping import for_each
 from tests.telemetry.samples import sample
 
-each_type = pytest.mark.parametrize("kind", event_types(), ids=lambda kind: kind.__name__)
+each_type = for_each(event_types(), lambda kind: kind.__name__)
 
 
 def all_subclasses(of: type[Event]) -> set[type[Event]]:
