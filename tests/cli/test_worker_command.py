@@ -148,7 +148,7 @@ async def test_a_terminated_worker_drains(shell: Shell, queue: str, tmp_path: Pa
         process.wait()
     assert process.returncode == 0
     assert output == ("finished\n" if is_patient else "")
-    assert ("1 done" if is_patient else "1 given back") in stderr
+    assert ("1 done" if is_patient else "1 requeued") in stderr
     stats = shell.run("queues", "show", queue, "--json").json["stats"]
     assert stats["ready"] + stats["leased"] == (0 if is_patient else 1)
     if not is_patient:

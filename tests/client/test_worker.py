@@ -1,4 +1,4 @@
-"""The worker for coroutines, against a running server: nothing is lost, nothing is done twice without need, nobody waits."""
+"""The worker for coroutines, against a running server."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ async def client(tenant: Tenant) -> AsyncIterator[AsyncPostroad]:
 
 @asynccontextmanager
 async def working(client: AsyncPostroad, handler: Callable[[Message], Any], **options: Any) -> AsyncIterator[list[Ended]]:
-    """A worker while the block runs, which must stop well; what became of each message."""
+    """Run a worker during the block, and check that it stops. Yields the outcomes."""
     ended: list[Ended] = []
     worker = Worker(client, "orders", handler, on_end=ended.append, **{**QUICK, **options})
     running = asyncio.create_task(worker.run())
@@ -42,7 +42,7 @@ async def working(client: AsyncPostroad, handler: Callable[[Message], Any], **op
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert worker.in_hand == 0
+    assert worker.in_flight == 0
 
 
 async def publish(client: AsyncPostroad, count: int) -> None:
@@ -56,15 +56,15 @@ async def left(client: AsyncPostroad) -> int:
 
 
 def calls_of(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that it calls from now on."""
+    """Record the paths of the following calls."""
     paths: list[str] = []
     execute = client._transport.execute
 
-    async def noted(call: Any) -> Any:
+    async def recording(call: Any) -> Any:
         paths.append(call.path)
         return await execute(call)
 
-    monkeypatch.setattr(client._transport, "execute", noted)
+    monkeypatch.setattr(client._transport, "execute", recording)
     return paths
 
 
@@ -75,27 +75,29 @@ def outcomes(ended: list[Ended]) -> list[str]:
 # Done
 
 
-async def test_everything_is_handled_and_acknowledged_never_too_many_at_once(client: AsyncPostroad) -> None:
+async def test_all_messages_are_handled_within_the_concurrency_and_acknowledged(client: AsyncPostroad) -> None:
     await publish(client, 30)
-    at_once: Counter[str] = Counter()
+    concurrent: Counter[str] = Counter()
     seen: list[int] = []
 
     async def handle(message: Message) -> None:
-        at_once["now"] += 1
-        at_once["most"] = max(at_once["most"], at_once["now"])
+        concurrent["now"] += 1
+        concurrent["maximum"] = max(concurrent["maximum"], concurrent["now"])
         await asyncio.sleep(0)
         seen.append(message.payload)
-        at_once["now"] -= 1
+        concurrent["now"] -= 1
 
     async with working(client, handle, concurrency=4) as ended:
         await eventually(lambda: len(ended) == 30)
     assert sorted(seen) == list(range(30))
-    assert at_once["most"] == 4
+    assert concurrent["maximum"] == 4
     assert set(outcomes(ended)) == {"done"}
     assert await left(client) == 0
 
 
-async def test_what_is_finished_together_is_acknowledged_together(client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_finished_together_are_acknowledged_together(
+    client: AsyncPostroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await publish(client, 20)
     sizes: list[int] = []
     execute = client._transport.execute
@@ -106,28 +108,28 @@ async def test_what_is_finished_together_is_acknowledged_together(client: AsyncP
         return await execute(call)
 
     monkeypatch.setattr(client._transport, "execute", counting)
-    in_hand, go = [], asyncio.Event()
+    handled, go = [], asyncio.Event()
 
     async def handle(message: Message) -> None:
-        in_hand.append(message)
+        handled.append(message)
         await go.wait()
 
     async with working(client, handle, concurrency=20) as ended:
-        await eventually(lambda: len(in_hand) == 20)
+        await eventually(lambda: len(handled) == 20)
         go.set()
         await eventually(lambda: len(ended) == 20)
     assert sum(sizes) == 20
     assert len(sizes) <= 2
 
 
-async def test_a_handler_may_take_longer_than_the_lease(client: AsyncPostroad) -> None:
+async def test_a_handler_may_run_longer_than_the_lease(client: AsyncPostroad) -> None:
     await publish(client, 2)
     attempts: list[int] = []
 
     async def handle(message: Message) -> None:
         attempts.append(message.attempt)
         lease, first = current_lease(), current_lease().until
-        await eventually(lambda: lease.until > first + 4 * 0.6, 15)  # it has outlived its lease four times
+        await eventually(lambda: lease.until > first + 4 * 0.6, 15)  # four extensions
         assert lease.receipt != message.receipt_id
 
     async with working(client, handle, visibility_timeout_ms=600) as ended:
@@ -137,7 +139,7 @@ async def test_a_handler_may_take_longer_than_the_lease(client: AsyncPostroad) -
     assert await left(client) == 0
 
 
-async def test_with_once_it_ends_when_the_queue_is_empty(client: AsyncPostroad) -> None:
+async def test_with_once_a_worker_ends_when_the_queue_is_empty(client: AsyncPostroad) -> None:
     await publish(client, 7)
     ended: list[Ended] = []
 
@@ -151,10 +153,10 @@ async def test_with_once_it_ends_when_the_queue_is_empty(client: AsyncPostroad) 
     assert outcomes(ended).count("retried") == 1
 
 
-# Not done
+# Failures
 
 
-async def test_what_fails_is_tried_again_and_dies_with_its_reason(client: AsyncPostroad) -> None:
+async def test_a_failed_message_is_retried_and_dead_lettered_with_its_reason(client: AsyncPostroad) -> None:
     await client.queues.put("orders", retry_delays_ms=[0], max_attempts=2)
     await publish(client, 1)
 
@@ -171,9 +173,7 @@ async def test_what_fails_is_tried_again_and_dies_with_its_reason(client: AsyncP
 @pytest.mark.parametrize(
     "problem", [SystemExit(1), asyncio.CancelledError(), StopAsyncIteration(), BaseExceptionGroup("all", [OSError()])]
 )
-async def test_whatever_a_handler_raises_costs_one_message_its_attempt_and_no_more(
-    client: AsyncPostroad, problem: BaseException
-) -> None:
+async def test_every_exception_of_a_handler_costs_one_attempt(client: AsyncPostroad, problem: BaseException) -> None:
     await publish(client, 3)
 
     async def handle(message: Message) -> None:
@@ -185,7 +185,7 @@ async def test_whatever_a_handler_raises_costs_one_message_its_attempt_and_no_mo
     assert sorted(outcomes(ended)) == ["done", "done", "done", "retried"]
 
 
-async def test_a_reason_of_any_length_and_kind_arrives(client: AsyncPostroad) -> None:
+async def test_a_reason_is_truncated_to_the_limits_of_the_api(client: AsyncPostroad) -> None:
     await publish(client, 1)
 
     async def handle(message: Message) -> None:
@@ -198,7 +198,7 @@ async def test_a_reason_of_any_length_and_kind_arrives(client: AsyncPostroad) ->
     assert letter.reason.startswith("café ? xxx") and len(letter.reason) == 1000
 
 
-async def test_a_handler_chooses_to_try_again_later_or_never(client: AsyncPostroad) -> None:
+async def test_a_handler_can_retry_or_dead_letter_its_message(client: AsyncPostroad) -> None:
     await publish(client, 2)
 
     async def handle(message: Message) -> None:
@@ -216,7 +216,7 @@ async def test_a_handler_chooses_to_try_again_later_or_never(client: AsyncPostro
     assert [letter.reason async for letter in client.queues.dead_letters.list("orders")] == ["cannot be parsed"]
 
 
-async def test_what_cannot_be_pulled_from_is_said(client: AsyncPostroad) -> None:
+async def test_permanent_errors_are_raised(client: AsyncPostroad) -> None:
     async def handle(message: Message) -> None:
         pass
 
@@ -230,22 +230,22 @@ async def test_what_cannot_be_pulled_from_is_said(client: AsyncPostroad) -> None
         current_lease()
 
 
-async def test_an_observer_that_fails_disturbs_nobody(client: AsyncPostroad) -> None:
+async def test_an_exception_in_on_end_is_ignored(client: AsyncPostroad) -> None:
     await publish(client, 3)
     seen: list[int] = []
 
     async def handle(message: Message) -> None:
         seen.append(message.payload)
 
-    def observe(_: Ended) -> None:
+    def fail(_: Ended) -> None:
         raise RuntimeError("no")
 
-    await Worker(client, "orders", handle, once=True, on_end=observe, **QUICK).run()
+    await Worker(client, "orders", handle, once=True, on_end=fail, **QUICK).run()
     assert sorted(seen) == [0, 1, 2]
     assert await left(client) == 0
 
 
-# Lost
+# Lost leases
 
 
 async def test_a_handler_whose_lease_is_lost_is_cancelled(
@@ -266,14 +266,14 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(
 
     async with working(client, handle, visibility_timeout_ms=1000) as ended:
         await started.wait()
-        clock.ahead_ms = 600_000  # the server says that its time is over
+        clock.ahead_ms = 600_000  # the server reports an expired lease
         await eventually(lambda: len(ended) == 1)
         clock.ahead_ms = 0
-        assert not any(path.endswith(("/ack", "/nack")) for path in paths)  # it is not ours to settle
+        assert not any(path.endswith(("/ack", "/nack")) for path in paths)
     assert (cancelled[0], ended[0].outcome) == (True, Outcome.LOST)
 
 
-async def test_a_handler_that_is_done_too_late_is_not_taken_for_done(client: AsyncPostroad, clock: ShiftedClock) -> None:
+async def test_a_handler_that_finishes_too_late_is_not_done(client: AsyncPostroad, clock: ShiftedClock) -> None:
     await publish(client, 1)
 
     async def handle(message: Message) -> None:
@@ -304,15 +304,15 @@ async def test_the_handlers_of_a_deleted_queue_are_cancelled_and_the_worker_ends
     assert outcomes(ended) == ["lost"]
 
 
-class Line:
-    """A line to a server that can be cut, and mended."""
+class Proxy:
+    """A TCP proxy to a server that can be cut and restored."""
 
     def __init__(self, url: str) -> None:
         self._where = urlsplit(url)
         self.is_cut = False
         self._open: set[asyncio.StreamWriter] = set()
 
-    async def __aenter__(self) -> "Line":
+    async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -331,12 +331,12 @@ class Line:
         if self.is_cut:
             writer.transport.abort()
             return
-        there_reader, there_writer = await asyncio.open_connection(self._where.hostname, self._where.port)
-        self._open |= {writer, there_writer}
-        await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
-        self._open -= {writer, there_writer}
+        server_reader, server_writer = await asyncio.open_connection(self._where.hostname, self._where.port)
+        self._open |= {writer, server_writer}
+        await asyncio.gather(self._forward(reader, server_writer), self._forward(server_reader, writer))
+        self._open -= {writer, server_writer}
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65536):
                 writer.write(data)
@@ -347,7 +347,7 @@ class Line:
             writer.close()
 
 
-async def test_who_cannot_be_heard_for_as_long_as_the_lease_lasts_has_lost_it(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_a_lease_is_lost_when_the_server_is_unreachable_until_it_ends(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 1)
     started, attempts = asyncio.Event(), list[int]()
 
@@ -358,37 +358,37 @@ async def test_who_cannot_be_heard_for_as_long_as_the_lease_lasts_has_lost_it(cl
             await asyncio.Event().wait()
 
     async with (
-        Line(tenant.client.url) as line,
-        AsyncPostroad(line.url, tenant.key) as remote,
+        Proxy(tenant.client.url) as proxy,
+        AsyncPostroad(proxy.url, tenant.key) as remote,
         working(remote, handle, visibility_timeout_ms=600) as ended,
     ):
         await started.wait()
-        line.cut()
+        proxy.cut()
         await eventually(lambda: outcomes(ended) == ["lost"])
-        line.is_cut = False
+        proxy.is_cut = False
         await eventually(lambda: outcomes(ended) == ["lost", "done"])
     assert attempts == [1, 2]
 
 
-async def test_a_server_that_is_away_for_longer_than_a_call_may_take_is_waited_for(
+async def test_a_worker_waits_for_a_server_beyond_the_deadline_of_a_call(
     client: AsyncPostroad, tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: Message) -> None:
         pass
 
     async with (
-        Line(tenant.client.url) as line,
-        AsyncPostroad(line.url, tenant.key, deadline=0.05) as remote,
+        Proxy(tenant.client.url) as proxy,
+        AsyncPostroad(proxy.url, tenant.key, deadline=0.05) as remote,
         working(remote, handle, wait_ms=0) as ended,
     ):
-        line.cut()
-        await eventually(lambda: caplog.text.count("trying again in") >= 3)
-        line.is_cut = False
+        proxy.cut()
+        await eventually(lambda: caplog.text.count("retrying in") >= 3)
+        proxy.is_cut = False
         await publish(client, 1)
         await eventually(lambda: outcomes(ended) == ["done"])
 
 
-async def test_with_once_a_server_that_is_away_is_not_waited_for(tenant: Tenant) -> None:
+async def test_with_once_a_worker_does_not_wait_for_a_server(tenant: Tenant) -> None:
     async def handle(message: Message) -> None:
         pass
 
@@ -397,7 +397,7 @@ async def test_with_once_a_server_that_is_away_is_not_waited_for(tenant: Tenant)
             await Worker(remote, "orders", handle, once=True, **QUICK).run()
 
 
-async def test_a_short_cut_is_not_noticed(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_a_short_disconnection_has_no_effect(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 1)
     started, go = asyncio.Event(), asyncio.Event()
 
@@ -406,22 +406,22 @@ async def test_a_short_cut_is_not_noticed(client: AsyncPostroad, tenant: Tenant)
         await go.wait()
 
     async with (
-        Line(tenant.client.url) as line,
-        AsyncPostroad(line.url, tenant.key) as remote,
+        Proxy(tenant.client.url) as proxy,
+        AsyncPostroad(proxy.url, tenant.key) as remote,
         working(remote, handle) as ended,
     ):
         await started.wait()
-        line.cut()
+        proxy.cut()
         go.set()
-        line.is_cut = False
+        proxy.is_cut = False
         await eventually(lambda: outcomes(ended) == ["done"])
     assert await left(client) == 0
 
 
-# Stopping
+# Stop
 
 
-async def test_a_stopped_worker_finishes_what_it_has_and_takes_no_more(client: AsyncPostroad) -> None:
+async def test_a_stopped_worker_finishes_its_messages_and_pulls_no_more(client: AsyncPostroad) -> None:
     await publish(client, 1)
     started, go = asyncio.Event(), asyncio.Event()
 
@@ -435,8 +435,8 @@ async def test_a_stopped_worker_finishes_what_it_has_and_takes_no_more(client: A
     await started.wait()
     worker.stop()
     await publish(client, 1)
-    assert (await client.queues.pull("orders", wait_ms=2000)).messages  # it is ours: nobody else pulls
-    await eventually(lambda: worker.in_hand == 1)
+    assert (await client.queues.pull("orders", wait_ms=2000)).messages  # the worker does not pull it
+    await eventually(lambda: worker.in_flight == 1)
     go.set()
     async with asyncio.timeout(10):
         await running
@@ -450,27 +450,27 @@ async def test_an_idle_worker_stops_at_once(client: AsyncPostroad) -> None:
     worker = Worker(client, "orders", handle, **QUICK)
     running = asyncio.create_task(worker.run())
     await publish(client, 1)
-    await eventually(lambda: worker.in_hand == 0)
+    await eventually(lambda: worker.in_flight == 0)
     worker.stop()
     async with asyncio.timeout(2):
         await running
 
 
-@pytest.mark.parametrize("how", ["the time is over", "stopped twice", "cancelled"])
-async def test_what_is_not_done_in_time_is_given_back_at_once(client: AsyncPostroad, how: str) -> None:
+@pytest.mark.parametrize("how", ["timeout", "stopped twice", "cancelled"])
+async def test_messages_that_are_not_done_in_time_are_requeued_at_once(client: AsyncPostroad, how: str) -> None:
     await publish(client, 3)
-    in_hand: list[Message] = []
+    handled: list[Message] = []
 
     async def handle(message: Message) -> None:
-        in_hand.append(message)
+        handled.append(message)
         await asyncio.Event().wait()
 
     ended: list[Ended] = []
-    drain = 0.2 if how == "the time is over" else 60
+    drain = 0.2 if how == "timeout" else 60
     options = {**QUICK, "drain_seconds": drain, "visibility_timeout_ms": 60_000, "concurrency": 3}
     worker = Worker(client, "orders", handle, on_end=ended.append, **options)
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: len(in_hand) == 3)
+    await eventually(lambda: len(handled) == 3)
     if how == "cancelled":
         running.cancel()
     else:
@@ -479,12 +479,12 @@ async def test_what_is_not_done_in_time_is_given_back_at_once(client: AsyncPostr
             worker.stop()
     async with asyncio.timeout(5):
         await asyncio.gather(running, return_exceptions=True)
-    assert outcomes(ended) == ["given back"] * 3
+    assert outcomes(ended) == ["requeued"] * 3
     again = (await client.queues.pull("orders", max_messages=3, wait_ms=2000)).messages
     assert again and {message.attempt for message in again} == {2}
 
 
-async def test_a_handler_that_ends_while_it_is_cancelled_is_done(client: AsyncPostroad) -> None:
+async def test_a_handler_that_returns_on_cancellation_is_done(client: AsyncPostroad) -> None:
     await publish(client, 1)
     started = asyncio.Event()
 
@@ -493,7 +493,7 @@ async def test_a_handler_that_ends_while_it_is_cancelled_is_done(client: AsyncPo
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return  # it had a quick way to finish
+            return
 
     ended: list[Ended] = []
     worker = Worker(client, "orders", handle, on_end=ended.append, **{**QUICK, "drain_seconds": 0.1})
@@ -526,7 +526,7 @@ async def test_a_worker_survives_a_restart_of_the_server(tmp_path: Path) -> None
                 await eventually(lambda: seen == [1])
                 await installation.stop()
                 await installation.start().ready()
-                after.set()  # its lease is still good, and the server that comes back knows the receipt
+                after.set()  # the lease is still valid on the restarted server
                 await publish(client, 3)
                 await eventually(lambda: len(ended) >= 5, 20)
             assert sorted(seen) == [0, 0, 1, 1, 2]

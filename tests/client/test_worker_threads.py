@@ -1,4 +1,4 @@
-"""The worker for plain functions: threads, which nobody can cancel, and what is done about that."""
+"""The worker for plain functions, which run in threads that cannot be cancelled."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ async def client(tenant: Tenant) -> AsyncIterator[AsyncPostroad]:
 
 @asynccontextmanager
 async def working(tenant: Tenant, handler: Callable[[Message], Any], **options: Any) -> AsyncIterator[list[Ended]]:
-    """A worker in a thread while the block runs, which must stop well."""
+    """Run a worker in a thread during the block, and check that it stops."""
     ended: list[Ended] = []
     with Postroad(tenant.client.url, tenant.key) as client:
         worker = SyncWorker(client, "orders", handler, on_end=ended.append, **{**QUICK, **options})
@@ -41,13 +41,13 @@ async def working(tenant: Tenant, handler: Callable[[Message], Any], **options: 
                 await running
 
 
-async def test_plain_functions_work_in_threads(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_plain_functions_run_in_threads(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 8)
     run_together = threading.Barrier(4)
     names: set[str] = set()
 
     def handle(message: Message) -> None:
-        run_together.wait(5)  # nobody gets past unless four are here at once
+        run_together.wait(5)  # passes only if four run at once
         names.add(threading.current_thread().name)
 
     async with working(tenant, handle, concurrency=4) as ended:
@@ -57,7 +57,7 @@ async def test_plain_functions_work_in_threads(client: AsyncPostroad, tenant: Te
     assert await left(client) == 0
 
 
-async def test_a_function_may_take_longer_than_the_lease(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_a_function_may_run_longer_than_the_lease(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 1)
     go, attempts = threading.Event(), list[int]()
 
@@ -73,7 +73,7 @@ async def test_a_function_may_take_longer_than_the_lease(client: AsyncPostroad, 
     assert (attempts, outcomes(ended)) == ([1], ["done"])
 
 
-async def test_whatever_a_function_raises_costs_one_attempt_and_no_more(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_every_exception_of_a_function_costs_one_attempt(client: AsyncPostroad, tenant: Tenant) -> None:
     problems: list[BaseException] = [
         ValueError("plain"),
         SystemExit(3),
@@ -95,9 +95,9 @@ async def test_whatever_a_function_raises_costs_one_attempt_and_no_more(client: 
     assert {"ValueError: plain", "RuntimeError: the handler raised SystemExit(3)", "again"} <= {one.reason for one in ended}
 
 
-async def test_a_function_is_told_that_its_lease_is_lost(client: AsyncPostroad, tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_check_raises_when_the_lease_is_lost(client: AsyncPostroad, tenant: Tenant, clock: ShiftedClock) -> None:
     await publish(client, 1)
-    started, told = threading.Event(), list[str]()
+    started, raised = threading.Event(), list[str]()
 
     def handle(message: Message) -> None:
         if message.attempt > 1:
@@ -108,7 +108,7 @@ async def test_a_function_is_told_that_its_lease_is_lost(client: AsyncPostroad, 
                 current_lease().check()
                 threading.Event().wait(0.01)
         except LeaseLost as lost:
-            told.append(str(lost))
+            raised.append(str(lost))
             raise
 
     async with working(tenant, handle, visibility_timeout_ms=1000) as ended:
@@ -116,13 +116,13 @@ async def test_a_function_is_told_that_its_lease_is_lost(client: AsyncPostroad, 
         clock.ahead_ms = 600_000
         await eventually(lambda: outcomes(ended)[:1] == ["lost"])
         clock.ahead_ms = 0
-    assert "no longer" in told[0]
+    assert "has ended" in raised[0]
 
 
-async def test_a_thread_whose_lease_is_lost_is_still_one_of_the_hands(
+async def test_a_thread_whose_lease_is_lost_counts_towards_the_concurrency(
     client: AsyncPostroad, tenant: Tenant, clock: ShiftedClock
 ) -> None:
-    """Or threads that nobody sees would pile up."""
+    """Otherwise threads could accumulate."""
     await publish(client, 1)
     leases: list[Any] = []
     go = threading.Event()
@@ -141,24 +141,24 @@ async def test_a_thread_whose_lease_is_lost_is_still_one_of_the_hands(
         await eventually(lambda: outcomes(ended)[:1] == ["lost"])
 
 
-async def test_a_thread_that_does_not_end_keeps_no_worker_from_ending(
+async def test_a_running_thread_does_not_keep_the_worker_from_ending(
     client: AsyncPostroad, tenant: Tenant, clock: ShiftedClock
 ) -> None:
     await publish(client, 1)
     leases: list[Any] = []
-    for_ever = threading.Event()
+    endless = threading.Event()
 
     def handle(message: Message) -> None:
         leases.append(current_lease())
-        for_ever.wait(30)
+        endless.wait(30)
 
     async with working(tenant, handle, visibility_timeout_ms=1000, drain_seconds=0.1, cancel_seconds=0.2) as ended:
         await eventually(lambda: leases)
         clock.ahead_ms = 600_000
         await eventually(lambda: leases[0].is_lost)
         clock.ahead_ms = 0
-    assert outcomes(ended) == ["lost"]  # its function has not ended; nobody waited for it
-    for_ever.set()
+    assert outcomes(ended) == ["lost"]  # without waiting for its function
+    endless.set()
 
 
 async def test_a_function_can_stop_its_worker(client: AsyncPostroad, tenant: Tenant) -> None:
@@ -170,11 +170,11 @@ async def test_a_function_can_stop_its_worker(client: AsyncPostroad, tenant: Ten
         worker.stop()
         again = SyncWorker(own, "orders", lambda _message: None, **QUICK)
         again.stop()
-        await asyncio.to_thread(again.run)  # stopped before it began
+        await asyncio.to_thread(again.run)  # stopped before it started
     assert await left(client) == 0
 
 
-async def test_run_worker_is_all_it_takes(client: AsyncPostroad, tenant: Tenant) -> None:
+async def test_run_worker_runs_a_worker(client: AsyncPostroad, tenant: Tenant) -> None:
     await publish(client, 3)
     ended: list[Ended] = []
     with Postroad(tenant.client.url, tenant.key) as own:
@@ -205,8 +205,8 @@ print("ended", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("payload", ["quick", "for ever"])
-async def test_a_process_that_is_told_to_end_drains(
+@pytest.mark.parametrize("payload", ["quick", "endless"])
+async def test_a_signal_drains_the_worker_and_ends_the_process(
     client: AsyncPostroad, tenant: Tenant, tmp_path: Path, number: signal.Signals, payload: str
 ) -> None:
     await client.queues.publish("orders", payload)

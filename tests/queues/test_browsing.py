@@ -1,4 +1,4 @@
-"""Looking after a queue: peek, search, dead letters, redrive, purge, pause, stats."""
+"""Peek, search, dead letters, redrive, purge, pause and stats of queues."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ async def dead_letter(tenant: Tenant, queue: str, payload: object, reason: str =
 # Peek and search
 
 
-async def test_peeking_shows_what_waits_and_takes_nothing(tenant: Tenant) -> None:
+async def test_peek_shows_messages_without_leasing_them(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(3):
         await tenant.publish(queue, {"n": number}, headers={"kind": "x"}, correlationId=f"c-{number}")
@@ -36,7 +36,7 @@ async def test_peeking_shows_what_waits_and_takes_nothing(tenant: Tenant) -> Non
     assert [one["attempt"] for one in await tenant.pull(queue, 3)] == [1, 1, 1]
 
 
-async def test_peeking_goes_on_by_cursor(tenant: Tenant) -> None:
+async def test_peek_continues_with_a_cursor(tenant: Tenant) -> None:
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": n} for n in range(25)]})).ok()
     seen: list[int] = []
@@ -47,7 +47,7 @@ async def test_peeking_goes_on_by_cursor(tenant: Tenant) -> None:
     assert seen == list(range(25))
 
 
-async def test_delayed_messages_are_shown_apart(tenant: Tenant) -> None:
+async def test_delayed_messages_are_shown_separately(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, "now")
     await tenant.publish(queue, "later", delayMs=60_000)
@@ -57,7 +57,7 @@ async def test_delayed_messages_are_shown_apart(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "found"),
+    ("query", "found"),
     [
         ("search=zebra", [1]),
         ("search=caf%C3%A9", [3]),
@@ -73,7 +73,7 @@ async def test_delayed_messages_are_shown_apart(tenant: Tenant) -> None:
         ("correlationId=c-2&search=zebra", []),
     ],
 )
-async def test_messages_are_found_by_what_is_in_them(tenant: Tenant, question: str, found: list[int]) -> None:
+async def test_messages_are_found_by_filters(tenant: Tenant, query: str, found: list[int]) -> None:
     queue = await tenant.queue()
     payloads: list[Any] = [
         {"animal": "ape"},
@@ -84,20 +84,20 @@ async def test_messages_are_found_by_what_is_in_them(tenant: Tenant, question: s
     headers = [{"kind": "a"}, {"kind": "b"}, {}, {}]
     for number, (payload, some) in enumerate(zip(payloads, headers, strict=True)):
         await tenant.publish(queue, payload, headers=some, correlationId=f"c-{number}")
-    answer = (await tenant.client.get(f"{queue}/messages?{question}")).ok()
+    answer = (await tenant.client.get(f"{queue}/messages?{query}")).ok()
     assert [payloads.index(one["payload"]) for one in answer["messages"]] == found
     assert (answer["scanned"], answer["matched"]) == (4, len(found))
 
 
 async def test_a_message_is_found_by_its_ids(tenant: Tenant) -> None:
     queue = await tenant.queue()
-    made = [await tenant.publish(queue, number) for number in range(3)]
+    published = [await tenant.publish(queue, number) for number in range(3)]
     for name, field in (("messageId", "messageId"), ("jobId", "jobId")):
-        answer = (await tenant.client.get(f"{queue}/messages?{name}={made[1][field]}")).ok()
+        answer = (await tenant.client.get(f"{queue}/messages?{name}={published[1][field]}")).ok()
         assert [one["payload"] for one in answer["messages"]] == [1]
 
 
-async def test_a_search_has_a_budget_and_says_where_to_go_on(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_has_a_budget_and_returns_a_cursor(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
     monkeypatch.setattr("postroad.queues.scan._PAGE_SIZE", 10)
     queue = await tenant.queue()
@@ -111,7 +111,7 @@ async def test_a_search_has_a_budget_and_says_where_to_go_on(tenant: Tenant, mon
     assert [one["payload"] for one in page["messages"]] == ["m-24"] and scanned == 25
 
 
-async def test_long_payloads_are_cut_unless_more_is_wanted(tenant: Tenant) -> None:
+async def test_payloads_over_body_max_are_cut(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, "x" * 2000)
     [one] = (await tenant.client.get(f"{queue}/messages")).ok()["messages"]
@@ -120,7 +120,7 @@ async def test_long_payloads_are_cut_unless_more_is_wanted(tenant: Tenant) -> No
     assert one["payload"] == "x" * 2000
 
 
-async def test_times_bound_a_search(tenant: Tenant) -> None:
+async def test_a_search_can_be_limited_to_an_interval(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     second = await tenant.publish(queue, 2)
@@ -147,7 +147,7 @@ async def test_dead_letters_are_searched_and_grouped(tenant: Tenant) -> None:
     assert [one["payload"] for one in rest["messages"]] == [{"n": 3}]
 
 
-async def test_one_dead_letter_is_shown_and_dropped(tenant: Tenant) -> None:
+async def test_a_dead_letter_is_shown_and_deleted(tenant: Tenant) -> None:
     queue = await tenant.queue()
     message = await dead_letter(tenant, queue, {"big": "x" * 2000})
     assert (await tenant.client.get(f"{queue}/dlq/{message}")).ok()["payload"] == {"big": "x" * 2000}
@@ -157,7 +157,7 @@ async def test_one_dead_letter_is_shown_and_dropped(tenant: Tenant) -> None:
     (await tenant.client.get(f"{queue}/dlq/*")).problem(404, "message-not-found")
 
 
-async def test_dead_letters_are_dropped_by_filter_or_all_and_counted_first(tenant: Tenant) -> None:
+async def test_dead_letters_are_purged_by_filter_or_all_after_a_dry_run(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(4):
         await dead_letter(tenant, queue, number, "a" if number < 3 else "b")
@@ -170,7 +170,7 @@ async def test_dead_letters_are_dropped_by_filter_or_all_and_counted_first(tenan
     assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
 
 
-async def test_a_deleted_queue_leaves_no_dead_letters_to_its_successor(tenant: Tenant) -> None:
+async def test_a_recreated_queue_has_no_dead_letters(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await dead_letter(tenant, queue, 1)
     await tenant.client.delete(queue)
@@ -178,52 +178,50 @@ async def test_a_deleted_queue_leaves_no_dead_letters_to_its_successor(tenant: T
     assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
 
 
-# Redrive, which the control role does
+# Redrive, which needs the control role
 
 
 @pytest.fixture(scope="module")
 async def whole(engine_url: str) -> Any:
-    """A gateway that has the control role, too."""
+    """A gateway that also has the control role."""
     async with running_gateway(gateway_settings(engine_url), Role.ALL) as running:
         yield running
 
 
 async def ended(tenant: Tenant, task: dict[str, Any]) -> dict[str, Any]:
-    async def look() -> dict[str, Any] | None:
+    async def fetch() -> dict[str, Any] | None:
         found: dict[str, Any] = (await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()
         return found if found["endedAt"] else None
 
-    return await eventually(look, 15) or {}
+    return await eventually(fetch, 15) or {}
 
 
-async def test_dead_letters_are_put_back_and_start_again(whole: Gateway) -> None:
+async def test_a_redrive_moves_dead_letters_back_with_attempt_1(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue()
-    made = {await dead_letter(tenant, queue, number) for number in range(3)}
+    ids = {await dead_letter(tenant, queue, number) for number in range(3)}
     answer = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)
     assert answer["count"] == 3
     task = await ended(tenant, answer["task"])
     assert (task["state"], task["progress"]["moved"], task["progress"]["failed"]) == ("done", 3, 0)
     pulled = await tenant.pull(queue, 10, waitMs=5000)
-    assert {one["messageId"] for one in pulled} == made and {one["attempt"] for one in pulled} == {1}
+    assert {one["messageId"] for one in pulled} == ids and {one["attempt"] for one in pulled} == {1}
     assert (await tenant.client.get(f"{queue}/dlq")).ok()["total"] == 0
     redriven = [event for event in await tenant.events() if event["event"] == "job.redriven"]
-    assert {event["message_id"] for event in redriven} == made
+    assert {event["message_id"] for event in redriven} == ids
 
 
-async def test_a_redrive_that_is_taken_up_again_tells_the_same_in_the_same_words(
-    whole: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was interrupted when the messages were back and told of, and still among the dead letters."""
+async def test_a_resumed_redrive_repeats_the_same_events(whole: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after the messages and events were stored, before the dead letters were deleted."""
     tenant = await whole.tenant()
     queue = await tenant.queue()
-    made = {await dead_letter(tenant, queue, number) for number in range(3)}
+    ids = {await dead_letter(tenant, queue, number) for number in range(3)}
     remove, tries = DeadLetters.remove, 0
 
     async def fail_first(self: DeadLetters, record: QueueRecord, sequence: int) -> None:
         nonlocal tries
         tries += 1
-        if tries <= len(made):
+        if tries <= len(ids):
             raise EngineUnavailable("away")
         await remove(self, record, sequence)
 
@@ -236,7 +234,7 @@ async def test_a_redrive_that_is_taken_up_again_tells_the_same_in_the_same_words
     assert all(event["timestamp"] > dead[event["message_id"]] for event in redriven)
 
 
-async def test_only_what_the_filter_takes_is_put_back_to_another_queue_too(whole: Gateway) -> None:
+async def test_a_redrive_moves_matching_dead_letters_to_another_queue(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue, other = await tenant.queue("q"), await tenant.queue("other")
     for number in range(4):
@@ -249,7 +247,7 @@ async def test_only_what_the_filter_takes_is_put_back_to_another_queue_too(whole
     assert [one["payload"] for one in (await tenant.client.get(f"{queue}/dlq")).ok()["messages"]] == [0, 2]
 
 
-async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gateway) -> None:
+async def test_a_redrive_has_a_rate_can_be_cancelled_and_runs_once_per_queue(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue()
     for number in range(6):
@@ -258,10 +256,10 @@ async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gat
     second = await tenant.client.post(f"{queue}/dlq/redrive", {})
     assert task["id"] in second.problem(409, "precondition-failed")["detail"]
 
-    async def has_begun() -> bool:
+    async def has_started() -> bool:
         return bool((await tenant.client.get(f"/v1/tasks/{task['id']}")).ok()["progress"]["moved"])
 
-    await eventually(has_begun)
+    await eventually(has_started)
     (await tenant.client.delete(f"/v1/tasks/{task['id']}")).ok(202)
     found = await ended(tenant, task)
     assert found["state"] == "cancelled" and 1 <= found["progress"]["moved"] < 6
@@ -271,7 +269,7 @@ async def test_a_redrive_keeps_its_rate_can_be_cancelled_and_is_alone(whole: Gat
     assert [one["id"] for one in (await tenant.client.get("/v1/tasks?state=cancelled")).ok()["tasks"]] == [task["id"]]
 
 
-async def test_what_dies_again_while_a_redrive_runs_is_not_taken_twice(whole: Gateway) -> None:
+async def test_a_message_that_fails_again_during_a_redrive_is_not_moved_twice(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue()
     for number in range(3):
@@ -303,7 +301,7 @@ async def test_tasks_belong_to_their_tenant(whole: Gateway, tenant: Tenant) -> N
 # Purge, pause, stats
 
 
-async def test_a_purge_drops_what_waits_and_is_counted_first(tenant: Tenant) -> None:
+async def test_a_purge_deletes_messages_after_a_dry_run(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await dead_letter(tenant, queue, "dead")
     for number in range(3):
@@ -323,7 +321,7 @@ async def test_a_purge_drops_what_waits_and_is_counted_first(tenant: Tenant) -> 
     assert [one["payload"] for one in await tenant.pull(queue, 10, waitMs=5000)] == ["after"]
 
 
-async def test_a_paused_queue_delivers_nothing_anywhere_until_it_is_resumed(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_a_paused_queue_delivers_nothing_on_all_gateways_until_resumed(gateway: Gateway, second_gateway: Gateway) -> None:
     tenant = await gateway.tenant()
     queue = await tenant.queue()
     elsewhere = second_gateway.seen_by(tenant)
@@ -338,7 +336,7 @@ async def test_a_paused_queue_delivers_nothing_anywhere_until_it_is_resumed(gate
     assert [one["payload"] for one in await waiting] == [2]
 
 
-async def test_stats_tell_of_everything_that_is_in_a_queue(tenant: Tenant) -> None:
+async def test_stats_count_messages_by_state(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await dead_letter(tenant, queue, "dead")
     await tenant.publish(queue, "leased")
@@ -352,7 +350,7 @@ async def test_stats_tell_of_everything_that_is_in_a_queue(tenant: Tenant) -> No
     assert listed["stats"]["ready"] == 1
 
 
-async def test_rates_are_those_of_all_workers(gateway: Gateway, second_gateway: Gateway) -> None:
+async def test_rates_include_all_workers(gateway: Gateway, second_gateway: Gateway) -> None:
     tenant = await gateway.tenant()
     queue = await tenant.queue()
 
@@ -366,7 +364,7 @@ async def test_rates_are_those_of_all_workers(gateway: Gateway, second_gateway: 
     await eventually(busy, 10)
 
 
-async def test_a_limited_key_does_not_reach_other_queues_by_redrive_or_tasks(whole: Gateway) -> None:
+async def test_a_restricted_key_cannot_redrive_to_or_see_tasks_of_other_queues(whole: Gateway) -> None:
     tenant = await whole.tenant()
     queue = await tenant.queue("mine")
     await tenant.queue("other")

@@ -1,4 +1,4 @@
-"""Delayed messages come in their second, none early, also across a restart of the engine.
+"""Delayed messages are delivered on time, none early, also across a restart of the NATS server.
 
 `DELAYED=10000 SPREAD_MS=30000 pytest tests/queues/test_delays.py --timeout 300` is the long run.
 """
@@ -22,7 +22,7 @@ SPREAD_MS = int(os.environ.get("SPREAD_MS", "4000"))
 LEAD_MS = 2000
 
 
-async def test_delayed_messages_come_in_their_second_and_none_early(tmp_path: Path) -> None:
+async def test_delayed_messages_are_delivered_on_time_and_none_early(tmp_path: Path) -> None:
     server = Server(EmbeddedServerSettings(tmp_path, sync="always")).start()
     chance = random.Random(7)
     async with running_gateway(gateway_settings(server.url)) as gateway:
@@ -52,8 +52,8 @@ async def test_delayed_messages_come_in_their_second_and_none_early(tmp_path: Pa
                 seen += 1
                 off = now_ms() - message["payload"]
                 (early if off < -2 else late).append(off)
-            assert now_ms() < started + LEAD_MS + SPREAD_MS + 20_000, f"{seen} of {COUNT} came"
+            assert now_ms() < started + LEAD_MS + SPREAD_MS + 20_000, f"{seen} of {COUNT} were delivered"
     server.stop()
     assert early == []
-    assert max(late) < 10_000, "a restart takes a moment of its own, and on a busy machine a few"
+    assert max(late) < 10_000, "includes the restart, on a busy machine"
     assert sorted(late)[len(late) * 9 // 10] < 1000

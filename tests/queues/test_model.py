@@ -1,5 +1,6 @@
-"""A queue against a model of it: whatever is done in whatever order, nothing is lost, nothing comes twice that should not, and
-the counts are right. The clock of the model is the gateway's, but leases end by the engine's own time, so expiry is a lease of 0.
+"""Random operations on a queue, compared with a model: no message is lost or delivered twice, and the counts are right.
+
+The model uses the clock of the gateway, but leases expire by the clock of JetStream: the model expires them with a timeout of 0.
 """
 
 import asyncio
@@ -36,17 +37,17 @@ STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 5)), min_size=
 
 @dataclass
 class Model:
-    """What should be: messages that wait (with the deliveries they have had), that are held, dead and done."""
+    """Expected state: messages waiting (with their number of deliveries), leased, dead and done."""
 
     waiting: dict[str, int] = field(default_factory=dict)
-    held: dict[str, tuple[str, int]] = field(default_factory=dict)
+    leased: dict[str, tuple[str, int]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     keys: dict[str, str] = field(default_factory=dict)
 
 
 class Engine:
-    """A server that can be stopped and started again under everyone."""
+    """A NATS server that can be restarted while gateways use it."""
 
     def __init__(self, settings: EmbeddedServerSettings) -> None:
         self.server = Server(settings).start()
@@ -57,7 +58,7 @@ class Engine:
 
 
 class Player:
-    """Does each step for real and in the model, and compares."""
+    """Applies each step to the queue and to the model, and compares."""
 
     def __init__(self, engine: Engine, tenant: Tenant, elsewhere: Tenant, queue: str) -> None:
         self.engine, self.tenant, self.elsewhere, self.queue = engine, tenant, elsewhere, queue
@@ -69,8 +70,7 @@ class Player:
         await self.check()
 
     async def restart(self, _number: int) -> None:
-        """The engine stops and starts again; what is held stays held. Not while something waits to be delivered again: that
-        would come, but only after the ack wait."""
+        """Restart the server; leases survive. Skipped while a redelivery is pending, which would take the whole ack wait."""
         if any(self.model.waiting.values()):
             return
         await asyncio.to_thread(self.engine.restart)
@@ -81,60 +81,60 @@ class Player:
     async def publish(self, number: int) -> None:
         for _ in range(number):
             self.count += 1
-            made = await self.tenant.publish(self.queue, self.count, idempotencyKey=f"key-{self.count}")
-            self.model.waiting[made["messageId"]] = 0
-            self.model.keys[f"key-{self.count}"] = made["messageId"]
+            published = await self.tenant.publish(self.queue, self.count, idempotencyKey=f"key-{self.count}")
+            self.model.waiting[published["messageId"]] = 0
+            self.model.keys[f"key-{self.count}"] = published["messageId"]
 
     async def publish_again(self, number: int) -> None:
-        """The same key and body: the first message's ids, whatever has become of it."""
+        """The same key and body return the ids of the first message, whatever its state."""
         if self.count:
             chosen = number % self.count + 1
-            made = await self.tenant.publish(self.queue, chosen, idempotencyKey=f"key-{chosen}")
-            assert made["messageId"] == self.model.keys[f"key-{chosen}"]
+            published = await self.tenant.publish(self.queue, chosen, idempotencyKey=f"key-{chosen}")
+            assert published["messageId"] == self.model.keys[f"key-{chosen}"]
 
-    async def _take(self, count: int, lease_ms: int) -> list[dict[str, Any]]:
-        """Pull until the model's messages are there: one that was just given back may need a moment."""
+    async def _lease(self, count: int, lease_ms: int) -> list[dict[str, Any]]:
+        """Pull until all expected messages are delivered: a requeued one may take a moment."""
         live = {one for one, attempts in self.model.waiting.items() if attempts < ATTEMPTS}
         expected = min(count, len(live))
-        taken: list[dict[str, Any]] = []
+        leased: list[dict[str, Any]] = []
 
         async def enough() -> bool:
-            taken.extend(await self.tenant.pull(self.queue, count - len(taken), visibilityTimeoutMs=lease_ms, waitMs=200))
-            return len(taken) >= expected
+            leased.extend(await self.tenant.pull(self.queue, count - len(leased), visibilityTimeoutMs=lease_ms, waitMs=200))
+            return len(leased) >= expected
 
         if expected:
             await eventually(enough, 10)
         else:
             assert await self.tenant.pull(self.queue, count, visibilityTimeoutMs=lease_ms) == []
-        for message in taken:
+        for message in leased:
             attempts = self.model.waiting.pop(message["messageId"])
             assert message["attempt"] == attempts + 1, "each delivery counts once"
             assert attempts < ATTEMPTS
-        return taken
+        return leased
 
     async def pull(self, number: int) -> None:
-        for message in await self._take(number, 600_000):
-            self.model.held[message["messageId"]] = (message["receiptId"], message["attempt"])
+        for message in await self._lease(number, 600_000):
+            self.model.leased[message["messageId"]] = (message["receiptId"], message["attempt"])
 
     async def expire(self, number: int) -> None:
-        for message in await self._take(number, 0):
+        for message in await self._lease(number, 0):
             self.model.waiting[message["messageId"]] = message["attempt"]
 
     async def _chosen(self, number: int) -> tuple[str, str, int] | None:
-        """A message that is held; if none is, one that is taken for that."""
-        if not self.model.held:
+        """A leased message; if there is none, pull one."""
+        if not self.model.leased:
             await self.pull(1)
-        if not self.model.held:
+        if not self.model.leased:
             return None
-        message = sorted(self.model.held)[number % len(self.model.held)]
-        return message, *self.model.held[message]
+        message = sorted(self.model.leased)[number % len(self.model.leased)]
+        return message, *self.model.leased[message]
 
     async def ack(self, number: int) -> None:
         if chosen := await self._chosen(number):
             message, receipt, _ = chosen
             (await self.elsewhere.ack(self.queue, receipt)).ok()
             (await self.tenant.ack(self.queue, receipt)).ok()
-            del self.model.held[message]
+            del self.model.leased[message]
             self.model.done.add(message)
 
     async def _nack(self, number: int, action: str) -> tuple[str, int] | None:
@@ -142,35 +142,35 @@ class Player:
         if chosen is None:
             return None
         message, receipt, attempt = chosen
-        body = {"receiptId": receipt, "action": action, "reason": "so"}
+        body = {"receiptId": receipt, "action": action, "reason": "test"}
         (await self.elsewhere.client.post(f"{self.queue}/nack", body)).ok()
-        del self.model.held[message]
+        del self.model.leased[message]
         return message, attempt
 
     async def requeue(self, number: int) -> None:
-        if given := await self._nack(number, "requeue"):
-            self.model.waiting[given[0]] = given[1]
+        if nacked := await self._nack(number, "requeue"):
+            self.model.waiting[nacked[0]] = nacked[1]
 
     async def retry(self, number: int) -> None:
-        if given := await self._nack(number, "retry"):
-            if given[1] >= ATTEMPTS:
-                self.model.dead.add(given[0])
+        if nacked := await self._nack(number, "retry"):
+            if nacked[1] >= ATTEMPTS:
+                self.model.dead.add(nacked[0])
             else:
-                self.model.waiting[given[0]] = given[1]
+                self.model.waiting[nacked[0]] = nacked[1]
 
     async def dlq(self, number: int) -> None:
-        if given := await self._nack(number, "dlq"):
-            self.model.dead.add(given[0])
+        if nacked := await self._nack(number, "dlq"):
+            self.model.dead.add(nacked[0])
 
     async def extend(self, number: int) -> None:
         if chosen := await self._chosen(number):
             message, receipt, attempt = chosen
             body = {"receiptId": receipt, "visibilityTimeoutMs": 600_000}
             answer = (await self.tenant.client.post(f"{self.queue}/extend", body)).ok()
-            self.model.held[message] = (answer["newReceiptId"], attempt)
+            self.model.leased[message] = (answer["newReceiptId"], attempt)
 
     async def redrive(self, _number: int) -> None:
-        await self._bury_the_spent()
+        await self._dead_letter_exhausted()
         answer = (await self.tenant.client.post(f"{self.queue}/dlq/redrive", {"ratePerSecond": 10_000})).ok(202)
 
         async def ended() -> bool:
@@ -180,26 +180,26 @@ class Player:
         self.model.waiting.update(dict.fromkeys(self.model.dead, 0))
         self.model.dead.clear()
 
-    async def _bury_the_spent(self) -> None:
-        """Messages that had all their attempts die when somebody pulls: have that happen."""
-        spent = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
-        live = [one for one in self.model.waiting if one not in spent]
-        for message in await self._take(len(live), 600_000) if live else []:
-            self.model.held[message["messageId"]] = (message["receiptId"], message["attempt"])
+    async def _dead_letter_exhausted(self) -> None:
+        """Pull, which dead-letters the messages without attempts left."""
+        exhausted = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
+        live = [one for one in self.model.waiting if one not in exhausted]
+        for message in await self._lease(len(live), 600_000) if live else []:
+            self.model.leased[message["messageId"]] = (message["receiptId"], message["attempt"])
 
-        async def buried() -> bool:
+        async def are_dead_lettered() -> bool:
             await self.tenant.pull(self.queue, 10)
-            return await self._dead_ids() == self.model.dead | spent
+            return await self._dead_ids() == self.model.dead | exhausted
 
-        await eventually(buried, 10)
-        self.model.dead |= spent
-        for one in spent:
+        await eventually(are_dead_lettered, 10)
+        self.model.dead |= exhausted
+        for one in exhausted:
             del self.model.waiting[one]
 
     async def purge(self, _number: int) -> None:
         (await self.tenant.client.post(f"{self.queue}/purge", {})).ok()
         self.model.waiting.clear()
-        self.model.held.clear()
+        self.model.leased.clear()
 
     async def _dead_ids(self) -> set[str]:
         listed = (await self.tenant.client.get(f"{self.queue}/dlq?limit=1000")).ok()["messages"]
@@ -207,15 +207,15 @@ class Player:
         return {one["messageId"] for one in listed}
 
     async def check(self) -> None:
-        """The engine's count of all that is not done is the model's, however it is spread over ready and leased."""
-        spent = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
+        """The number of messages that are not done is the same in JetStream and in the model."""
+        exhausted = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
 
         async def adds_up() -> bool:
             stats = (await self.tenant.client.get(self.queue)).ok()["stats"]
-            buried = await self._dead_ids() - self.model.dead
-            assert buried <= spent, "nothing dies that has attempts left"
-            there = stats["ready"] + stats["leased"] + stats["delayed"] + len(buried)
-            return bool(there == len(self.model.waiting) + len(self.model.held))
+            dead_lettered = await self._dead_ids() - self.model.dead
+            assert dead_lettered <= exhausted, "only messages without attempts left"
+            count = stats["ready"] + stats["leased"] + stats["delayed"] + len(dead_lettered)
+            return bool(count == len(self.model.waiting) + len(self.model.leased))
 
         await eventually(adds_up)
 
@@ -226,10 +226,10 @@ async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, sec
     player = Player(engine, tenant, second.seen_by(tenant), queue)
     for step, number in steps:
         await player.play(step, number)
-    # What is left can still be had, all of it, once.
-    await player._bury_the_spent()
+    # The remaining messages can all be acknowledged, once.
+    await player._dead_letter_exhausted()
     assert await player._dead_ids() == player.model.dead
-    for receipt, _ in player.model.held.values():
+    for receipt, _ in player.model.leased.values():
         (await player.tenant.ack(queue, receipt)).ok()
     assert (await player.tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
 
@@ -242,23 +242,23 @@ async def two_gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
 
 
 def test_a_queue_behaves_like_its_model(tmp_path: Path) -> None:
-    """Hypothesis is not asynchronous, so the loop is this test's own, in a thread of its own: the main one has pytest's."""
-    with ThreadPoolExecutor(1) as apart:
-        apart.submit(try_many, Engine(EmbeddedServerSettings(tmp_path))).result()
+    """Hypothesis is synchronous, so the test has its own loop in its own thread; the main thread has that of pytest."""
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(run_examples, Engine(EmbeddedServerSettings(tmp_path))).result()
 
 
-def try_many(engine: Engine) -> None:
+def run_examples(engine: Engine) -> None:
     with asyncio.Runner() as runner:
         gateways = two_gateways(engine.server.url)
         first, second = runner.run(gateways.__aenter__())
 
         @long_runs(12)
         @given(STEPS)
-        def try_it(steps: list[tuple[str, int]]) -> None:
+        def run_example(steps: list[tuple[str, int]]) -> None:
             runner.run(play(steps, engine, first, second))
 
         try:
-            try_it()
+            run_example()
         finally:
             runner.run(gateways.__aexit__(None, None, None))
             engine.server.stop()

@@ -1,4 +1,4 @@
-"""What a queue promises: nothing is lost, nothing comes early, nothing is stored twice under one key."""
+"""Delays, idempotency keys, limits, retention, leases and events of messages."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from tests.waiting import eventually
 
 
 async def stored(tenant: Tenant, name: str = "q") -> list[Entry]:
-    """Everything in the queue's stream, markers too."""
+    """All entries of the queue's stream, markers included."""
     subject = f"{queue_subject(tenant.id, name)}.>"
     page = await stream_reader.read(tenant.gateway.node.platform.connection, queue_stream(tenant.id, name), subject, 1, 1000)
     return list(page.entries)
 
 
-async def put_in(tenant: Tenant, payload: bytes, name: str = "q") -> None:
-    """As somebody with access to the engine might."""
+async def write_raw(tenant: Tenant, payload: bytes, name: str = "q") -> None:
+    """Write to the stream as another client of the NATS server could."""
     committer = tenant.gateway.node.platform.committers.of(queue_stream(tenant.id, name))
     await committer.append(PendingMessage(f"{queue_subject(tenant.id, name)}.ready", payload, new_id()))
 
@@ -37,7 +37,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
 # Delay
 
 
-async def test_a_delayed_message_comes_when_it_is_due_and_not_before(tenant: Tenant) -> None:
+async def test_a_delayed_message_is_delivered_when_due_and_not_before(tenant: Tenant) -> None:
     queue = await tenant.queue()
     published_at = time.time()
     await tenant.publish(queue, "later", delayMs=700)
@@ -51,15 +51,15 @@ async def test_a_delayed_message_comes_when_it_is_due_and_not_before(tenant: Ten
     assert await tenant.stats(queue) == {"ready": 0, "leased": 1, "delayed": 0}
 
 
-async def test_delayed_messages_come_in_the_order_in_which_they_are_due(tenant: Tenant) -> None:
-    """The engine looks about four times a second: what is due closer together may come in any order."""
+async def test_delayed_messages_are_delivered_in_the_order_of_their_due_times(tenant: Tenant) -> None:
+    """JetStream checks about four times a second; the order of closer due times is undefined."""
     queue = await tenant.queue()
     batch = [{"payload": delay, "delayMs": delay} for delay in (700, 100)]
     (await tenant.client.post(f"{queue}/messages/batch", {"messages": batch})).ok()
     assert [payloads(await tenant.pull(queue, 1, waitMs=5000)) for _ in range(2)] == [[100], [700]]
 
 
-async def test_a_delayed_message_keeps_what_was_sent_with_it(tenant: Tenant) -> None:
+async def test_a_delayed_message_keeps_all_its_fields(tenant: Tenant) -> None:
     queue = await tenant.queue()
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     body = {"payload": [1.0], "headers": {"a": "b"}, "correlationId": "c", "delayMs": 50, "idempotencyKey": "k"}
@@ -79,7 +79,7 @@ async def test_a_delayed_message_keeps_what_was_sent_with_it(tenant: Tenant) -> 
 # Idempotency keys
 
 
-async def test_a_key_that_was_used_gives_the_first_messages_ids(tenant: Tenant) -> None:
+async def test_a_used_key_returns_the_ids_of_the_first_message(tenant: Tenant) -> None:
     queue = await tenant.queue()
     first = await tenant.publish(queue, {"a": 1, "b": 2}, idempotencyKey="k")
     for same in (b'{"payload":{"b":2,"a":1},"idempotencyKey":"k"}', b'{ "idempotencyKey" : "k", "payload" : {"a":1 , "b":2} }'):
@@ -89,7 +89,7 @@ async def test_a_key_that_was_used_gives_the_first_messages_ids(tenant: Tenant) 
 
 
 @pytest.mark.parametrize("other", [{"payload": 2}, {"headers": {"a": "b"}}, {"delayMs": 5}, {"correlationId": "c"}])
-async def test_a_key_that_was_used_with_another_body_is_422(tenant: Tenant, other: dict[str, Any]) -> None:
+async def test_a_used_key_with_another_body_is_422(tenant: Tenant, other: dict[str, Any]) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1, idempotencyKey="k")
     body = {"payload": 1, "idempotencyKey": "k", **other}
@@ -97,7 +97,7 @@ async def test_a_key_that_was_used_with_another_body_is_422(tenant: Tenant, othe
     assert (await tenant.stats(queue))["ready"] == 1
 
 
-async def test_a_key_is_remembered_after_its_message_is_gone(tenant: Tenant) -> None:
+async def test_a_key_is_remembered_after_its_message_is_acknowledged(tenant: Tenant) -> None:
     queue = await tenant.queue()
     first = await tenant.publish(queue, 1, idempotencyKey="k")
     [message] = await tenant.pull(queue)
@@ -106,7 +106,7 @@ async def test_a_key_is_remembered_after_its_message_is_gone(tenant: Tenant) -> 
     assert await tenant.pull(queue) == []
 
 
-async def test_a_key_belongs_to_one_api_key_and_one_queue(tenant: Tenant) -> None:
+async def test_keys_are_separate_for_each_api_key_and_queue(tenant: Tenant) -> None:
     queue, other_queue = await tenant.queue("q"), await tenant.queue("other")
     colleague = await tenant.another_key()
     ids = [
@@ -117,7 +117,7 @@ async def test_a_key_belongs_to_one_api_key_and_one_queue(tenant: Tenant) -> Non
     assert len(set(ids)) == 4
 
 
-async def test_a_key_is_free_again_when_its_window_is_over(tenant: Tenant) -> None:
+async def test_a_key_can_be_used_again_after_its_window(tenant: Tenant) -> None:
     queue = await tenant.queue(dedupeWindowMs=1000)
     started = time.perf_counter()
     first = await tenant.publish(queue, 1, idempotencyKey="k")
@@ -132,14 +132,14 @@ async def test_a_key_is_free_again_when_its_window_is_over(tenant: Tenant) -> No
 
 
 @pytest.mark.parametrize(("window_ms", "expected"), [(None, "86400s"), (1000, "1s"), (1001, "2s"), (60_000, "60s")])
-async def test_a_key_is_remembered_for_no_less_than_its_window(tenant: Tenant, window_ms: int | None, expected: str) -> None:
+async def test_a_key_is_remembered_for_at_least_its_window(tenant: Tenant, window_ms: int | None, expected: str) -> None:
     queue = await tenant.queue(dedupeWindowMs=window_ms)
     await tenant.publish(queue, 1, idempotencyKey="k")
     [marker] = [entry for entry in await stored(tenant) if ".idem." in entry.subject]
     assert marker.headers["Nats-TTL"] == expected
 
 
-async def test_publishes_with_one_key_at_once_store_one_message(
+async def test_concurrent_publishes_with_one_key_store_one_message(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
     queue = await tenant.queue()
@@ -185,7 +185,7 @@ def full(answer: Answer) -> None:
     assert answer.headers["retry-after"] == "5"
 
 
-async def test_a_full_queue_takes_no_more(tenant: Tenant) -> None:
+async def test_a_full_queue_refuses_messages(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=10)
     for number in range(10):
         await tenant.publish(queue, number)
@@ -194,14 +194,14 @@ async def test_a_full_queue_takes_no_more(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("already", [0, 7])
-async def test_however_many_publish_at_once_a_queue_has_no_more_than_its_limit(tenant: Tenant, already: int) -> None:
+async def test_concurrent_publishes_do_not_exceed_the_limit(tenant: Tenant, already: int) -> None:
     queue = await tenant.queue(maxMessages=10)
     await publish_many(tenant, queue, already)
     assert await publish_many(tenant, queue, 40) == {201: 10 - already, 507: 40 - (10 - already)}
     assert (await tenant.stats(queue))["ready"] == 10
 
 
-async def test_a_process_that_has_just_started_knows_that_a_queue_is_full(tenant: Tenant, engine_url: str) -> None:
+async def test_a_new_process_knows_that_a_queue_is_full(tenant: Tenant, engine_url: str) -> None:
     queue = await tenant.queue(maxMessages=10)
     for number in range(6):
         await tenant.publish(queue, number, idempotencyKey=str(number))
@@ -213,7 +213,7 @@ async def test_a_process_that_has_just_started_knows_that_a_queue_is_full(tenant
     assert await tenant.stats(queue) == {"ready": 5, "leased": 3, "delayed": 2}
 
 
-async def test_leased_and_delayed_messages_take_room_and_what_an_idempotency_key_remembers_does_not(tenant: Tenant) -> None:
+async def test_leased_and_delayed_messages_count_towards_the_limit_and_markers_do_not(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=3)
     for number in range(2):
         await tenant.publish(queue, number, idempotencyKey=str(number))
@@ -222,14 +222,14 @@ async def test_leased_and_delayed_messages_take_room_and_what_an_idempotency_key
     full(await tenant.client.post(f"{queue}/messages", {"payload": 4}))
     (await tenant.ack(queue, message["receiptId"])).ok()
 
-    async def has_room() -> bool:
+    async def has_capacity() -> bool:
         return (await tenant.client.post(f"{queue}/messages", {"payload": 4})).status == 201
 
-    await eventually(has_room, 2)
+    await eventually(has_capacity, 2)
     assert await tenant.stats(queue) == {"ready": 2, "leased": 0, "delayed": 1}
 
 
-async def test_who_repeats_a_publish_gets_its_ids_though_the_queue_is_full_now(tenant: Tenant) -> None:
+async def test_a_repeated_publish_returns_its_ids_from_a_full_queue(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=1)
     first = await tenant.publish(queue, 1, idempotencyKey="k")
     assert await tenant.publish(queue, 1, idempotencyKey="k") == first
@@ -242,7 +242,7 @@ async def test_who_repeats_a_publish_gets_its_ids_though_the_queue_is_full_now(t
     assert results[1]["problem"]["code"] == "storage-full"
 
 
-async def test_refused_publishes_take_no_room(tenant: Tenant) -> None:
+async def test_refused_publishes_do_not_count_towards_the_limit(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=3)
     await tenant.publish(queue, 1, idempotencyKey="k")
     for _ in range(5):
@@ -251,7 +251,7 @@ async def test_refused_publishes_take_no_room(tenant: Tenant) -> None:
     assert await publish_many(tenant, queue, 5) == {201: 2, 507: 3}
 
 
-async def test_of_a_batch_as_much_is_stored_as_there_is_room_for(tenant: Tenant) -> None:
+async def test_a_batch_is_stored_up_to_the_limit(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=5)
     await tenant.publish(queue, "first")
     batch = {"messages": [{"payload": number} for number in range(10)]}
@@ -274,7 +274,7 @@ async def test_a_limit_can_be_raised(tenant: Tenant) -> None:
 # Retention
 
 
-async def test_a_message_is_gone_when_its_time_is_over(tenant: Tenant) -> None:
+async def test_a_message_is_deleted_after_its_retention(tenant: Tenant) -> None:
     queue = await tenant.queue(retentionMs=1000)
     started = time.perf_counter()
     await tenant.publish(queue, "ready")
@@ -291,7 +291,7 @@ async def test_a_message_is_gone_when_its_time_is_over(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize(("retention_ms", "expected"), [(1, "1s"), (1000, "1s"), (1999, "2s"), (86_400_000, "86400s")])
-async def test_a_message_is_kept_for_no_less_than_its_retention(tenant: Tenant, retention_ms: int, expected: str) -> None:
+async def test_a_message_is_kept_for_at_least_its_retention(tenant: Tenant, retention_ms: int, expected: str) -> None:
     queue = await tenant.queue(retentionMs=retention_ms)
     await tenant.publish(queue, 1)
     await tenant.publish(queue, 2, delayMs=60_000)
@@ -300,7 +300,7 @@ async def test_a_message_is_kept_for_no_less_than_its_retention(tenant: Tenant, 
     assert later.headers["Nats-Schedule-TTL"] == expected
 
 
-async def test_without_a_retention_a_message_is_kept_for_ever(tenant: Tenant) -> None:
+async def test_a_message_without_retention_has_no_ttl(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [entry] = await stored(tenant)
@@ -310,7 +310,7 @@ async def test_without_a_retention_a_message_is_kept_for_ever(tenant: Tenant) ->
 # Leases
 
 
-async def test_a_message_whose_lease_ends_comes_again_with_the_next_attempt(tenant: Tenant) -> None:
+async def test_a_message_whose_lease_expires_is_delivered_with_the_next_attempt(tenant: Tenant) -> None:
     queue = await tenant.queue(visibilityTimeoutMs=200)
     published = await tenant.publish(queue, "again")
     for attempt in (1, 2, 3):
@@ -322,14 +322,14 @@ async def test_a_message_whose_lease_ends_comes_again_with_the_next_attempt(tena
     assert (await tenant.ack(queue, message["receiptId"])).ok() == {"ok": True}
 
 
-async def test_a_leased_message_is_nobody_elses(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_leased_message_is_hidden_from_other_consumers(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     assert len(await tenant.pull(queue, visibilityTimeoutMs=60_000)) == 1
     assert await second_gateway.seen_by(tenant).pull(queue, 10, waitMs=200) == []
 
 
-async def test_a_lease_of_no_time_leaves_the_message_for_the_next_one(tenant: Tenant) -> None:
+async def test_a_message_with_a_timeout_of_zero_is_delivered_again(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [first] = await tenant.pull(queue, visibilityTimeoutMs=0)
@@ -338,7 +338,7 @@ async def test_a_lease_of_no_time_leaves_the_message_for_the_next_one(tenant: Te
     assert (await tenant.ack(queue, second["receiptId"])).ok() == {"ok": True}
 
 
-async def test_an_acknowledged_message_does_not_come_back_when_its_lease_would_have_ended(tenant: Tenant) -> None:
+async def test_an_acknowledged_message_is_not_delivered_when_its_lease_would_expire(tenant: Tenant) -> None:
     queue = await tenant.queue(visibilityTimeoutMs=200)
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)
@@ -346,7 +346,7 @@ async def test_an_acknowledged_message_does_not_come_back_when_its_lease_would_h
     assert await tenant.pull(queue, waitMs=500) == []
 
 
-async def test_an_old_receipt_does_not_take_the_message_from_its_new_holder(tenant: Tenant) -> None:
+async def test_an_expired_receipt_does_not_affect_the_next_lease(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [old] = await tenant.pull(queue, visibilityTimeoutMs=100)
@@ -356,17 +356,17 @@ async def test_an_old_receipt_does_not_take_the_message_from_its_new_holder(tena
     assert (await tenant.ack(queue, new["receiptId"])).ok() == {"ok": True}
 
 
-async def test_consumers_that_pull_at_once_share_the_messages(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
+async def test_concurrent_pulls_share_the_messages(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     batch = {"messages": [{"payload": number} for number in range(100)]}
     (await tenant.client.post(f"{queue}/messages/batch", batch)).ok()
     both = (tenant, second_gateway.seen_by(tenant))
     pulls = await asyncio.gather(*[one.pull(queue, 7, waitMs=100) for one in both for _ in range(10)])
-    got = [payload for messages in pulls for payload in payloads(messages)]
-    assert sorted(got) == list(range(100))
+    pulled = [payload for messages in pulls for payload in payloads(messages)]
+    assert sorted(pulled) == list(range(100))
 
 
-async def test_a_client_that_hangs_up_while_it_waits_loses_nothing(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_disconnect_during_a_long_poll_loses_no_message(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     for round_number in range(5):
         waiting = [asyncio.create_task(tenant.pull(queue, 10, waitMs=20_000)) for _ in range(5)]
@@ -382,14 +382,14 @@ async def test_a_client_that_hangs_up_while_it_waits_loses_nothing(gateway: Gate
         await eventually(lambda: gateway.node.app._usage.open_requests == 0)
 
 
-async def test_a_client_that_hangs_up_as_its_message_arrives_loses_nothing(gateway: Gateway, tenant: Tenant) -> None:
-    """Wherever the message is at that moment, it comes again: at the latest when a lease that nobody knows of ends."""
+async def test_a_disconnect_at_the_moment_of_delivery_loses_no_message(gateway: Gateway, tenant: Tenant) -> None:
+    """The message is delivered again, at the latest when the unused lease expires."""
     for number in range(10):
         queue = await tenant.queue(f"q{number}", visibilityTimeoutMs=200)
         waiting = asyncio.create_task(tenant.pull(queue, 1, waitMs=20_000))
         await eventually(lambda: gateway.node.app._usage.open_requests == 1)
         publishing = asyncio.create_task(tenant.publish(queue, number))
-        await asyncio.sleep(number / 2000)  # a different moment each time, around the one at which it arrives
+        await asyncio.sleep(number / 2000)  # a different moment each time, around the delivery
         waiting.cancel()
         await asyncio.gather(publishing, waiting, return_exceptions=True)
         assert payloads(await tenant.pull(queue, 1, waitMs=15_000)) == [number]
@@ -399,7 +399,7 @@ async def test_a_client_that_hangs_up_as_its_message_arrives_loses_nothing(gatew
 # Several gateways
 
 
-async def test_what_one_gateway_does_another_can_go_on_with(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
+async def test_gateways_share_queues_keys_and_receipts(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:
     elsewhere = second_gateway.seen_by(tenant)
     queue = await tenant.queue()
     published = await elsewhere.publish(queue, "there", idempotencyKey="k")
@@ -410,7 +410,7 @@ async def test_what_one_gateway_does_another_can_go_on_with(gateway: Gateway, se
     assert await tenant.stats(queue) == {"ready": 0, "leased": 0, "delayed": 0}
 
 
-async def test_a_pull_that_waits_is_woken_by_a_publish_elsewhere(
+async def test_a_long_poll_ends_with_a_publish_on_another_gateway(
     gateway: Gateway, second_gateway: Gateway, tenant: Tenant
 ) -> None:
     queue = await tenant.queue()
@@ -422,19 +422,19 @@ async def test_a_pull_that_waits_is_woken_by_a_publish_elsewhere(
     assert time.perf_counter() - started < 0.5
 
 
-# What others put into the stream
+# Foreign messages in the stream
 
 
 IDS = {"id": new_id(), "job": new_id()}
 FOREIGN = {
     "not JSON": b"hello",
-    "nothing": b"",
+    "empty": b"",
     "an array": b"[]",
     "no payload": msgspec.json.encode({"v": 1, **IDS, "at": 1}),
-    "ids that are no UUIDs": msgspec.json.encode({"v": 1, "id": "a", "job": "b", "at": 1, "payload": 1}),
-    "a job that is no UUID": msgspec.json.encode({"v": 1, **IDS, "job": "b", "at": 1, "payload": 1}),
-    "a time that no clock shows": msgspec.json.encode({"v": 1, **IDS, "at": 10**18, "payload": 1}),
-    "a time before all clocks": msgspec.json.encode({"v": 1, **IDS, "at": -(10**18), "payload": 1}),
+    "ids that are not UUIDs": msgspec.json.encode({"v": 1, "id": "a", "job": "b", "at": 1, "payload": 1}),
+    "a job that is not a UUID": msgspec.json.encode({"v": 1, **IDS, "job": "b", "at": 1, "payload": 1}),
+    "a time out of range": msgspec.json.encode({"v": 1, **IDS, "at": 10**18, "payload": 1}),
+    "a negative time out of range": msgspec.json.encode({"v": 1, **IDS, "at": -(10**18), "payload": 1}),
     "a payload that is not UTF-8": b'{"v":1,"id":"%b","job":"%b","at":1,"payload":"\xff"}'
     % (IDS["id"].encode(), IDS["job"].encode()),
     "nested too deeply": b'{"payload":' + b"[" * 5000 + b"]" * 5000 + b"}",
@@ -442,16 +442,16 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
-async def test_what_cannot_be_read_does_not_stop_the_queue(tenant: Tenant, foreign: str) -> None:
+async def test_an_unreadable_message_does_not_block_the_queue(tenant: Tenant, foreign: str) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, "before")
-    await put_in(tenant, FOREIGN[foreign])
+    await write_raw(tenant, FOREIGN[foreign])
     await tenant.publish(queue, "after")
     messages = await tenant.pull(queue, 10)
     assert payloads(messages) == ["before", "after"]
     for message in messages:
         assert (await tenant.ack(queue, message["receiptId"])).ok() == {"ok": True}
-    assert await tenant.stats(queue) == {"ready": 0, "leased": 1, "delayed": 0}, "it stays, out of the way, to be looked at"
+    assert await tenant.stats(queue) == {"ready": 0, "leased": 1, "delayed": 0}, "it stays in the queue"
 
 
 # Events
@@ -482,7 +482,7 @@ async def test_each_step_of_a_job_is_an_event(tenant: Tenant) -> None:
     assert done["processing_ms"] >= 0
 
 
-async def test_a_publish_is_told_before_it_is_answered(tenant: Tenant) -> None:
+async def test_the_event_of_a_publish_is_stored_before_the_response(tenant: Tenant) -> None:
     queue = await tenant.queue()
     ids = [(await tenant.publish(queue, number))["messageId"] for number in range(3)]
     assert [event["message_id"] for event in await tenant.events()] == ids
@@ -495,20 +495,20 @@ async def test_a_repeated_publish_is_the_same_event(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for _ in range(3):
         published = await tenant.publish(queue, 1, idempotencyKey="k")
-    told = await tenant.events()
-    assert {(event["event"], event["event_id"], event["message_id"], event["job_id"]) for event in told} == {
+    events = await tenant.events()
+    assert {(event["event"], event["event_id"], event["message_id"], event["job_id"]) for event in events} == {
         ("job.queued", published["messageId"], published["messageId"], published["jobId"])
     }
 
 
-async def test_a_refused_publish_is_no_event(tenant: Tenant) -> None:
+async def test_a_refused_publish_has_no_event(tenant: Tenant) -> None:
     queue = await tenant.queue(maxMessages=1)
     await tenant.publish(queue, 1)
     full(await tenant.client.post(f"{queue}/messages", {"payload": 2}))
     assert len(await tenant.events()) == 1
 
 
-async def test_a_refused_receipt_is_no_event(tenant: Tenant) -> None:
+async def test_a_refused_receipt_has_no_event(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)
@@ -517,7 +517,7 @@ async def test_a_refused_receipt_is_no_event(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize(("step", "more"), [("ack", {}), ("nack", {"action": "retry"}), ("nack", {"action": "requeue"})])
-async def test_a_verdict_that_is_given_again_is_the_same_event(tenant: Tenant, step: str, more: dict[str, str]) -> None:
+async def test_a_repeated_ack_or_nack_is_the_same_event(tenant: Tenant, step: str, more: dict[str, str]) -> None:
     queue = await tenant.queue(retryDelaysMs=[60_000])
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)

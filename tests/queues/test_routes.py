@@ -1,4 +1,4 @@
-"""What goes over the wire: fields, forms, bounds."""
+"""HTTP API of queues: fields, formats, limits."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ def raw_payloads(pulled: Answer) -> list[bytes]:
 # Publish
 
 
-async def test_a_publish_is_answered_with_its_ids_and_its_time(tenant: Tenant) -> None:
+async def test_a_publish_returns_ids_and_time(tenant: Tenant) -> None:
     queue = await tenant.queue()
     before = now_ms()
     published = await tenant.publish(queue, {"any": "json"})
@@ -50,7 +50,7 @@ async def test_a_publish_is_answered_with_its_ids_and_its_time(tenant: Tenant) -
     assert before <= stamped_ms <= now_ms()
 
 
-async def test_a_message_is_pulled_with_all_that_was_published(tenant: Tenant) -> None:
+async def test_a_pulled_message_has_all_published_fields(tenant: Tenant) -> None:
     queue = await tenant.queue()
     headers = {"kind": "order", "\u20ac": "\u2028\n", "x" * 256: ""}
     published = await tenant.publish(queue, {"any": "json"}, headers=headers, correlationId="c-1")
@@ -68,7 +68,7 @@ async def test_a_message_is_pulled_with_all_that_was_published(tenant: Tenant) -
     }
 
 
-async def test_a_message_without_extras_has_the_fields_of_the_specification_and_no_more(tenant: Tenant) -> None:
+async def test_a_message_leaves_out_optional_fields(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, None)
     [message] = await tenant.pull(queue)
@@ -94,7 +94,7 @@ PAYLOADS = [
 ]
 
 
-async def test_any_payload_is_delivered_byte_for_byte(tenant: Tenant) -> None:
+async def test_a_payload_is_delivered_unchanged(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for index, payload in enumerate(PAYLOADS):
         more = b',"idempotencyKey":"%d"' % index if index % 2 else b""
@@ -103,7 +103,7 @@ async def test_any_payload_is_delivered_byte_for_byte(tenant: Tenant) -> None:
     assert raw_payloads(pulled) == PAYLOADS
 
 
-async def test_any_payload_of_a_batch_is_delivered_byte_for_byte(tenant: Tenant) -> None:
+async def test_a_payload_of_a_batch_is_delivered_unchanged(tenant: Tenant) -> None:
     queue = await tenant.queue()
     body = b'{"messages":[' + b",".join(b'{"payload":%b}' % payload for payload in PAYLOADS) + b"]}"
     answer = await tenant.client.post(f"{queue}/messages/batch", data=body, headers={"Content-Type": "application/json"})
@@ -112,8 +112,8 @@ async def test_any_payload_of_a_batch_is_delivered_byte_for_byte(tenant: Tenant)
 
 
 @pytest.mark.parametrize("more", [b"", b',"idempotencyKey":"k%d"'])
-async def test_however_deeply_nested_what_is_accepted_is_delivered(tenant: Tenant, more: bytes) -> None:
-    """The deepest that is accepted depends on the interpreter; close to it, reading must not be stricter than accepting."""
+async def test_every_accepted_nesting_depth_can_be_delivered(tenant: Tenant, more: bytes) -> None:
+    """The maximum depth depends on the interpreter; reading must not be stricter than accepting."""
     queue = await tenant.queue()
     accepted = []
     for depth in range(820, 1020):
@@ -124,7 +124,7 @@ async def test_however_deeply_nested_what_is_accepted_is_delivered(tenant: Tenan
         accepted.append(depth)
     assert accepted
     delivered: list[int] = []
-    for wait_ms in (1, 0):  # these two ways read from stacks of different depths
+    for wait_ms in (1, 0):  # the two cases decode at different stack depths
         pulled = await tenant.client.post(f"{queue}/pull", {"maxMessages": len(accepted) // 2 + 1, "waitMs": wait_ms})
         delivered += [payload.count(b"[") for payload in raw_payloads(pulled)]
     assert delivered == accepted
@@ -154,7 +154,7 @@ async def test_a_payload_over_the_limit_is_413(tenant: Tenant) -> None:
         ({"correlationId": "x" * 257}, "$.correlationId"),
     ],
 )
-async def test_a_field_out_of_bounds_is_named(tenant: Tenant, body: dict[str, Any], path: str) -> None:
+async def test_an_invalid_field_is_named(tenant: Tenant, body: dict[str, Any], path: str) -> None:
     queue = await tenant.queue()
     problem = (await tenant.client.post(f"{queue}/messages", {"payload": 1, **body})).problem(422, "invalid-body")
     assert [error["path"] for error in problem["errors"]] == [path]
@@ -162,7 +162,7 @@ async def test_a_field_out_of_bounds_is_named(tenant: Tenant, body: dict[str, An
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a b/c", "\xe9"])
-async def test_the_idempotency_key_may_come_as_a_header(tenant: Tenant, key: str) -> None:
+async def test_the_idempotency_key_may_be_a_header(tenant: Tenant, key: str) -> None:
     queue = await tenant.queue()
     sent = [
         await tenant.client.post(f"{queue}/messages", {"payload": 1}, headers={"Idempotency-Key": key}),
@@ -206,7 +206,7 @@ async def test_a_batch_has_a_result_for_each_message_in_order(tenant: Tenant) ->
     assert [message["payload"] for message in pulled] == [number for number in range(1000) if number != 500]
 
 
-async def test_the_problem_of_one_message_names_its_place(tenant: Tenant) -> None:
+async def test_the_problem_of_a_message_has_its_index(tenant: Tenant) -> None:
     queue = await tenant.queue()
     messages = [{"payload": 1}, {"payload": 2, "headers": {f"h{number}": "" for number in range(65)}}]
     answer = (await tenant.client.post(f"{queue}/messages/batch", {"messages": messages})).ok()
@@ -214,14 +214,14 @@ async def test_the_problem_of_one_message_names_its_place(tenant: Tenant) -> Non
 
 
 @pytest.mark.parametrize("count", [0, 1001])
-async def test_a_batch_has_at_least_one_and_at_most_a_thousand_messages(tenant: Tenant, count: int) -> None:
+async def test_a_batch_has_1_to_1000_messages(tenant: Tenant, count: int) -> None:
     queue = await tenant.queue()
     answer = await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": 1}] * count})
     assert answer.problem(422, "invalid-body")["errors"][0]["path"] == "$.messages"
     assert (await tenant.stats(queue))["ready"] == 0
 
 
-async def test_a_batch_that_is_not_of_the_right_form_is_refused_as_a_whole(tenant: Tenant) -> None:
+async def test_a_malformed_batch_is_refused_as_a_whole(tenant: Tenant) -> None:
     queue = await tenant.queue()
     messages = [{"payload": 1}, {"payload": 2, "delay": 5}]
     answer = await tenant.client.post(f"{queue}/messages/batch", {"messages": messages})
@@ -232,7 +232,7 @@ async def test_a_batch_that_is_not_of_the_right_form_is_refused_as_a_whole(tenan
 # Pull
 
 
-async def test_messages_come_in_the_order_in_which_they_were_published(tenant: Tenant) -> None:
+async def test_messages_are_delivered_in_order(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(20):
         await tenant.publish(queue, number)
@@ -241,7 +241,7 @@ async def test_messages_come_in_the_order_in_which_they_were_published(tenant: T
     assert await tenant.pull(queue, 15) == []
 
 
-async def test_a_pull_is_for_one_message_unless_it_asks_for_more(tenant: Tenant) -> None:
+async def test_a_pull_returns_one_message_by_default(tenant: Tenant) -> None:
     queue = await tenant.queue()
     for number in range(3):
         await tenant.publish(queue, number)
@@ -260,7 +260,7 @@ async def test_a_pull_is_for_one_message_unless_it_asks_for_more(tenant: Tenant)
         ({"visibilityTimeoutMs": 12 * 3_600_000 + 1}, "$.visibilityTimeoutMs"),
     ],
 )
-async def test_a_pull_out_of_bounds_is_refused_and_takes_nothing(tenant: Tenant, body: dict[str, int], path: str) -> None:
+async def test_an_invalid_pull_is_refused_and_leases_nothing(tenant: Tenant, body: dict[str, int], path: str) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     problem = (await tenant.client.post(f"{queue}/pull", body)).problem(422, "invalid-body")
@@ -269,13 +269,13 @@ async def test_a_pull_out_of_bounds_is_refused_and_takes_nothing(tenant: Tenant,
 
 
 @pytest.mark.parametrize("body", [{"maxMessages": 500}, {"visibilityTimeoutMs": 12 * 3_600_000}])
-async def test_a_pull_at_its_bounds_is_taken(tenant: Tenant, body: dict[str, int]) -> None:
+async def test_a_pull_at_the_limits_is_accepted(tenant: Tenant, body: dict[str, int]) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     assert len((await tenant.client.post(f"{queue}/pull", body)).ok()["messages"]) == 1
 
 
-async def test_an_empty_queue_answers_at_once_unless_it_is_asked_to_wait(tenant: Tenant) -> None:
+async def test_a_pull_from_an_empty_queue_returns_at_once_or_after_the_wait(tenant: Tenant) -> None:
     queue = await tenant.queue()
     started = time.perf_counter()
     assert await tenant.pull(queue) == []
@@ -285,7 +285,7 @@ async def test_an_empty_queue_answers_at_once_unless_it_is_asked_to_wait(tenant:
     assert 0.29 <= time.perf_counter() - started < 1.5
 
 
-async def test_a_pull_that_waits_is_answered_as_soon_as_there_is_a_message(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_long_poll_ends_with_the_first_message(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     waiting = asyncio.create_task(tenant.pull(queue, 10, waitMs=20_000))
     await eventually(lambda: gateway.node.app._usage.open_requests == 1)
@@ -295,7 +295,7 @@ async def test_a_pull_that_waits_is_answered_as_soon_as_there_is_a_message(gatew
     assert time.perf_counter() - started < 0.5
 
 
-async def test_a_pull_that_may_wait_does_not_when_there_is_something(tenant: Tenant) -> None:
+async def test_a_long_poll_does_not_wait_if_messages_are_ready(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     started = time.perf_counter()
@@ -306,7 +306,7 @@ async def test_a_pull_that_may_wait_does_not_when_there_is_something(tenant: Ten
 # Acknowledge
 
 
-async def test_an_acknowledged_message_is_gone(tenant: Tenant) -> None:
+async def test_an_acknowledged_message_is_deleted(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)
@@ -314,7 +314,7 @@ async def test_an_acknowledged_message_is_gone(tenant: Tenant) -> None:
     assert await tenant.stats(queue) == {"ready": 0, "leased": 0, "delayed": 0}
 
 
-async def test_several_receipts_have_a_result_each(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_an_ack_of_many_receipts_has_a_result_for_each(tenant: Tenant, clock: ShiftedClock) -> None:
     queue = await tenant.queue()
     for number in range(4):
         await tenant.publish(queue, number)
@@ -338,12 +338,12 @@ async def test_several_receipts_have_a_result_each(tenant: Tenant, clock: Shifte
 @pytest.mark.parametrize(
     "body", [{}, {"receiptId": "a", "receiptIds": ["b"]}, {"receiptIds": []}, {"receiptId": ""}, {"receiptIds": ["a"] * 1001}]
 )
-async def test_an_ack_names_one_receipt_or_several(tenant: Tenant, body: dict[str, Any]) -> None:
+async def test_an_ack_needs_one_receipt_or_a_list(tenant: Tenant, body: dict[str, Any]) -> None:
     queue = await tenant.queue()
     (await tenant.client.post(f"{queue}/ack", body)).problem(422, "invalid-body")
 
 
-async def test_acknowledging_twice_is_the_same_as_once(tenant: Tenant) -> None:
+async def test_a_repeated_ack_has_no_further_effect(tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue)
@@ -353,7 +353,7 @@ async def test_acknowledging_twice_is_the_same_as_once(tenant: Tenant) -> None:
     assert (await tenant.client.post(f"{queue}/ack", {"receiptIds": [receipt, receipt]})).ok()["ok"] is True
 
 
-async def test_a_receipt_whose_time_is_up_is_409(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_an_expired_receipt_is_refused(tenant: Tenant, clock: ShiftedClock) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=30_000)
@@ -364,7 +364,7 @@ async def test_a_receipt_whose_time_is_up_is_409(tenant: Tenant, clock: ShiftedC
     assert (await tenant.stats(queue))["leased"] == 1
 
 
-async def test_a_receipt_is_good_until_its_time_is_up(tenant: Tenant, clock: ShiftedClock) -> None:
+async def test_a_receipt_is_valid_until_its_deadline(tenant: Tenant, clock: ShiftedClock) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
     [message] = await tenant.pull(queue, visibilityTimeoutMs=30_000)
@@ -378,7 +378,7 @@ def altered(receipt: str, place: int) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-async def test_a_receipt_that_is_not_this_queues_is_400_and_settles_nothing(gateway: Gateway, tenant: Tenant) -> None:
+async def test_a_receipt_of_another_queue_is_refused_without_effect(gateway: Gateway, tenant: Tenant) -> None:
     queue, other_queue = await tenant.queue("one"), await tenant.queue("other")
     stranger = await gateway.tenant()
     strangers_queue = await stranger.queue("one")
@@ -398,7 +398,7 @@ async def test_a_receipt_that_is_not_this_queues_is_400_and_settles_nothing(gate
     assert (await tenant.ack(queue, receipt)).ok() == {"ok": True}
 
 
-async def test_a_receipt_of_an_earlier_queue_of_the_same_name_is_refused(tenant: Tenant) -> None:
+async def test_a_receipt_of_an_earlier_queue_with_the_same_name_is_refused(tenant: Tenant) -> None:
     queue = await tenant.queue("orders")
     await tenant.publish(queue, "old")
     [old] = await tenant.pull(queue)
@@ -411,8 +411,8 @@ async def test_a_receipt_of_an_earlier_queue_of_the_same_name_is_refused(tenant:
     assert (await tenant.ack(queue, new["receiptId"])).ok() == {"ok": True}
 
 
-async def test_names_that_cannot_be_are_not_remembered(tenant: Tenant) -> None:
-    """Whoever may publish could otherwise fill a worker's memory with them."""
+async def test_invalid_names_are_not_cached(tenant: Tenant) -> None:
+    """Otherwise a publisher could fill the memory of a worker."""
     before = escape.cache_info().currsize
     for number in range(20):
         path = f"/v1/queues/{'x' * 5000}{number}/messages"

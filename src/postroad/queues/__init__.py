@@ -1,1 +1,1 @@
-"""Work queues: publish, lease, settle."""
+"""Queues: publish, pull, ack, nack, dead letters."""

@@ -5,15 +5,20 @@ from typing import ClassVar
 from postroad.kernel.event import Event
 
 
-class JobEvent(Event, frozen=True, kw_only=True):
-    """A step in the life of a job. These travel on `JOBS`, from which the state of every job can be rebuilt.
+class QueueEvent(Event, frozen=True, kw_only=True):
+    """An event of one queue."""
 
-    `audit` is the tenant's audit mode when it happened: with `jobs_only` the step counts for the job's state, and is not kept
-    as an event of the job.
+    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
+
+
+class JobEvent(QueueEvent, frozen=True, kw_only=True):
+    """A transition of a job. Stored in `JOBS`, from which the state of every job can be rebuilt.
+
+    `audit` is the tenant's audit mode at that time: with `jobs_only` the event changes the state of the job, and is not kept as
+    an event of the job.
     """
 
     stream: ClassVar[str] = "JOBS"
-    resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
     job_id: str
     message_id: str
@@ -26,7 +31,7 @@ class JobEvent(Event, frozen=True, kw_only=True):
 
 
 class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
-    """A message was stored, ready to be pulled at once or, with `delay_ms`, later. At `expires_at` the queue drops it."""
+    """A message was stored; it is due at once or after `delay_ms`, and is deleted at `expires_at`."""
 
     version: int = 1
     payload_bytes: int
@@ -38,7 +43,7 @@ class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
 
 
 class JobLeased(JobEvent, frozen=True, kw_only=True, tag="job.leased"):
-    """A consumer has the message until `lease_until`; `wait_ms` is how long the message waited for its first delivery."""
+    """A consumer leased the message until `lease_until`; `wait_ms` is the time since it was published."""
 
     version: int = 1
     attempt: int
@@ -49,7 +54,7 @@ class JobLeased(JobEvent, frozen=True, kw_only=True, tag="job.leased"):
 
 
 class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
-    """The consumer keeps the message for longer, until `lease_until`."""
+    """The consumer extended the lease until `lease_until`."""
 
     version: int = 1
     attempt: int
@@ -59,7 +64,7 @@ class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
 
 
 class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
-    """The consumer acknowledged the message; `processing_ms` is the time since its lease began."""
+    """The consumer acknowledged the message; `processing_ms` is the time since the lease began."""
 
     version: int = 1
     attempt: int
@@ -69,7 +74,7 @@ class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
 
 
 class JobRetried(JobEvent, frozen=True, kw_only=True, tag="job.retried"):
-    """The consumer could not do it: it is to be delivered again at `next_at`."""
+    """The consumer rejected the message; it is delivered again at `next_at`."""
 
     version: int = 1
     attempt: int
@@ -80,7 +85,7 @@ class JobRetried(JobEvent, frozen=True, kw_only=True, tag="job.retried"):
 
 
 class JobRequeued(JobEvent, frozen=True, kw_only=True, tag="job.requeued"):
-    """The consumer gave the message back, to be delivered again at once."""
+    """The consumer rejected the message; it is delivered again at once."""
 
     version: int = 1
     attempt: int
@@ -90,8 +95,8 @@ class JobRequeued(JobEvent, frozen=True, kw_only=True, tag="job.requeued"):
 
 
 class JobDead(JobEvent, frozen=True, kw_only=True, tag="job.dead"):
-    """The message went to the dead letters: its consumer said so, or it failed too often. `last_error` is what a consumer gave
-    as its reason last."""
+    """The message became a dead letter: a consumer rejected it, or it failed too often. `last_error` is the latest reason that
+    a consumer gave."""
 
     version: int = 1
     attempt: int
@@ -102,7 +107,7 @@ class JobDead(JobEvent, frozen=True, kw_only=True, tag="job.dead"):
 
 
 class JobRedriven(JobEvent, frozen=True, kw_only=True, tag="job.redriven"):
-    """The message was put back from the dead letters of `from_queue`; its attempts count from 1 again."""
+    """The message was moved back from the dead letters of `from_queue`; its attempts start at 1 again."""
 
     version: int = 1
     from_queue: str
@@ -110,8 +115,8 @@ class JobRedriven(JobEvent, frozen=True, kw_only=True, tag="job.redriven"):
     key_id: str = ""
 
 
-class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
-    """All messages that were in the queue were dropped; with `is_deleted` the queue itself, too. Their jobs have expired."""
+class QueuePurged(QueueEvent, frozen=True, kw_only=True, tag="queue.purged"):
+    """All messages of the queue were deleted; with `is_deleted` the queue, too. Their jobs have expired."""
 
     stream: ClassVar[str] = "JOBS"
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
@@ -128,7 +133,7 @@ class QueuePurged(Event, frozen=True, kw_only=True, tag="queue.purged"):
         return not self.is_deleted
 
 
-class QueueChanged(Event, frozen=True, kw_only=True, tag="queue.changed"):
+class QueueChanged(QueueEvent, frozen=True, kw_only=True, tag="queue.changed"):
     """A queue was created, or its settings were changed."""
 
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
@@ -140,8 +145,8 @@ class QueueChanged(Event, frozen=True, kw_only=True, tag="queue.changed"):
     request_id: str = ""
 
 
-class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
-    """A queue was deleted with all that was in it."""
+class QueueDeleted(QueueEvent, frozen=True, kw_only=True, tag="queue.deleted"):
+    """A queue was deleted with its messages."""
 
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
@@ -151,9 +156,9 @@ class QueueDeleted(Event, frozen=True, kw_only=True, tag="queue.deleted"):
     request_id: str = ""
 
 
-class QueueSampled(Event, frozen=True, kw_only=True, tag="queue.sampled"):
-    """What is in a queue. Those with something in them are looked at every few seconds, the others now and then; `seconds` is how
-    long ago the look before was due. `waiting` is how many pulls wait for a message, `oldest_age_ms` how old the oldest is."""
+class QueueSampled(QueueEvent, frozen=True, kw_only=True, tag="queue.sampled"):
+    """Stats of a queue: every few seconds for queues with messages, less often for others. `seconds` is the time since the
+    previous sample, `waiting` the number of waiting pull requests, `oldest_age_ms` the age of the oldest message."""
 
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 

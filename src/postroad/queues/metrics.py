@@ -1,14 +1,14 @@
-"""What queues count."""
+"""Metrics of queues."""
 
 from postroad.kernel.buffered_metrics import Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")
-leased = TenantCounter("postroad_messages_leased_total", "Messages handed to consumers.")
+leased = TenantCounter("postroad_messages_leased_total", "Messages leased to consumers.")
 acked = TenantCounter("postroad_messages_acked_total", "Messages acknowledged.")
-nacked = TenantCounter("postroad_messages_nacked_total", "Messages that consumers gave back.")
-dead = TenantCounter("postroad_messages_dead_total", "Messages that went to the dead letters.")
-redriven = TenantCounter("postroad_messages_redriven_total", "Messages that were put back from the dead letters.")
+nacked = TenantCounter("postroad_messages_nacked_total", "Messages requeued or retried by consumers.")
+dead = TenantCounter("postroad_messages_dead_total", "Messages that became dead letters.")
+redriven = TenantCounter("postroad_messages_redriven_total", "Dead letters moved back to a queue.")
 queue_wait = Histogram(
     "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
 )

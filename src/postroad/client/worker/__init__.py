@@ -1,4 +1,4 @@
-"""Working a queue off: pull, keep the leases alive, settle, drain. `Worker` for coroutines, `SyncWorker` for plain functions.
+"""Workers that consume a queue: pull, renew leases, ack or nack, drain. `Worker` runs coroutines, `SyncWorker` functions.
 
 async def ship(message: Message) -> None:
     ...

@@ -1,4 +1,4 @@
-"""What can become of a message in a worker's hands, and how a handler chooses. Pure."""
+"""Outcomes of a message, and the exceptions with which a handler chooses one. Pure."""
 
 import traceback
 from dataclasses import dataclass
@@ -10,37 +10,37 @@ REASON_CHARS_MAX = 1000
 
 
 class Retry(Exception):
-    """Raised by a handler: deliver the message again, after `delay_ms`; by the queue's ladder if that is left out."""
+    """Raised by a handler: deliver the message again after `delay_ms`, or after the queue's retry delay if left out."""
 
     def __init__(self, delay_ms: int | None = None, reason: str = "") -> None:
-        super().__init__(reason or "the handler wants to try again")
+        super().__init__(reason or "the handler requested a retry")
         self.delay_ms = delay_ms
         self.reason = reason
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: give the message up, for this reason."""
+    """Raised by a handler: move the message to the dead letters, with this reason."""
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "the handler gave the message up")
+        super().__init__(reason or "the handler rejected the message")
         self.reason = reason
 
 
 class LeaseLost(Exception):
-    """The message is no longer this worker's: it is, or will be, delivered again. Raised by `Lease.check`."""
+    """The lease ended, and the message is or will be delivered again. Raised by `Lease.check`."""
 
 
 class Outcome(StrEnum):
     DONE = "done"
     RETRIED = "retried"
     DEAD = "dead"
-    GIVEN_BACK = "given back"
+    REQUEUED = "requeued"
     LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of a message, and why if it was not done."""
+    """Outcome of a message, and the reason unless it is done."""
 
     message: Message
     outcome: Outcome
@@ -48,10 +48,10 @@ class Ended:
 
 
 def reason_of(problem: BaseException) -> str:
-    """The exception's own line, as at the end of a traceback."""
-    return fitting("".join(traceback.format_exception_only(problem)))
+    """The last line of the exception's traceback."""
+    return truncate("".join(traceback.format_exception_only(problem)))
 
 
-def fitting(reason: str) -> str:
-    """As the API takes it: not too long, and of characters that have an encoding."""
+def truncate(reason: str) -> str:
+    """The reason within the limits of the API: valid Unicode, at most 1,000 characters."""
     return reason.strip().encode("utf-8", "replace").decode()[:REASON_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""The worker for plain functions: each message is handled in a thread of its own."""
+"""The worker for plain functions, which handles each message in its own thread."""
 
 import asyncio
 import contextvars
@@ -16,11 +16,11 @@ PlainHandler = Callable[[Message], object]
 
 
 class SyncWorker:
-    """As `Worker`, with a plain function, from synchronous code.
+    """Like `Worker`, for a plain function in synchronous code.
 
-    A thread cannot be cancelled: a function that takes long asks `current_lease().check()` now and then, which raises LeaseLost
-    once the message is no longer its own. What is still running when the time to drain is over is given back and left behind:
-    the threads do not keep the process from ending.
+    Threads cannot be cancelled: a long-running function should call `current_lease().check()` periodically, which raises
+    LeaseLost once the lease has ended. Messages whose functions still run at the end of the drain are requeued; their threads
+    do not keep the process from exiting.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SyncWorker:
         on_end: Callable[[Ended], None] | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
-        WorkerSettings(**options)  # so that what does not fit is said here
+        WorkerSettings(**options)  # raises ValueError for invalid options
         self._options = options
         self._client, self._queue, self._handler, self._on_end = client, queue, handler, on_end
         self._lock = threading.Lock()
@@ -40,11 +40,11 @@ class SyncWorker:
         self._running: tuple[asyncio.AbstractEventLoop, Worker] | None = None
 
     def run(self) -> None:
-        """As `Worker.run`."""
+        """Like `Worker.run`."""
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """As `Worker.stop`, from any thread, a handler's, too."""
+        """Like `Worker.stop`, but callable from any thread, handlers included."""
         with self._lock:
             self._stops += 1
             if self._running is not None:
@@ -53,7 +53,7 @@ class SyncWorker:
 
     async def _run(self) -> None:
         async with self._client.as_async() as client:
-            worker = Worker(client, self._queue, self._in_a_thread, on_end=self._on_end, **self._options)
+            worker = Worker(client, self._queue, self._handle_in_thread, on_end=self._on_end, **self._options)
             with self._lock:
                 self._running = asyncio.get_running_loop(), worker
                 for _ in range(self._stops):
@@ -64,7 +64,7 @@ class SyncWorker:
                 with self._lock:
                     self._running = None
 
-    async def _in_a_thread(self, message: Message) -> None:
+    async def _handle_in_thread(self, message: Message) -> None:
         loop, lease, context = asyncio.get_running_loop(), current_lease(), contextvars.copy_context()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -78,7 +78,7 @@ class SyncWorker:
                 context.run(self._handler, message)
             except Exception as exc:
                 problem = RuntimeError(f"the handler raised {exc!r}") if isinstance(exc, StopIteration) else exc
-            except BaseException as exc:  # SystemExit and its like are for a process, not for one message
+            except BaseException as exc:  # SystemExit and KeyboardInterrupt must not end the worker
                 problem = RuntimeError(f"the handler raised {exc!r}")
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, problem)
@@ -88,9 +88,9 @@ class SyncWorker:
             try:
                 await asyncio.shield(done)
             except asyncio.CancelledError:
-                if lease.taken_by is not Outcome.LOST or lease.is_abandoned:
+                if lease.ended_by is not Outcome.LOST or lease.is_abandoned:
                     raise
-                # Lost: the function may notice. Until it returns its thread is one of the worker's hands.
+                # The lease is lost, but the thread counts towards the concurrency until the function returns.
         done.result()
 
 
@@ -102,5 +102,5 @@ def run_worker(
     on_end: Callable[[Ended], None] | None = None,
     **options: Unpack[WorkerOptions],
 ) -> None:
-    """Work a queue off with a plain function, until SIGTERM or SIGINT: `SyncWorker(…).run()`."""
+    """Consume a queue with a plain function until SIGTERM or SIGINT: `SyncWorker(…).run()`."""
     SyncWorker(client, queue, handler, on_end=on_end, **options).run()

@@ -1,4 +1,4 @@
-"""The worker: pulls as much as it has hands for, has it handled, settles it, and leaves nothing behind when it stops."""
+"""The worker: pulls messages up to its concurrency, runs the handler, acks or nacks, and drains when it stops."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from postroad.api.queues import Message
 from postroad.client.clients import AsyncPostroad
 from postroad.client.errors import PostroadError
-from postroad.client.worker.acker import Settler
-from postroad.client.worker.leases import Lease, LeaseRenewer, enter
-from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, fitting, reason_of
+from postroad.client.worker.acker import Acker
+from postroad.client.worker.leases import Lease, LeaseRenewer, set_current_lease
+from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, reason_of, truncate
 
 T = TypeVar("T")
 Handler = Callable[[Message], Awaitable[object]]
@@ -24,10 +24,10 @@ log = logging.getLogger("postroad.worker")
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What a worker can be told; the defaults are those of WorkerSettings.
+    """Options of a worker. WorkerSettings has the defaults.
 
-    Leases are extended while a handler runs, so `visibility_timeout_ms` is not how long it may take, but how long it takes until
-    somebody else gets the message when this process dies. With `once` the worker ends when it finds the queue empty.
+    Leases are extended while a handler runs: `visibility_timeout_ms` does not limit the handler, it is the time until another
+    worker gets the message after this process dies. With `once` the worker ends when the queue is empty.
     """
 
     concurrency: int
@@ -60,19 +60,19 @@ class WorkerSettings:
             raise ValueError("concurrency and visibility_timeout_ms are at least 1, batch_max is 1 to 1000")
 
     def pauses(self) -> Iterator[float]:
-        """Between tries: longer and longer, and never two workers' at the same moment."""
+        """Exponential backoff with jitter."""
         pause = self.pause_first
         while True:
-            yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # spreads workers, guards nothing
+            yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # not for security
             pause = min(pause * 2, self.pause_max)
 
 
 class Worker:
-    """Works a queue off with a coroutine.
+    """Consumes a queue with a coroutine.
 
-    A handler that returns has its message acknowledged. One that raises has it tried again later, with the exception as the
-    reason; `Retry` and `DeadLetter` let it choose. When a lease is lost the handler is cancelled, as somebody else has the
-    message. `on_end` hears what became of each.
+    When the handler returns, the message is acknowledged. When it raises, the message is retried, with the exception as the
+    reason; `Retry` and `DeadLetter` choose the delay and the outcome. When a lease is lost, the handler is cancelled, since
+    another worker gets the message. `on_end` is called with the outcome of each message.
     """
 
     def __init__(
@@ -86,32 +86,35 @@ class Worker:
     ) -> None:
         self._settings = WorkerSettings(**options)
         self._client, self._queue, self._handler, self._on_end = client, queue, handler, on_end
-        self._keeper = LeaseRenewer(client, queue, self._settings.visibility_timeout_ms, lambda lease: lease.take(Outcome.LOST))
-        self._settler = Settler(client, queue, self._settings.pauses)
-        self._in_hand: dict[asyncio.Task[None], Lease] = {}
+        self._renewer = LeaseRenewer(client, queue, self._settings.visibility_timeout_ms, lambda lease: lease.end(Outcome.LOST))
+        self._acker = Acker(client, queue, self._settings.pauses)
+        self._in_flight: dict[asyncio.Task[None], Lease] = {}
         self._has_changed = asyncio.Event()
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
-        self._chores: tuple[asyncio.Task[None], ...] = ()
+        self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
+        self._background: tuple[asyncio.Task[None], ...] = ()
 
     @property
-    def in_hand(self) -> int:
-        return len(self._in_hand)
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     def stop(self) -> None:
-        """Pull no more and end once what is in hand is done; called again, give back at once what is not. From its loop only."""
+        """Stop pulling, and end once the messages in flight are handled; a second call requeues them at once.
+
+        Call it from the event loop of the worker.
+        """
         if self._stop.is_set():
-            self._hurry.set()
+            self._stop_now.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Until `stop`, SIGTERM or SIGINT; with `once`, until the queue is empty. Raises what trying again cannot help.
+        """Run until `stop`, SIGTERM or SIGINT; with `once`, until the queue is empty. Raises errors that are not retryable.
 
-        While no server answers it keeps trying. To cancel it is to stop without waiting for what is in hand.
+        Retries while no server responds. Cancelling it stops the worker without waiting for the messages in flight.
         """
-        self._chores = (asyncio.create_task(self._keeper.run()), asyncio.create_task(self._settler.run()))
+        self._background = (asyncio.create_task(self._renewer.run()), asyncio.create_task(self._acker.run()))
         drain_seconds = self._settings.drain_seconds
         try:
-            with self._signals_heard():
+            with self._signal_handlers():
                 try:
                     await self._work()
                 except asyncio.CancelledError:
@@ -120,13 +123,13 @@ class Worker:
                 finally:
                     await self._drain(drain_seconds)
         finally:
-            for chore in self._chores:
-                chore.cancel()
-            await asyncio.gather(*self._chores, return_exceptions=True)
+            for task in self._background:
+                task.cancel()
+            await asyncio.gather(*self._background, return_exceptions=True)
 
     @contextlib.contextmanager
-    def _signals_heard(self) -> Iterator[None]:
-        """Only the main thread is told of signals; elsewhere `stop` is for whoever started the worker."""
+    def _signal_handlers(self) -> Iterator[None]:
+        """Call `stop` on signals, which only the main thread receives."""
         is_main = threading.current_thread() is threading.main_thread()
         loop, before = asyncio.get_running_loop(), {}
         for number in self._settings.signals if is_main else ():
@@ -146,26 +149,26 @@ class Worker:
         pauses = self._settings.pauses()
         while not self._stop.is_set():
             self._has_changed.clear()
-            free = self._settings.concurrency - len(self._in_hand)
+            free = self._settings.concurrency - len(self._in_flight)
             if free <= 0:
-                await self._unless_stopped(self._has_changed.wait())
+                await self._until_stopped(self._has_changed.wait())
                 continue
             try:
-                messages = await self._unless_stopped(self._pull(min(free, self._settings.batch_max)))
+                messages = await self._until_stopped(self._pull(min(free, self._settings.batch_max)))
             except PostroadError as problem:
                 if not problem.retryable or self._settings.once:
                     raise
                 pause = next(pauses)
-                log.warning("%s cannot be pulled from: %s; trying again in %.1f s", self._queue, problem, pause)
-                await self._unless_stopped(asyncio.sleep(pause))
+                log.warning("pulling from %s failed: %s; retrying in %.1f s", self._queue, problem, pause)
+                await self._until_stopped(asyncio.sleep(pause))
                 continue
             pauses = self._settings.pauses()
             for message in messages or ():
-                self._begin(message)
+                self._start(message)
             if self._settings.once and not messages:
-                if not self._in_hand:
+                if not self._in_flight:
                     return
-                await self._unless_stopped(self._has_changed.wait())
+                await self._until_stopped(self._has_changed.wait())
 
     async def _pull(self, count: int) -> list[Message]:
         wait_ms = 0 if self._settings.once else self._settings.wait_ms
@@ -173,14 +176,14 @@ class Worker:
         pulled = await self._client.queues.pull(self._queue, max_messages=count, visibility_timeout_ms=lease_ms, wait_ms=wait_ms)
         return pulled.messages
 
-    async def _unless_stopped(self, waited_for: Coroutine[Any, Any, T]) -> T | None:
-        """What it gives; None if the worker is to stop first, and then it is cancelled."""
-        task, stop = asyncio.ensure_future(waited_for), asyncio.ensure_future(self._stop.wait())
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of the work; None, and the work is cancelled, if the worker is stopped first."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({task, stop, *self._chores}, return_when=asyncio.FIRST_COMPLETED)
-            for chore in self._chores:
-                if chore.done():
-                    chore.result()  # they never end by themselves: this raises
+            await asyncio.wait({task, stop, *self._background}, return_when=asyncio.FIRST_COMPLETED)
+            for background in self._background:
+                if background.done():
+                    background.result()  # background tasks do not return: this raises
             return task.result() if task.done() else None
         finally:
             task.cancel()
@@ -189,64 +192,64 @@ class Worker:
 
     # Handling
 
-    def _begin(self, message: Message) -> None:
-        lease = self._keeper.hold(message)
+    def _start(self, message: Message) -> None:
+        lease = self._renewer.add(message)
         lease.handling = asyncio.create_task(self._handle(lease))
-        task = asyncio.create_task(self._see_through(lease, lease.handling))
-        self._in_hand[task] = lease
-        task.add_done_callback(self._is_over)
+        task = asyncio.create_task(self._complete(lease, lease.handling))
+        self._in_flight[task] = lease
+        task.add_done_callback(self._completed)
 
     async def _handle(self, lease: Lease) -> None:
-        enter(lease)
+        set_current_lease(lease)
         try:
             await self._handler(lease.message)
-        except SystemExit as exc:  # is for a process, not for one message
+        except SystemExit as exc:  # must not end the worker
             raise RuntimeError(f"the handler raised {exc!r}") from exc
 
-    def _is_over(self, task: asyncio.Task[None]) -> None:
-        lease = self._in_hand.pop(task)
-        self._keeper.drop(lease)
+    def _completed(self, task: asyncio.Task[None]) -> None:
+        lease = self._in_flight.pop(task)
+        self._renewer.remove(lease)
         self._has_changed.set()
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("settling %s failed", lease.message.message_id, exc_info=fault)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.error("completing %s failed", lease.message.message_id, exc_info=problem)
 
-    async def _see_through(self, lease: Lease, handling: asyncio.Task[None]) -> None:
-        """Settle the message by how its handler ended. A handler that was done in time is done, whatever came after."""
+    async def _complete(self, lease: Lease, handling: asyncio.Task[None]) -> None:
+        """Ack or nack the message by the outcome of its handler. If the handler finished in time, the message is done."""
         await asyncio.wait({handling})
         problem = asyncio.CancelledError() if handling.cancelled() else handling.exception()
-        if lease.taken_by is Outcome.LOST:
-            self._tell(lease, Outcome.LOST)
+        if lease.ended_by is Outcome.LOST:
+            self._report(lease, Outcome.LOST)
             return
-        if lease.taken_by is Outcome.GIVEN_BACK and isinstance(problem, asyncio.CancelledError | LeaseLost):
-            return  # by `_drain`, with all others
-        lease.is_settling = True
+        if lease.ended_by is Outcome.REQUEUED and isinstance(problem, asyncio.CancelledError | LeaseLost):
+            return  # `_drain` requeues it with all others
+        lease.is_completing = True
         try:
             if problem is None:
-                self._keeper.drop(lease)
-                self._tell(lease, Outcome.DONE if await self._settler.ack(lease) else Outcome.LOST)
+                self._renewer.remove(lease)
+                self._report(lease, Outcome.DONE if await self._acker.ack(lease) else Outcome.LOST)
             else:
-                await self._keeper.release(lease)
+                await self._renewer.release(lease)
                 await self._reject(lease, problem)
-        except asyncio.CancelledError:  # there was no time left to hear what the server says
-            self._tell(lease, Outcome.LOST)
+        except asyncio.CancelledError:  # no time left to wait for the response
+            self._report(lease, Outcome.LOST)
             raise
 
     async def _reject(self, lease: Lease, problem: BaseException) -> None:
         if isinstance(problem, DeadLetter):
-            reason, outcome = fitting(problem.reason), Outcome.DEAD
-            is_good = await self._settler.nack(lease, "dlq", None, reason)
+            reason, outcome = truncate(problem.reason), Outcome.DEAD
+            ok = await self._acker.nack(lease, "dlq", None, reason)
         elif isinstance(problem, Retry):
-            reason, outcome = fitting(problem.reason), Outcome.RETRIED
-            is_good = await self._settler.nack(lease, "retry", problem.delay_ms, reason)
+            reason, outcome = truncate(problem.reason), Outcome.RETRIED
+            ok = await self._acker.nack(lease, "retry", problem.delay_ms, reason)
         else:
             reason, outcome = reason_of(problem), Outcome.RETRIED
-            log.warning("the handler failed on %s", lease.message.message_id, exc_info=problem)
-            is_good = await self._settler.nack(lease, "retry", None, reason)
-        self._tell(lease, outcome if is_good else Outcome.LOST, reason)
+            log.warning("the handler failed on message %s", lease.message.message_id, exc_info=problem)
+            ok = await self._acker.nack(lease, "retry", None, reason)
+        self._report(lease, outcome if ok else Outcome.LOST, reason)
 
-    def _tell(self, lease: Lease, outcome: Outcome, reason: str | None = None) -> None:
+    def _report(self, lease: Lease, outcome: Outcome, reason: str | None = None) -> None:
         if outcome is Outcome.LOST:
-            log.warning("the lease of %s was lost; it is delivered again", lease.message.message_id)
+            log.warning("the lease of message %s was lost; it is delivered again", lease.message.message_id)
         if self._on_end is not None:
             try:
                 self._on_end(Ended(lease.message, outcome, reason))
@@ -256,38 +259,38 @@ class Worker:
     # Draining
 
     async def _drain(self, seconds: float) -> None:
-        """Wait for what is in hand; what is not done in time is cancelled and given back, for others to do at once."""
-        if self._in_hand and seconds > 0:
-            hurry = asyncio.ensure_future(self._hurry.wait())
-            everything = asyncio.ensure_future(asyncio.wait(set(self._in_hand)))
+        """Wait for the messages in flight. Those that are not done in time are cancelled and requeued."""
+        if self._in_flight and seconds > 0:
+            stop_now = asyncio.ensure_future(self._stop_now.wait())
+            everything = asyncio.ensure_future(asyncio.wait(set(self._in_flight)))
             try:
-                await asyncio.wait({hurry, everything}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({stop_now, everything}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                hurry.cancel()
+                stop_now.cancel()
                 everything.cancel()
-        rest = dict(self._in_hand)
+        rest = dict(self._in_flight)
         if not rest:
             return
         for lease in rest.values():
             lease.is_abandoned = True
-            lease.take(Outcome.GIVEN_BACK)
+            lease.end(Outcome.REQUEUED)
         await asyncio.wait(set(rest), timeout=self._settings.cancel_seconds)
-        await self._give_back([one for one in rest.values() if one.taken_by is Outcome.GIVEN_BACK and not one.is_settling])
+        await self._requeue([one for one in rest.values() if one.ended_by is Outcome.REQUEUED and not one.is_completing])
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    async def _give_back(self, leases: list[Lease]) -> None:
+    async def _requeue(self, leases: list[Lease]) -> None:
         if not leases:
             return
-        is_good = False
+        ok = False
         with contextlib.suppress(TimeoutError, PostroadError):
             async with asyncio.timeout(self._settings.cancel_seconds):
                 for lease in leases:
-                    await self._keeper.release(lease)
+                    await self._renewer.release(lease)
                 for start in range(0, len(leases), 1000):
                     receipts = [lease.receipt for lease in leases[start : start + 1000]]
                     await self._client.queues.nack_many(self._queue, receipts, action="requeue")
-                is_good = True
+                ok = True
         for lease in leases:
-            self._tell(lease, Outcome.GIVEN_BACK if is_good else Outcome.LOST)
+            self._report(lease, Outcome.REQUEUED if ok else Outcome.LOST)

@@ -1,4 +1,4 @@
-"""Giving back, extending, looking, dead letters, tasks and jobs with both clients, against a running server."""
+"""Queues, dead letters, tasks and jobs with both clients, against a running server."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,14 +24,14 @@ async def pull(sdk: Sdk, count: int = 1, queue: str = "orders") -> list[Message]
     return pulled.messages  # type: ignore[no-any-return]
 
 
-async def bury(sdk: Sdk, *payloads: Any, reason: str = "broken", queue: str = "orders", **more: Any) -> list[str]:
-    """Their ids."""
-    buried = []
+async def dead_letter(sdk: Sdk, *payloads: Any, reason: str = "broken", queue: str = "orders", **more: Any) -> list[str]:
+    """Publish and dead-letter messages; return their ids."""
+    ids = []
     for payload in payloads:
-        buried.append((await sdk("queues.publish", queue, payload, **more)).message_id)
+        ids.append((await sdk("queues.publish", queue, payload, **more)).message_id)
         [message] = await pull(sdk, queue=queue)
         await sdk("queues.nack", queue, message, action="dlq", reason=reason)
-    return buried
+    return ids
 
 
 # Settings and stats
@@ -39,7 +39,7 @@ async def bury(sdk: Sdk, *payloads: Any, reason: str = "broken", queue: str = "o
 
 async def test_a_queue_has_all_its_settings(sdk: Sdk) -> None:
     schema = {"type": "object", "required": ["id"]}
-    made = await sdk(
+    queue = await sdk(
         "queues.put",
         "orders",
         max_attempts=3,
@@ -48,14 +48,14 @@ async def test_a_queue_has_all_its_settings(sdk: Sdk) -> None:
         expected_drain_seconds=60,
         archive=True,
     )
-    settings = made.settings
+    settings = queue.settings
     assert (settings.max_attempts, settings.retry_delays_ms, settings.schema) == (3, (100, 200), schema)
-    assert (settings.expected_drain_seconds, settings.archive, settings.geo, made.paused) == (60, True, None, False)
+    assert (settings.expected_drain_seconds, settings.archive, settings.geo, queue.paused) == (60, True, None, False)
     with pytest.raises(SchemaMismatch):
         await sdk("queues.publish", "orders", {"name": 1})
 
 
-async def test_a_list_has_stats_when_they_are_wanted(sdk: Sdk) -> None:
+async def test_a_list_has_stats_on_request(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
     await sdk("queues.publish", "orders", 1)
     [without] = await sdk("queues.list")
@@ -74,7 +74,7 @@ async def test_a_paused_queue_delivers_when_it_is_resumed(sdk: Sdk) -> None:
     assert len(await pull(sdk)) == 1
 
 
-async def test_a_purge_counts_first_when_it_is_asked_to(sdk: Sdk) -> None:
+async def test_a_dry_purge_counts_messages(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
     await sdk("queues.publish", "orders", 1)
     await sdk("queues.publish", "orders", 2, delay_ms=60_000)
@@ -84,10 +84,10 @@ async def test_a_purge_counts_first_when_it_is_asked_to(sdk: Sdk) -> None:
     assert (await sdk("queues.purge", "orders")).count == 0
 
 
-# Giving back and keeping
+# Nack and extend
 
 
-async def test_what_is_given_back_comes_again(sdk: Sdk) -> None:
+async def test_a_rejected_message_is_delivered_again(sdk: Sdk) -> None:
     await sdk("queues.put", "orders", retry_delays_ms=[0])
     await sdk("queues.publish", "orders", 1)
     choices: list[dict[str, Any]] = [{}, {"action": "requeue"}, {"action": "retry", "delay_ms": 0, "reason": "busy"}]
@@ -99,7 +99,7 @@ async def test_what_is_given_back_comes_again(sdk: Sdk) -> None:
     assert message.attempt == 4
 
 
-async def test_many_are_given_up_with_a_result_for_each(sdk: Sdk) -> None:
+async def test_a_nack_of_many_messages_has_a_result_for_each(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
     await sdk("queues.publish_batch", "orders", [{"payload": 1}, {"payload": 2}])
     messages = await pull(sdk, 2)
@@ -109,7 +109,7 @@ async def test_many_are_given_up_with_a_result_for_each(sdk: Sdk) -> None:
     assert [letter.reason for letter in await sdk("queues.dead_letters.list", "orders")] == ["no", "no"]
 
 
-async def test_an_extended_lease_is_settled_by_what_came_back(sdk: Sdk) -> None:
+async def test_the_result_of_an_extension_acknowledges_the_message(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
     await sdk("queues.publish_batch", "orders", [{"payload": 1}, {"payload": 2}])
     first, second = await pull(sdk, 2)
@@ -123,7 +123,7 @@ async def test_an_extended_lease_is_settled_by_what_came_back(sdk: Sdk) -> None:
     assert (await sdk("queues.get", "orders")).stats.leased == 0
 
 
-async def test_a_payload_is_there_decoded_and_as_it_was_sent(sdk: Sdk, tenant: Tenant) -> None:
+async def test_a_payload_is_available_decoded_and_as_sent(sdk: Sdk, tenant: Tenant) -> None:
     await tenant.queue("orders")
     text = b'{"payload": {"price": 1.10, "big": 123456789012345678901234567890}}'
     headers = {"Content-Type": "application/json"}
@@ -134,10 +134,10 @@ async def test_a_payload_is_there_decoded_and_as_it_was_sent(sdk: Sdk, tenant: T
     assert "1.1" in repr(message)
 
 
-# Looking
+# Peek
 
 
-async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
+async def test_messages_are_peeked_and_searched(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
     for number in range(5):
         await sdk(
@@ -145,8 +145,8 @@ async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
         )
     await sdk("queues.publish", "orders", "later", delay_ms=60_000)
 
-    seen = await sdk("queues.peek", "orders", page_size=2, body_max=1000)
-    assert [message.payload["n"] for message in seen] == [0, 1, 2, 3, 4]
+    peeked = await sdk("queues.peek", "orders", page_size=2, body_max=1000)
+    assert [message.payload["n"] for message in peeked] == [0, 1, 2, 3, 4]
     assert [message.payload for message in await sdk("queues.peek", "orders", state="delayed")] == ["later"]
     [found] = await sdk("queues.peek", "orders", field="n=3", header="parity=odd")
     assert (found.payload, found.payload_start[:8], found.state) == (None, '{"n":3,"', "ready")
@@ -157,7 +157,7 @@ async def test_messages_are_looked_at_and_searched(sdk: Sdk) -> None:
     assert (rest.scanned, rest.matched, rest.next_cursor) == (2, 1, None)
 
 
-async def test_a_search_goes_on_over_pages_without_a_match(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_continues_over_pages_without_a_match(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.queues.scan._SECONDS_MAX", 0.0)
     monkeypatch.setattr("postroad.queues.scan._PAGE_SIZE", 10)
     await sdk("queues.put", "orders")
@@ -170,10 +170,10 @@ async def test_a_search_goes_on_over_pages_without_a_match(sdk: Sdk, monkeypatch
 # Dead letters
 
 
-async def test_dead_letters_are_listed_grouped_shown_and_dropped(sdk: Sdk) -> None:
+async def test_dead_letters_are_listed_grouped_shown_and_deleted(sdk: Sdk) -> None:
     await sdk("queues.put", "orders")
-    first, *_ = await bury(sdk, {"n": 1}, {"n": 2}, reason="broken", correlation_id="c")
-    await bury(sdk, {"n": 3}, reason="too old")
+    first, *_ = await dead_letter(sdk, {"n": 1}, {"n": 2}, reason="broken", correlation_id="c")
+    await dead_letter(sdk, {"n": 3}, reason="too old")
 
     letters = await sdk("queues.dead_letters.list", "orders", page_size=2)
     assert [(letter.payload["n"], letter.reason, letter.state) for letter in letters] == [
@@ -197,7 +197,7 @@ async def test_dead_letters_are_listed_grouped_shown_and_dropped(sdk: Sdk) -> No
     assert (await sdk("queues.dead_letters.purge", "orders")).count == 1
 
 
-# Tasks and jobs, which the control role looks after
+# Tasks and jobs, which need the control role
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ async def owner(control: Gateway) -> Tenant:
 
 @pytest.fixture
 async def whole(kind: str, owner: Tenant) -> AsyncIterator[Sdk]:
-    """A fresh tenant's client of a server that does everything."""
+    """A new tenant's client of a server with all roles."""
     async with opened(kind, owner.client.url, owner.key) as call:
         yield call
 
@@ -218,18 +218,18 @@ async def operator(kind: str, control: Gateway) -> AsyncIterator[Sdk]:
         yield call
 
 
-async def test_dead_letters_are_put_back_by_a_task_that_can_be_waited_for(whole: Sdk) -> None:
+async def test_a_redrive_moves_dead_letters_and_can_be_waited_for(whole: Sdk) -> None:
     await whole("queues.put", "orders")
     await whole("queues.put", "elsewhere")
-    await bury(whole, 1, 2, reason="a")
-    await bury(whole, 3, reason="b")
+    await dead_letter(whole, 1, 2, reason="a")
+    await dead_letter(whole, 3, reason="b")
 
     dry = await whole("queues.dead_letters.redrive", "orders", reason="a", dry_run=True)
     assert (dry.count, dry.task) == (2, None)
     redriven = await whole("queues.dead_letters.redrive", "orders", reason="a", to="elsewhere", rate_per_second=1000)
-    heard: list[Task] = []
-    ended = await whole("tasks.wait", redriven.task, 20, on_progress=heard.append)
-    assert (ended.state, ended.has_ended, ended.progress.moved, heard[-1]) == ("done", True, 2, ended)
+    states: list[Task] = []
+    ended = await whole("tasks.wait", redriven.task, 20, on_progress=states.append)
+    assert (ended.state, ended.has_ended, ended.progress.moved, states[-1]) == ("done", True, 2, ended)
     assert (ended.kind, ended.target, ended.wanted["to"]) == ("redrive", "orders", "elsewhere")
     assert sorted(message.payload for message in await pull(whole, 2, "elsewhere")) == [1, 2]
     assert await whole("tasks.get", ended.id) == ended
@@ -239,9 +239,9 @@ async def test_dead_letters_are_put_back_by_a_task_that_can_be_waited_for(whole:
         await whole("tasks.get", "nowhere")
 
 
-async def test_to_stop_waiting_is_not_to_stop_the_task(whole: Sdk) -> None:
+async def test_a_timeout_of_wait_does_not_stop_the_task(whole: Sdk) -> None:
     await whole("queues.put", "orders")
-    await bury(whole, *range(4))
+    await dead_letter(whole, *range(4))
     redriven = await whole("queues.dead_letters.redrive", "orders", rate_per_second=1, limit=3)
     assert redriven.count == 3
     with pytest.raises(TimeoutError, match="may go on"):
@@ -253,7 +253,7 @@ async def test_to_stop_waiting_is_not_to_stop_the_task(whole: Sdk) -> None:
     assert (await whole("tasks.cancel", redriven.task)).state == "cancelled"
 
 
-async def test_a_job_is_followed_from_its_publish_to_its_end(whole: Sdk) -> None:
+async def test_a_job_shows_its_status_from_publish_to_done(whole: Sdk) -> None:
     await whole("queues.put", "orders", retry_delays_ms=[0])
     published = await whole("queues.publish", "orders", 1, correlation_id="c-1")
     job = await whole("jobs.get", published.job_id)
@@ -280,20 +280,20 @@ async def test_jobs_are_listed_page_by_page_newest_first(whole: Sdk) -> None:
     assert [job.job_id for job in await whole("jobs.list", page_size=2)] == made[::-1]
 
 
-async def test_the_platform_sees_how_far_the_jobs_are_and_makes_them_anew(operator: Sdk, whole: Sdk) -> None:
+async def test_the_operator_rebuilds_the_job_index(operator: Sdk, whole: Sdk) -> None:
     await whole("queues.put", "orders")
     published = await whole("queues.publish", "orders", 1)
     with pytest.raises(Forbidden):
         await whole("jobs.status")
     status = await operator("jobs.status")
     assert status.target >= status.position >= 0
-    begun = await operator("jobs.rebuild")
-    assert begun.target >= status.target
-    heard: list[Any] = []
-    done = await operator("jobs.wait_rebuilt", 30, on_progress=heard.append)
-    assert not done.rebuilding and heard[-1] == done
+    started = await operator("jobs.rebuild")
+    assert started.target >= status.target
+    states: list[Any] = []
+    done = await operator("jobs.wait_rebuilt", 30, on_progress=states.append)
+    assert not done.rebuilding and states[-1] == done
 
-    async def is_there() -> bool:
+    async def is_rebuilt() -> bool:
         return bool((await whole("jobs.get", published.job_id)).status == "queued")
 
-    await eventually(is_there)
+    await eventually(is_rebuilt)
