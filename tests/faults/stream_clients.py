@@ -28,9 +28,9 @@ class Answer:
 
 
 class Caller:
-    """One connection to one stream. Errors of the connection are the caller's; answers are returned whatever they say.
+    """One connection to one stream. Returns responses of any status; connection errors are raised.
 
-    `renews_every` so many calls it takes a new connection, and with it perhaps another worker.
+    Every `renews_every` calls it opens a new connection, possibly to another worker.
     """
 
     def __init__(self, url: str, headers: dict[str, str], name: str, renews_every: int = 0) -> None:
@@ -191,7 +191,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """One incarnation of a stream: when its creation and deletion were requested and confirmed, and its final content."""
 
     created: Span
@@ -200,17 +200,17 @@ class Life:
     found: list[Message] | None = None
 
 
-class Stage:
-    """A stream with its lives, and writers that keep at it meanwhile, each over connections of its own.
+class SharedStream:
+    """A stream that is deleted and created again while several writers append, each over its own connections.
 
-    Nothing is killed here, so every append is answered, and what was stored is known exactly.
+    No process is killed here, so every append has a response and the stored messages are known exactly.
     """
 
     def __init__(self, url: str, headers: dict[str, str], name: str, *, is_steady: bool) -> None:
         self._url, self._headers, self.name, self._is_steady = url, headers, name, is_steady
-        self.lives: list[Life] = []
+        self.incarnations: list[Incarnation] = []
         self.attempts: list[Attempt] = []
-        self.is_over = False
+        self.has_ended = False
 
     def caller(self) -> Caller:
         return Caller(self._url, self._headers, self.name, renews_every=10)
@@ -219,29 +219,29 @@ class Stage:
 
     async def begin(self, caller: Caller) -> None:
         asked, _ = await _timed(caller.create(), 201)
-        self.lives.append(Life(asked))
+        self.incarnations.append(Incarnation(asked))
 
     async def end(self, caller: Caller, *, is_closed_first: bool) -> None:
         """Close the stream, read it and delete it; or delete it open."""
-        life = self.lives[-1]
+        incarnation = self.incarnations[-1]
         if is_closed_first:
-            life.closed, answer = await _timed(caller.close(), 204)
-            await self.look(caller)
+            incarnation.closed, answer = await _timed(caller.close(), 204)
+            await self.read(caller)
             assert await caller.read(answer.next_offset) == ([], answer.next_offset), (
                 "the end is the offset in the response of the close"
             )
-        life.deleted, _ = await _timed(caller.delete(), 204)
+        incarnation.deleted, _ = await _timed(caller.delete(), 204)
 
-    async def look(self, caller: Caller) -> None:
+    async def read(self, caller: Caller) -> None:
         found, _ = await caller.read()
-        self.lives[-1].found = [(writer, number) for writer, number in found]
+        self.incarnations[-1].found = [(writer, number) for writer, number in found]
 
     # Writers
 
     async def write_unguarded(self, writer: str) -> None:
         async with self.caller() as caller:
             for number in itertools.count():
-                if self.is_over:
+                if self.has_ended:
                     return
                 await self._attempt(caller, (writer, number), {}, stored=204)
 
@@ -255,13 +255,13 @@ class Stage:
 
     async def _race(self, writer: str, headers: Callable[[int], dict[str, str]], *, stored: int, expected: list[int]) -> None:
         """Append one after the other; the sequence starts at 0 in each incarnation."""
-        seq, life = 0, 1
+        seq, incarnation = 0, 1
         async with self.caller() as one, self.caller() as other:
             for number in itertools.count():
-                if self.is_over:
+                if self.has_ended:
                     return
-                if len(self.lives) != life:
-                    seq, life = 0, len(self.lives)
+                if len(self.incarnations) != incarnation:
+                    seq, incarnation = 0, len(self.incarnations)
                 statuses = await asyncio.gather(
                     self._attempt(one, (f"{writer}.one", number), headers(seq), stored),
                     self._attempt(other, (f"{writer}.other", number), headers(seq), stored),
@@ -275,7 +275,7 @@ class Stage:
 
         async def send() -> None:
             async with self.caller() as caller:
-                while not self.is_over:
+                while not self.has_ended:
                     message = writer, next(numbers)
                     while await self._attempt(caller, message, producer_headers(*message), stored=200) != 200:
                         pass
@@ -295,39 +295,39 @@ class Stage:
     # Checks
 
     def check(self) -> None:
-        for life in self.lives:
-            self._check_refusals(life)
-            if life.found is not None:
-                self._check_content(life, life.found)
+        for incarnation in self.incarnations:
+            self._check_refusals(incarnation)
+            if incarnation.found is not None:
+                self._check_content(incarnation, incarnation.found)
         stored = [attempt.message for attempt in self.attempts if attempt.is_stored]
         assert len(set(stored)) == len(stored)
-        if all(life.found is not None for life in self.lives):
-            everything = [message for life in self.lives for message in life.found or ()]
+        if all(incarnation.found is not None for incarnation in self.incarnations):
+            everything = [message for incarnation in self.incarnations for message in incarnation.found or ()]
             assert sorted(everything) == sorted(stored), "exactly the acknowledged appends are stored, each in one incarnation"
 
-    def _check_content(self, life: Life, found: list[Message]) -> None:
+    def _check_content(self, incarnation: Incarnation, found: list[Message]) -> None:
         sent = {attempt.message: attempt for attempt in self.attempts if attempt.is_stored}
-        begins, begun = life.created
-        ends, ended = life.closed or life.deleted or (math.inf, math.inf)
-        there = set(found)
-        assert len(there) == len(found), "nothing is stored twice"
+        begins, begun = incarnation.created
+        ends, ended = incarnation.closed or incarnation.deleted or (math.inf, math.inf)
+        messages = set(found)
+        assert len(messages) == len(found), "nothing is stored twice"
         for message in found:
             asked, answered = sent[message].asked
             assert answered > begins and asked < ended, f"{message} belongs to another incarnation"
         for attempt in sent.values():
             if begun < attempt.asked[0] and attempt.asked[1] < ends:
-                assert attempt.message in there, f"{attempt.message} is missing"
-        for writer in {writer_of(message) for message in there}:
+                assert attempt.message in messages, f"{attempt.message} is missing"
+        for writer in {writer_of(message) for message in messages}:
             numbers = [message[1] for message in found if writer_of(message) == writer]
             assert all(before < after for before, after in itertools.pairwise(numbers)), f"the order of {writer}"
 
-    def _check_refusals(self, life: Life) -> None:
-        following = self.lives[self.lives.index(life) + 1 :]
+    def _check_refusals(self, incarnation: Incarnation) -> None:
+        following = self.incarnations[self.incarnations.index(incarnation) + 1 :]
         for attempt in self.attempts:
             asked, answered = attempt.asked
-            if life.closed and life.deleted and life.closed[1] < asked and answered < life.deleted[0]:
+            if incarnation.closed and incarnation.deleted and incarnation.closed[1] < asked and answered < incarnation.deleted[0]:
                 assert attempt.answer.status == 409 and attempt.answer.headers["stream-closed"] == "true", attempt
-            if life.deleted and following and life.deleted[1] < asked and answered < following[0].created[0]:
+            if incarnation.deleted and following and incarnation.deleted[1] < asked and answered < following[0].created[0]:
                 assert attempt.answer.status == 404, attempt
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import Install
-from tests.faults.stream_clients import Caller, Follower, Producer, Stage, Watcher
+from tests.faults.stream_clients import Caller, Follower, Producer, SharedStream, Watcher
 from tests.installation import Installation
 from tests.waiting import eventually
 
@@ -92,37 +92,37 @@ def seconds_used(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def keep_writing(stage: Stage, *, lives: int, is_closed_first: bool) -> None:
-    """All kinds of writers at once. Each life of the stream but the last is ended under them."""
-    async with stage.caller() as caller:
-        await stage.begin(caller)
+async def keep_writing(stream: SharedStream, *, incarnations: int, is_closed_first: bool) -> None:
+    """All kinds of writers at once. Each incarnation of the stream but the last is deleted while they write."""
+    async with stream.caller() as caller:
+        await stream.begin(caller)
         async with asyncio.TaskGroup() as writers:
             for writer in ("plain-1", "plain-2"):
-                writers.create_task(stage.write_unguarded(writer))
-            writers.create_task(stage.write_as_twins("twins"))
-            writers.create_task(stage.write_with_seq("turn"))
-            if lives == 1:
-                writers.create_task(stage.write_in_flight("flight"))
-            for _ in range(lives - 1):
-                await asyncio.sleep(SECONDS / lives)
-                await stage.end(caller, is_closed_first=is_closed_first)
+                writers.create_task(stream.write_unguarded(writer))
+            writers.create_task(stream.write_as_twins("twins"))
+            writers.create_task(stream.write_with_seq("turn"))
+            if incarnations == 1:
+                writers.create_task(stream.write_in_flight("flight"))
+            for _ in range(incarnations - 1):
+                await asyncio.sleep(SECONDS / incarnations)
+                await stream.end(caller, is_closed_first=is_closed_first)
                 await asyncio.sleep(0.1)  # for appends to what is not there
-                await stage.begin(caller)
-            await asyncio.sleep(SECONDS / lives)
-            stage.is_over = True
-        await stage.look(caller)
+                await stream.begin(caller)
+            await asyncio.sleep(SECONDS / incarnations)
+            stream.has_ended = True
+        await stream.read(caller)
 
 
 async def test_two_workers_keep_order_and_fences_on_the_same_streams(install: Install) -> None:
     running = await install(POSTROAD_WORKERS="2").start().ready()
     workers = running.worker_pids
     before = [seconds_used(pid) for pid in workers]
-    stages = [Stage(running.url, running.headers, f"shared/{number}", is_steady=number < 3) for number in range(8)]
+    streams = [SharedStream(running.url, running.headers, f"shared/{number}", is_steady=number < 3) for number in range(8)]
     async with asyncio.TaskGroup() as everyone:
-        for number, stage in enumerate(stages):
-            lives = 1 if number < 3 else 6
-            everyone.create_task(keep_writing(stage, lives=lives, is_closed_first=number < 6))
+        for number, stream in enumerate(streams):
+            incarnations = 1 if number < 3 else 6
+            everyone.create_task(keep_writing(stream, incarnations=incarnations, is_closed_first=number < 6))
     used = [seconds_used(pid) - already for pid, already in zip(workers, before, strict=True)]
     assert min(used) > max(used) / 4, f"both workers had their part: {used}"
-    for stage in stages:
-        stage.check()
+    for stream in streams:
+        stream.check()
