@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-import postroad.runtime.supervisor  # noqa: F401  # the whole program: an error is in the table once its module is imported
+import postroad.runtime.supervisor  # noqa: F401  # an error is in the table once its module is imported
 from postroad.kernel.errors import ERRORS
 from postroad.kernel.event import event_name
 from postroad.pipeline.ended_jobs import ENDED
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import AUDIT, BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.session_states import STATES
-from postroad.registry import event_types
+from postroad.registry import capabilities, event_types
 from postroad.settings import settings_table
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,6 +30,7 @@ def settings_page() -> str:
 
 
 def errors_page() -> str:
+    capabilities()
     rows = "\n".join(
         f"| `{code}` | {error.status} | {'yes' if error.retryable else 'no'} | {error.title} | {error.__doc__} |"
         for code, error in sorted(ERRORS.items())

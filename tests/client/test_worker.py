@@ -105,7 +105,7 @@ async def test_what_is_finished_together_is_acknowledged_together(client: AsyncP
             sizes.append(len(call.body["receiptIds"]))
         return await execute(call)
 
-    monkeypatch.setattr(client._transport, "carry_out", counting)
+    monkeypatch.setattr(client._transport, "execute", counting)
     in_hand, go = [], asyncio.Event()
 
     async def handle(message: Message) -> None:
