@@ -172,5 +172,5 @@ def test_long_names_that_differ_at_the_end_have_different_keys() -> None:
 
 def test_unhealthy_queues_come_first() -> None:
     names = [("healthy", "a"), ("unknown", "b"), ("unhealthy", "z"), ("new-status", "c")]
-    keys = [row_key(HEALTH, HealthRow(queue=queue, status=status, problems=[])) for status, queue in names]
+    keys = [row_key(HEALTH, HealthRow(queue=queue, status=status, problems=[]), None) for status, queue in names]
     assert sorted(keys) == [keys[index] for index in (3, 2, 1, 0)]

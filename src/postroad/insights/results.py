@@ -44,7 +44,7 @@ def read_results(payload: bytes, report: Report[Any], tenant: str) -> Results:
     for raw in found.rows:
         try:
             row = read(raw)
-            rows.append((row_key(report, row), row))
+            rows.append((row_key(report, row, None if report.is_snapshot else _millis(row)), row))
         except (*UNREADABLE, OverflowError, ValueError) as problem:
             unreadable.append(str(problem))
     rows.sort(key=lambda one: one[0])
@@ -55,6 +55,10 @@ def read_results(payload: bytes, report: Report[Any], tenant: str) -> Results:
         dropped=found.dropped + len(unreadable),
         unreadable=unreadable,
     )
+
+
+def _millis(row: Any) -> int:
+    return round(datetime.fromisoformat(row.time).timestamp() * 1000)
 
 
 @cache

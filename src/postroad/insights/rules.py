@@ -6,7 +6,6 @@ rows of a snapshot by severity.
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
-from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -85,18 +84,14 @@ def is_begun(part: Part, after: Key | None) -> bool:
     return after is not None and len(after) > 1 and part.since <= int(after[0]) < part.until
 
 
-def row_key(report: Report[Any], row: Row) -> Key:
-    """Raises ValueError if the row has no valid time."""
+def row_key(report: Report[Any], row: Row, at_ms: int | None) -> Key:
+    """`at_ms` is the time of the row; None for snapshots."""
     names = [getattr(row, name) for name in report.names] or [""]
-    return make_key(_severity(report, row) if report.is_snapshot else _millis(row), *names)
+    return make_key(_severity(report, row) if at_ms is None else at_ms, *names)
 
 
 def make_key(first: int, *names: str) -> Key:
     return (first, *map(_short, names))
-
-
-def _millis(row: Any) -> int:
-    return round(datetime.fromisoformat(row.time).timestamp() * 1000)
 
 
 def _severity(report: Report[Any], row: Any) -> int:
