@@ -36,7 +36,7 @@ def test_the_engine_of_the_local_installation_is_found(bare: Shell, tmp_path: Pa
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
-        ("--jobs", "latency,weather", "there is no job 'weather'; known jobs: ingest, latency"),
+        ("--jobs", "latency,weather", "there is no job 'weather'; known jobs: ingest"),
         ("--every", "soon", "'soon' is not a period such as `10s` or `5m`"),
         ("--every", "0s", "is not a period"),
     ],
