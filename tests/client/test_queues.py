@@ -244,7 +244,7 @@ async def test_a_timeout_of_wait_does_not_stop_the_task(whole: Sdk) -> None:
     await dead_letter(whole, *range(4))
     redriven = await whole("queues.dead_letters.redrive", "orders", rate_per_second=1, limit=3)
     assert redriven.count == 3
-    with pytest.raises(TimeoutError, match="may go on"):
+    with pytest.raises(TimeoutError, match="may continue"):
         await whole("tasks.wait", redriven.task.id, timeout=0)
     with pytest.raises(PreconditionFailed, match=redriven.task.id):
         await whole("queues.dead_letters.redrive", "orders")

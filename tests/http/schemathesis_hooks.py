@@ -26,7 +26,7 @@ _MEANING = (
     "is after the year 9999",
     "is a word of the API",
     "differs from the header Idempotency-Key",
-    "names that start with '_' belong to Postroad",
+    "names that start with '_' are reserved",
     "names and values are over",  # bytes of all headers together
     "headers; at most",
     "at $.maxMessages",  # the tenant chose its own limits
@@ -45,7 +45,7 @@ _MEANING = (
     "not an offset",  # in `Last-Event-ID`, which counts in one kind of answer only
     "a stream id has",  # in a body
     "`from` must be before `to`",
-    "covers at most",  # so many days by the minute or hour
+    "has at most",  # days by the minute or hour, streams, ancestors of a fork
     "not a cursor of this report",
     "so many copies",  # as there are servers
     "cannot place the queue there",
