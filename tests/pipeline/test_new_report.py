@@ -1,0 +1,113 @@
+"""Adding a report adds two modules: its declaration and its Spark function. Everything else follows."""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from postroad.api import reports as declarations
+from postroad.api.insights import Grain
+from postroad.cli.insights import insight_commands
+from postroad.codegen import sdk
+from postroad.container import described_assembly, openapi
+from postroad.insights.results import read_results
+from postroad.pipeline import reports as functions
+from postroad.pipeline.driver import job_names
+from postroad.pipeline.measures import measures
+from postroad.pipeline.report_messages import report_messages
+from tests.pipeline.frames import events_frame
+from tests.pipeline.happenings import some_of_everything
+
+DECLARATION = '''
+"""Deliveries of messages."""
+
+from postroad.api.insights import Report, Row, Start, TimePage, Visibility
+
+
+class DeliveriesRow(Row, frozen=True, kw_only=True):
+    """The number of deliveries in that time."""
+
+    time: Start
+    leased: int
+
+
+class DeliveriesPage(TimePage[DeliveriesRow], frozen=True, kw_only=True):
+    items: list[DeliveriesRow]
+
+
+REPORT = Report(
+    name="deliveries",
+    row=DeliveriesRow,
+    page=DeliveriesPage,
+    summary="Report deliveries of messages",
+    visibility=Visibility.TENANT,
+    rank="leased",
+)
+'''
+
+FUNCTION = '''
+"""Deliveries of messages."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from postroad.api.insights import Grain
+from postroad.pipeline.aggregates import count_of, start_of
+from postroad.pipeline.rollups import Counted
+
+COUNTED = {"leased": Counted("job.leased")}
+
+
+def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
+    counts = F.expr(f"{count_of('leased')} AS leased")
+    return rollups.where("report = 'deliveries'").groupBy("tenant", start_of(grain)).agg(counts)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The two modules, each in its package."""
+    folder = tmp_path_factory.mktemp("report")
+    for package, text in ((declarations, DECLARATION), (functions, FUNCTION)):
+        home = Path(folder / package.__name__)
+        home.mkdir()
+        (home / "deliveries.py").write_text(text)
+        package.__path__.append(str(home))
+    _forget()
+    yield
+    for package in (declarations, functions):
+        package.__path__.pop()
+        sys.modules.pop(f"{package.__name__}.deliveries", None)
+    _forget()
+
+
+def _forget() -> None:
+    declarations.reports.cache_clear()
+    functions.spark_reports.cache_clear()
+
+
+def test_it_is_computed_published_and_read_by_the_service(spark: SparkSession) -> None:
+    assert "deliveries" in job_names()
+    rollups = measures(events_frame(spark, some_of_everything()))
+    [added] = [one for one in functions.spark_reports() if one.report.name == "deliveries"]
+    computed = added.rows(rollups, Grain.DAY)
+    [message] = [
+        one
+        for one in report_messages(computed, added.report, Grain.DAY, 1, datetime.now(UTC)).collect()
+        if one["subject"].startswith("insight.acme.deliveries.")
+    ]
+    results = read_results(message["data"].encode(), added.report, "acme")
+    assert results is not None
+    assert [row.leased for _, row in results.rows] == [row["leased"] for row in computed.where("tenant = 'acme'").collect()]
+
+
+def test_it_has_a_route_a_description_an_sdk_method_and_a_command() -> None:
+    assert "/v1/insights/deliveries" in openapi()["paths"]
+    routes = sdk.namespaces(described_assembly().routes)["insights"]
+    assert "def deliveries(" in sdk.namespace_module("insights", routes)
+    result = CliRunner().invoke(insight_commands(declarations.reports()), ["deliveries", "--help"])
+    assert "Report deliveries of messages" in result.stdout
