@@ -117,7 +117,10 @@ class Player:
             self.model.leased[message["messageId"]] = (message["receiptId"], message["attempt"])
 
     async def expire(self, number: int) -> None:
-        for message in await self._lease(number, 0):
+        """Lease, then end the leases: with a lease of 0 ms, the next of several pulls could return the same message."""
+        for message in await self._lease(number, 600_000):
+            body = {"receiptId": message["receiptId"], "visibilityTimeoutMs": 0}
+            (await self.tenant.client.post(f"{self.queue}/extend", body)).ok()
             self.model.waiting[message["messageId"]] = message["attempt"]
 
     async def _chosen(self, number: int) -> tuple[str, str, int] | None:
@@ -198,6 +201,7 @@ class Player:
 
     async def purge(self, _number: int) -> None:
         (await self.tenant.client.post(f"{self.queue}/purge", {})).ok()
+        self.model.dead |= await self._dead_ids() & self.model.waiting.keys()  # spent, and in the dead letters before the purge
         self.model.waiting.clear()
         self.model.leased.clear()
 
