@@ -103,7 +103,7 @@ class Player:
             return len(leased) >= expected
 
         if expected:
-            await eventually(enough, 10)
+            await eventually(enough)
         else:
             assert await self.tenant.pull(self.queue, count, visibilityTimeoutMs=lease_ms) == []
         for message in leased:
@@ -179,7 +179,7 @@ class Player:
         async def ended() -> bool:
             return bool((await self.tenant.client.get(f"/v1/tasks/{answer['task']['id']}")).ok()["endedAt"])
 
-        await eventually(ended, 15)
+        await eventually(ended)
         self.model.waiting.update(dict.fromkeys(self.model.dead, 0))
         self.model.dead.clear()
 
@@ -194,7 +194,7 @@ class Player:
             await self.tenant.pull(self.queue, 10)
             return await self._dead_ids() == self.model.dead | exhausted
 
-        await eventually(are_dead_lettered, 10)
+        await eventually(are_dead_lettered)
         self.model.dead |= exhausted
         for one in exhausted:
             del self.model.waiting[one]
