@@ -50,7 +50,7 @@ class Node:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self, seconds: float = 20) -> None:
+    def start(self, seconds: float = 60) -> None:
         """Return once it accepts connections; the cluster may not have a leader yet."""
         command = [str(find_server()), "-c", str(self.home / "nats.conf")]
         self.process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Node:
         self._signal(signal.SIGCONT)
         self.is_paused = False
 
-    def stop(self, seconds: float = 10) -> None:
+    def stop(self, seconds: float = 30) -> None:
         """With SIGTERM: it transfers its leaderships first."""
         if self.process is None or self.process.poll() is not None:
             return
@@ -164,7 +164,7 @@ class Cluster:
         self.gateways.append(Installation(home, *arguments, **given))
         return self.gateways[-1]
 
-    async def wait_ready(self, seconds: float = 30) -> None:
+    async def wait_ready(self, seconds: float = 60) -> None:
         """Return once the cluster has a leader and executes requests."""
         connection = await self.connection()
         try:
@@ -177,7 +177,7 @@ class Cluster:
         await opened.open()
         return opened
 
-    async def leader(self, stream: str, seconds: float = 20) -> Node:
+    async def leader(self, stream: str, seconds: float = 60) -> Node:
         """The node that leads the stream at present."""
         connection = await self.connection()
         try:

@@ -39,7 +39,7 @@ class Installation:
         )
         return self
 
-    async def ready(self, seconds: float = 20) -> "Installation":
+    async def ready(self, seconds: float = 60) -> "Installation":
         async def answers() -> bool:
             assert self.process is not None
             assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.log()[-1000:]}"
@@ -99,7 +99,7 @@ class Installation:
         """The workers that answer on its port."""
         return [pid for pid in self.children("postroad.runtime.worker") if pid not in self.children("background")]
 
-    async def stop(self, number: int = signal.SIGINT, seconds: float = 10) -> tuple[int, str]:
+    async def stop(self, number: int = signal.SIGINT, seconds: float = 30) -> tuple[int, str]:
         """Its exit code and what it printed."""
         assert self.process is not None
         self.process.send_signal(number)
@@ -111,7 +111,7 @@ class Installation:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(timeout=10)
+                self.process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

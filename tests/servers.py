@@ -86,7 +86,7 @@ async def restart(server: Server, *connections: Connection) -> None:
         await eventually(partial(_is_down, connection))
     server.start()
     for connection in connections:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await connection.wait_up()
 
 

@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 @overload
-async def eventually(check: Callable[[], Awaitable[T]], seconds: float = 5) -> T: ...
+async def eventually(check: Callable[[], Awaitable[T]], seconds: float = 30) -> T: ...
 @overload
-async def eventually(check: Callable[[], T], seconds: float = 5) -> T: ...
-async def eventually(check: Callable[[], object], seconds: float = 5) -> object:
+async def eventually(check: Callable[[], T], seconds: float = 30) -> T: ...
+async def eventually(check: Callable[[], object], seconds: float = 30) -> object:
     """Call `check` until its result is true, and return it. AssertionError with the last result after `seconds`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -134,7 +134,7 @@ async def test_one_of_many_claims_for_the_same_tenant_succeeds(gateway: Gateway,
     async def has_one_key() -> bool:
         return [key["id"] for key in (await winner.get(KEYS)).ok()["keys"]] == [won["record"]["id"]]
 
-    await eventually(has_one_key, 1)
+    await eventually(has_one_key)
     assert (await view_of(gateway, made["id"]))["claimedTenant"] == name
 
 

@@ -119,7 +119,7 @@ async def test_its_resources_are_guarded_and_counted_and_go_with_the_tenant(exte
     async def is_gone() -> bool:
         return await stream_info(connection, f"W_{owner.id}__door") is None
 
-    await eventually(is_gone, 20)
+    await eventually(is_gone)
 
 
 def test_it_is_described() -> None:

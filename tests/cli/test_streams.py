@@ -190,7 +190,7 @@ async def test_a_tail_survives_a_server_restart(shell: Shell, tmp_path: Path) ->
         await own.start().ready()
         there.run("streams", "append", "s", "2")
         there.run("streams", "close", "s", "3")
-        await eventually(lambda: tail.poll() is not None, 30)
+        await eventually(lambda: tail.poll() is not None)
         assert tail.stdout.read() == "2\n3\n"
     finally:
         own.end()

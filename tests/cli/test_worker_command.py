@@ -114,14 +114,14 @@ async def test_a_command_may_take_longer_than_the_lease(shell: Shell, queue: str
     command = f"echo x >> {begun}; while [ ! -e {go} ]; do sleep 0.02; done"
     process = start(shell, "worker", queue, "--exec", command, "--visibility-timeout-ms", "500", "--concurrency", "2", "--once")
     try:
-        await eventually(begun.exists, 15)
+        await eventually(begun.exists)
         job = shell.run("jobs", "list", "--queue", queue, "--json").json[0]["jobId"]
 
         def extensions() -> int:
             events = shell.run("jobs", "events", job, "--json").json
             return [event["event"] for event in events].count("job.extended")
 
-        await eventually(lambda: extensions() >= 7, 15)  # more than twice the lease
+        await eventually(lambda: extensions() >= 7)  # more than twice the lease
         go.touch()
         _, stderr = process.communicate(timeout=15)
     finally:
@@ -138,7 +138,7 @@ async def test_a_terminated_worker_drains(shell: Shell, queue: str, tmp_path: Pa
     command = f"echo $$ > {begun}; while [ ! -e {go} ]; do sleep 0.02; done; echo finished"
     process = start(shell, "worker", queue, "--exec", command, "--drain-seconds", "20" if is_patient else "0.1")
     try:
-        await eventually(lambda: begun.exists() and begun.read_text(), 15)
+        await eventually(lambda: begun.exists() and begun.read_text())
         process.send_signal(signal.SIGTERM)
         if is_patient:
             go.touch()
@@ -170,7 +170,7 @@ async def test_ctrl_c_does_not_reach_the_commands(shell: Shell, queue: str, tmp_
         text=True,
     )
     try:
-        await eventually(begun.exists, 15)
+        await eventually(begun.exists)
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
         _, stderr = process.communicate(timeout=15)

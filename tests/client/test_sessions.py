@@ -290,7 +290,7 @@ async def test_a_stream_token_can_follow_its_session_only(sdk: Sdk, tenant: Tena
         await sdk("sessions.subscribe", "s", session)
     await sdk("sessions.publish", "s", 1)
     token = (await sdk("tokens.create", "stream/session:mine")).token
-    async with AsyncPostroad(tenant.client.url, token) as browser, asyncio.timeout(10):
+    async with AsyncPostroad(tenant.client.url, token) as browser, asyncio.timeout(30):
         async with aclosing(browser.sessions.follow("mine")) as messages:
             assert (await anext(messages)).value == 1
         with pytest.raises((Unauthenticated, Forbidden)):

@@ -27,7 +27,7 @@ async def claimed(sdk: Sdk, subscription: str, worker: str = "w") -> Claim:
             return False
         return True
 
-    await eventually(is_there, 20)
+    await eventually(is_there)
     return found[0]
 
 

@@ -242,12 +242,12 @@ async def following(
 
     running = asyncio.ensure_future(asyncio.to_thread(follow) if kind == "sync" else follow_async())
     yield came
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
 
 
 async def rest(came: "asyncio.Queue[StreamMessage | None]") -> list[Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         return [message.value async for message in until_none(came)]
 
 
@@ -313,7 +313,7 @@ async def test_follow_raises_when_the_stream_is_deleted(sdk: Sdk, tenant: Tenant
         coming = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0)
         await sdk("streams.delete", "s")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(StreamNotFound):
                 await coming
 

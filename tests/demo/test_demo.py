@@ -241,7 +241,7 @@ async def test_ctrl_c_finishes_current_calls_and_a_second_run_uses_the_same_tena
         before = unpolled(client)
         process = start_demo(own, tmp_path, "--json-summary", str(tmp_path / "s.json"))
         try:
-            await eventually(lambda: unpolled(client) > before, 20)
+            await eventually(lambda: unpolled(client) > before)
             process.send_signal(signal.SIGINT)
             stdout, stderr = await asyncio.to_thread(process.communicate, timeout=15)
         finally:
@@ -262,7 +262,7 @@ async def test_a_second_signal_ends_the_run_at_once(
         before = unpolled(client)
         process = start_demo(own, tmp_path)
         try:
-            await eventually(lambda: unpolled(client) > before, 20)
+            await eventually(lambda: unpolled(client) > before)
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
             stdout, stderr = await asyncio.to_thread(process.communicate, timeout=15)

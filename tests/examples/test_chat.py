@@ -58,7 +58,7 @@ async def chat(running: Installation, prefix: str) -> AsyncIterator[str]:
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             assert f"http://127.0.0.1:{port}/".encode() in await process.stdout.readline()
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -105,7 +105,7 @@ async def events(joined: dict[str, Any], offset: str, *, seen: str | None = None
 async def heard(joined: dict[str, Any], count: int, offset: str = "-1", *, seen: str | None = None) -> tuple[list[Any], str]:
     """So many messages as `(stream, text)`, and the id of the control event after them."""
     texts: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         async for kind, data, event_id in events(joined, offset, seen=seen):
             if kind == "data":
                 texts += [(one["stream"], message["text"]) for one in data for message in one["messages"]]
@@ -238,7 +238,7 @@ class Page:
         async def are_there() -> bool:
             return await self.texts() == list(texts)
 
-        await eventually(are_there, 20)
+        await eventually(are_there)
 
 
 @asynccontextmanager
@@ -281,7 +281,7 @@ async def test_a_page_that_is_reloaded_or_cut_off_loses_and_repeats_nothing(
 
     await postroad.streams.append(f"{prefix}general", {"id": "before", "name": "Bob", "text": "before", "at": 1})
     async with page(chat, tmp_path) as ann:
-        await eventually(ann.is_live, 20)
+        await eventually(ann.is_live)
         await ann.say("Ann", "hello <i>all</i>")
         await ann.shows("before", "hello <i>all</i>")
 
@@ -290,12 +290,12 @@ async def test_a_page_that_is_reloaded_or_cut_off_loses_and_repeats_nothing(
         await ann.call("Page.navigate", url=chat)
         await ann.shows("before", "hello <i>all</i>", "while away")
         assert await ann.run("document.getElementById('name').value") == "Ann"
-        await eventually(ann.is_live, 20)
+        await eventually(ann.is_live)
 
         await publish("random", "before she joins")
         await ann.run("document.querySelectorAll('#rooms input')[1].click()")
         await ann.shows("before", "hello <i>all</i>", "while away", "before she joins")
-        await eventually(ann.is_live, 20)
+        await eventually(ann.is_live)
         await publish("random", "after")
         await ann.shows("before", "hello <i>all</i>", "while away", "before she joins", "after")
 
@@ -319,7 +319,7 @@ async def test_the_lines_of_the_docs_do_what_they_say(running: Installation) -> 
         env={"PATH": "/usr/bin:/bin", "API": running.url},
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         output, _ = await process.communicate()
     said = output.decode()
     assert process.returncode == 0, said

@@ -179,7 +179,7 @@ async def test_the_lines_of_the_docs_do_what_they_say(running: Installation) -> 
         env={"PATH": "/usr/bin:/bin", "API": running.url},
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         output, _ = await process.communicate()
     assert process.returncode == 0
     assert output.decode().startswith(told[1])
@@ -200,7 +200,7 @@ async def test_the_example_serves_its_page_and_something_to_follow(running: Inst
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             assert f"http://127.0.0.1:{port}/".encode() in await process.stdout.readline()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as browser:
             assert "postroad-stream.js" in (await browser.get("/")).text
@@ -208,7 +208,7 @@ async def test_the_example_serves_its_page_and_something_to_follow(running: Inst
             where = (await browser.get("/stream.json")).json()
         async with AsyncPostroad(running.url, where["token"]) as reader:
             numbers: list[int] = []
-            async with aclosing(reader.streams.follow("examples/ticker")) as messages, asyncio.timeout(20):
+            async with aclosing(reader.streams.follow("examples/ticker")) as messages, asyncio.timeout(30):
                 async for message in messages:
                     numbers.append(message.value["number"])
                     if len(numbers) == 5:

@@ -101,9 +101,9 @@ async def test_without_a_majority_everyone_is_told_so_until_it_is_back(world: Cl
         refused = at_work.front.answers.counted
         await eventually(lambda: refused["503 engine-unavailable"] >= 10, 40)
         for url in world.urls():
-            await eventually(lambda url=url: _is_refused(f"{url}/readyz"), 30)  # type: ignore[misc]
+            await eventually(lambda url=url: _is_refused(f"{url}/readyz"))  # type: ignore[misc]
             reading = f"{url}{at_work.log_path}?offset=-1"  # a leader that was left alone takes some seconds to see that
-            await eventually(lambda reading=reading: _is_refused(reading, world.headers()), 30)  # type: ignore[misc]
+            await eventually(lambda reading=reading: _is_refused(reading, world.headers()))  # type: ignore[misc]
         for node in lost:
             node.start()
         await at_work.moves_on(3, 40)
@@ -117,7 +117,7 @@ async def _is_refused(url: str, headers: dict[str, str] | None = None) -> bool:
 async def test_a_full_queue_says_so_and_keeps_what_it_took(world: Clustered) -> None:
     async with campaign(world, "full", 507, settings={"maxMessages": 100}, worker_count=0) as at_work:
         refused = at_work.front.answers.counted
-        await eventually(lambda: refused["507 storage-full"] >= 20, 30)
+        await eventually(lambda: refused["507 storage-full"] >= 20)
         late = Worker(at_work.line(), "late", queue="full", model=at_work.queue)
         working = asyncio.create_task(late.run())
         await at_work.moves_on(1, WRITES_AGAIN_SECONDS, of=lambda client: isinstance(client, Publisher))

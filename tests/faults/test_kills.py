@@ -82,10 +82,10 @@ async def test_every_acknowledged_message_survives_kill_9_once(install: Install,
     clients = [asyncio.create_task(publishers.publish(stop)) for _ in range(CLIENTS)]
     try:
         for kills in range(1, 4):
-            await eventually(lambda wanted=kills * 300: len(publishers.acknowledged) >= wanted, 30)  # type: ignore[misc]
+            await eventually(lambda wanted=kills * 300: len(publishers.acknowledged) >= wanted)  # type: ignore[misc]
             kill(running)
             before = len(publishers.acknowledged)
-            await eventually(lambda wanted=before + 100: len(publishers.acknowledged) >= wanted, 30)  # type: ignore[misc]
+            await eventually(lambda wanted=before + 100: len(publishers.acknowledged) >= wanted)  # type: ignore[misc]
     finally:
         stop.set()
         await asyncio.gather(*clients)

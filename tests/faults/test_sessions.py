@@ -109,7 +109,7 @@ async def kill_at_times(running: Installation, publishers: list[Publisher]) -> N
         due = len(publishers) * MESSAGES * number // (KILLS + 1)
         await eventually(lambda due=due: sum(one.acknowledged for one in publishers) >= due, 600)  # type: ignore[misc]
         which = {1: lambda: running.worker_pids, 2: lambda: running.children("nats-server")}
-        victims = await eventually(which.get(number % 3, lambda: running.children("background")), 30)
+        victims = await eventually(which.get(number % 3, lambda: running.children("background")))
         os.kill(victims[0], signal.SIGKILL)
 
 

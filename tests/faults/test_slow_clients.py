@@ -54,7 +54,7 @@ async def descriptors(running: Installation, session: aiohttp.ClientSession) -> 
 
     before = count()
     yield lambda: count() - before
-    await eventually(lambda: count() <= before + 5, 10)
+    await eventually(lambda: count() <= before + 5)
     assert running.worker_pids == [pid], "nothing of it made the worker start again"
 
 
@@ -132,7 +132,7 @@ async def test_who_has_no_more_to_say_is_answered_or_let_go(
         async with raw_connection(running.url) as connection:
             await connection.send(sent)
             connection.writer.write_eof()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 said = await connection.reader.read()
             assert said == b"" or said.startswith(b"HTTP/1.1 201 ")
     await publish(session)
@@ -148,7 +148,7 @@ async def test_a_long_poll_whose_client_is_gone_takes_no_message(
     for _ in range(20):
         async with raw_connection(running.url) as connection:
             await connection.send(head(running, f"Content-Length: {len(body)}", first=f"POST {queue}/pull HTTP/1.1") + body)
-    await eventually(lambda: descriptors() <= 5, 10)
+    await eventually(lambda: descriptors() <= 5)
     for number in range(20):
         async with session.post(f"{queue}/messages", json={"payload": number}) as answer:
             assert answer.status == 201
@@ -172,14 +172,14 @@ async def test_readers_that_are_gone_leave_nothing_behind(
             await connection.send(head(running, first=f"GET {path} HTTP/1.1"))
             if not path.endswith("long-poll"):
                 assert await connection.reader.read(100)
-    await eventually(lambda: descriptors() <= 5, 10)
+    await eventually(lambda: descriptors() <= 5)
 
     async def nobody_reads() -> bool:
         async with session.get("/metrics") as answer:
             lines = [line for line in (await answer.text()).splitlines() if line.startswith("postroad_http_live_readers")]
         return bool(lines) and all(float(line.rsplit(" ", 1)[1]) == 0 for line in lines)
 
-    await eventually(nobody_reads, 10)
+    await eventually(nobody_reads)
 
 
 async def large_stream(session: aiohttp.ClientSession) -> None:
@@ -206,8 +206,8 @@ async def test_who_does_not_read_is_let_go(
     async with contextlib.AsyncExitStack() as unread:
         for _ in range(10):
             await unread.enter_async_context(small_window(running))
-        await eventually(lambda: descriptors() >= 10, 10)
-        await eventually(lambda: descriptors() <= 5, 20)  # although they are all still there
+        await eventually(lambda: descriptors() >= 10)
+        await eventually(lambda: descriptors() <= 5)  # although they are all still there
         await publish(session)
 
 
@@ -216,7 +216,7 @@ async def test_who_reads_slowly_gets_everything(running: Installation, session: 
     loop, count, began = asyncio.get_running_loop(), 0, time.monotonic()
     async with small_window(running) as connection:
         while count < LARGE:
-            some = await asyncio.wait_for(loop.sock_recv(connection, 128 * 1024), 10)
+            some = await asyncio.wait_for(loop.sock_recv(connection, 128 * 1024), 30)
             assert some, f"it ended after {count} bytes"
             count += len(some)
             await asyncio.sleep(
@@ -239,6 +239,6 @@ async def test_idle_connections_are_in_nobodys_way_and_leave_no_trace(
             for _ in range(50):
                 await publish(session)
 
-        await asyncio.wait_for(some(), 20)
+        await asyncio.wait_for(some(), 30)
         async with session.get("/readyz") as answer:
             assert answer.status == 200

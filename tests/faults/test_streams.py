@@ -79,7 +79,7 @@ async def check_stream(caller: Caller, writers: dict[str, Producer], follower: F
     for writer, number, offset in some([(name, *item) for name, one in writers.items() for item in one.ends.items()]):
         rest, _ = await caller.read(offset)
         assert rest == content[content.index([writer, number]) + 1 :], "so does one that an append answered"
-    await eventually(lambda: len(follower.seen) >= len(content), 20)
+    await eventually(lambda: len(follower.seen) >= len(content))
     assert follower.seen == content, f"a follower saw each once, over {follower.connections} connections"
 
 

@@ -66,7 +66,7 @@ class RawConnection:
         self.writer.write(text)
         await self.writer.drain()
 
-    async def answer(self, seconds: float = 5) -> Answer:
+    async def answer(self, seconds: float = 30) -> Answer:
         """The next response on the connection."""
         async with asyncio.timeout(seconds):
             status = int((await self.reader.readline()).split(b" ")[1])
@@ -76,7 +76,7 @@ class RawConnection:
                 headers[name.lower()] = value.strip()
             return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", 0))))
 
-    async def is_closed(self, seconds: float = 5) -> bool:
+    async def is_closed(self, seconds: float = 30) -> bool:
         """True if the other side closes the connection in time."""
         async with asyncio.timeout(seconds):
             return await self.reader.read() == b""

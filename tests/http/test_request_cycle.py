@@ -172,8 +172,8 @@ async def test_a_disconnect_cancels_the_running_one_of_pipelined_requests() -> N
     async with served(app_that(wait)) as url:
         async with raw_connection(url) as connection:
             await connection.send(GET * 3)
-            await asyncio.wait_for(started.wait(), 5)
-        await asyncio.wait_for(is_cancelled.wait(), 5)
+            await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(is_cancelled.wait(), 30)
 
 
 async def test_a_closed_connection_leaves_no_reference_cycles() -> None:

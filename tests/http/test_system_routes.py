@@ -48,7 +48,7 @@ async def test_a_gateway_without_its_engine_is_alive_and_not_ready(own_server: S
         async def is_ready() -> bool:
             return (await gateway.nobody.get("/readyz")).status == 200
 
-        await eventually(is_ready, 10)
+        await eventually(is_ready)
 
 
 async def test_a_process_stops_cleanly_without_its_engine(own_server: Server) -> None:

@@ -171,7 +171,7 @@ async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
     async def is_known() -> bool:
         return (await monitor.detail()).startswith("batch 4181")
 
-    await eventually(is_known, 15)
+    await eventually(is_known)
 
 
 async def test_metrics_follow(own_connection: Connection, hand: Hand) -> None:
@@ -216,14 +216,14 @@ async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gatewa
         ready = (await own_gateway.nobody.get("/readyz")).ok()
         return bool(ready["status"] == "ready" and ready["checks"]["pipeline"]["detail"].startswith("batch 4181, 36"))
 
-    await eventually(is_told, 15)
+    await eventually(is_told)
 
     async def is_measured() -> bool:
         text = (await own_gateway.nobody.get("/metrics")).body.decode()
         names = ('postroad_pipeline_lag_messages{stream="AUDIT"}', "postroad_pipeline_last_batch_timestamp_seconds")
         return all(name in text for name in (*names, "postroad_pipeline_quarantined_total 2.0"))
 
-    await eventually(is_measured, 15)
+    await eventually(is_measured)
 
 
 async def test_the_pipelines_state_is_for_the_platform(gateway: Gateway) -> None:

@@ -98,7 +98,7 @@ async def test_concurrent_compare_and_set_updates_lose_none(bucket: Bucket) -> N
             except Conflict:
                 pass
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await asyncio.gather(*[add_one() for _ in range(25)])
     found = await bucket.get("count")
     assert found is not None and found.value == b"25"

@@ -128,7 +128,7 @@ async def test_work_of_a_cancelled_worker_is_done_by_another(
 
     await queue.request("do a")
     async with queue.consuming(block):
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 30)
     async with queue.consuming(handle, await open_connection(engine_url)):
         await eventually(queue.is_drained)
     assert handled == ["a"]

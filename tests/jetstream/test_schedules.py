@@ -28,7 +28,7 @@ def _later(name: str, due_ms: int, *headers: tuple[str, str], message_id: str | 
     return PendingMessage(f"{name}.later.1", b"delayed", message_id or new_id(), header_lines([*schedule, *headers]))
 
 
-async def _arrives(queue: PullConsumer, seconds: float = 5) -> list[Delivery]:
+async def _arrives(queue: PullConsumer, seconds: float = 30) -> list[Delivery]:
     async with asyncio.timeout(seconds + 5):
         return await queue.pull(10, seconds)
 
@@ -118,7 +118,7 @@ async def test_a_delayed_message_survives_a_kill_of_the_server(
     own_server.kill()
     await eventually(lambda: not connection.is_up and (now_ms() > due_ms or not is_due_meanwhile))
     own_server.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await connection.wait_up()
     [found] = await _arrives(queue)
     assert found.payload == b"delayed"

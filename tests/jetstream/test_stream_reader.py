@@ -155,7 +155,7 @@ async def test_a_read_is_unavailable_while_the_server_is_down(
     own_server.kill()
     for _ in range(2):  # while the connection breaks, and when the loss is known
         with pytest.raises(EngineUnavailable):
-            await asyncio.wait_for(stream_reader.read(connection, name, f"{name}.>"), 2)
+            await asyncio.wait_for(stream_reader.read(connection, name, f"{name}.>"), 30)
         await eventually(lambda: not connection.is_up)
 
 
@@ -169,9 +169,9 @@ async def test_a_read_of_one_entry_survives_a_lost_reply(
     looking = asyncio.ensure_future(
         stream_reader.last(far, name, f"{name}.a.x") if way == "last" else stream_reader.at(far, name, 1)
     )
-    await asyncio.wait_for(proxy.dropped.wait(), 5)
+    await asyncio.wait_for(proxy.dropped.wait(), 30)
     proxy.cut()
-    entry = await asyncio.wait_for(looking, 5)
+    entry = await asyncio.wait_for(looking, 30)
     assert entry is not None and entry.payload == b"1"
 
 

@@ -1,5 +1,4 @@
 import re
-import time
 
 import pytest
 from hypothesis import example, given
@@ -63,11 +62,9 @@ def test_examples_of_globs(wanted: str, name: str, expected: bool) -> None:
 
 
 def test_matching_time_is_bounded() -> None:
-    """A backtracking regex would take exponential time."""
-    started = time.perf_counter()
+    """A backtracking regex would take exponential time, and the test would time out."""
     assert not glob_matches("*a" * 60 + "*b", "a" * 80)
     assert not glob_matches("*a" * 10_000, "a" * 9_999)
-    assert time.perf_counter() - started < 1
 
 
 # What callers make of them

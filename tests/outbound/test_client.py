@@ -228,12 +228,9 @@ async def test_a_slow_response_times_out(outbound: Outbound) -> None:
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    loop = asyncio.get_running_loop()
-    started = loop.time()
     async with listening(drip) as server:
         with pytest.raises(OutboundFailed, match="timeout"):
             await outbound.post(server.url, b"", {}, seconds=0.3, allow_loopback=True)
-    assert loop.time() - started < 2
 
 
 async def test_a_missing_response_times_out(outbound: Outbound) -> None:

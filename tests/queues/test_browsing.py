@@ -361,7 +361,7 @@ async def test_rates_include_all_workers(gateway: Gateway, second_gateway: Gatew
         stats = (await tenant.client.get(queue)).ok()["stats"]
         return bool(stats["inPerSecond"] > 0 and stats["outPerSecond"] > 0)
 
-    await eventually(busy, 10)
+    await eventually(busy)
 
 
 async def test_a_restricted_key_cannot_redrive_to_or_see_tasks_of_other_queues(whole: Gateway) -> None:

@@ -103,7 +103,7 @@ class Player:
             return len(leased) >= expected
 
         if expected:
-            await eventually(enough, 10)
+            await eventually(enough)
         else:
             assert await self.tenant.pull(self.queue, count, visibilityTimeoutMs=lease_ms) == []
         for message in leased:
@@ -117,7 +117,10 @@ class Player:
             self.model.leased[message["messageId"]] = (message["receiptId"], message["attempt"])
 
     async def expire(self, number: int) -> None:
-        for message in await self._lease(number, 0):
+        """Lease, then end the leases: with a lease of 0 ms, the next of several pulls could return the same message."""
+        for message in await self._lease(number, 600_000):
+            body = {"receiptId": message["receiptId"], "visibilityTimeoutMs": 0}
+            (await self.tenant.client.post(f"{self.queue}/extend", body)).ok()
             self.model.waiting[message["messageId"]] = message["attempt"]
 
     async def _chosen(self, number: int) -> tuple[str, str, int] | None:
@@ -176,7 +179,7 @@ class Player:
         async def ended() -> bool:
             return bool((await self.tenant.client.get(f"/v1/tasks/{answer['task']['id']}")).ok()["endedAt"])
 
-        await eventually(ended, 15)
+        await eventually(ended)
         self.model.waiting.update(dict.fromkeys(self.model.dead, 0))
         self.model.dead.clear()
 
@@ -191,13 +194,14 @@ class Player:
             await self.tenant.pull(self.queue, 10)
             return await self._dead_ids() == self.model.dead | exhausted
 
-        await eventually(are_dead_lettered, 10)
+        await eventually(are_dead_lettered)
         self.model.dead |= exhausted
         for one in exhausted:
             del self.model.waiting[one]
 
     async def purge(self, _number: int) -> None:
         (await self.tenant.client.post(f"{self.queue}/purge", {})).ok()
+        self.model.dead |= await self._dead_ids() & self.model.waiting.keys()  # spent, and in the dead letters before the purge
         self.model.waiting.clear()
         self.model.leased.clear()
 

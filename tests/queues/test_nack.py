@@ -253,7 +253,7 @@ async def test_an_aborted_pull_costs_the_next_message_no_attempt(tenant: Tenant)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await eventually(lambda: not pull_consumer_of(tenant)._callers)
-        await eventually(lambda: not pull_consumer_of(tenant)._has_waiting_pull, 1)  # by itself it would end after five seconds
+        await eventually(lambda: not pull_consumer_of(tenant)._has_waiting_pull, 4)  # by itself it would end after five seconds
         await tenant.publish(queue, number)
         [message] = await tenant.pull(queue, waitMs=5000)
         assert (message["payload"], message["attempt"]) == (number, 1)

@@ -225,7 +225,7 @@ async def test_leased_and_delayed_messages_count_towards_the_limit_and_markers_d
     async def has_capacity() -> bool:
         return (await tenant.client.post(f"{queue}/messages", {"payload": 4})).status == 201
 
-    await eventually(has_capacity, 2)
+    await eventually(has_capacity)
     assert await tenant.stats(queue) == {"ready": 2, "leased": 0, "delayed": 1}
 
 
@@ -416,10 +416,8 @@ async def test_a_long_poll_ends_with_a_publish_on_another_gateway(
     queue = await tenant.queue()
     waiting = asyncio.create_task(tenant.pull(queue, waitMs=20_000))
     await eventually(lambda: gateway.node.app._usage.open_requests == 1)
-    started = time.perf_counter()
     await second_gateway.seen_by(tenant).publish(queue, 1)
-    assert payloads(await waiting) == [1]
-    assert time.perf_counter() - started < 0.5
+    assert payloads(await asyncio.wait_for(waiting, 15)) == [1], "before the wait of the poll is over"
 
 
 # Foreign messages in the stream

@@ -290,5 +290,5 @@ async def test_the_control_role_samples_and_a_gateway_does_not(own_server: Serve
         await eventually(traffic)
         assert await samples() == []
         async with running_gateway(settings, Role.CONTROL):
-            found = await eventually(samples, 10)
+            found = await eventually(samples)
         assert (found[0]["queue"], found[0]["ready"]) == ("q", 1)

@@ -55,7 +55,7 @@ class Crowd:
             process = self._processes[number % 2]
             await process.subscribe(session, "chat")
             until = len(self.acknowledged) + 3
-            await eventually(lambda until=until: self.is_over or len(self.acknowledged) >= until, 30)  # type: ignore[misc]
+            await eventually(lambda until=until: self.is_over or len(self.acknowledged) >= until)  # type: ignore[misc]
             if not self.is_over:
                 known = list(self.acknowledged)
                 await self._processes[(number + 1) % 2].unsubscribe(session, "chat")

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -291,10 +290,8 @@ def test_patterns_match_like_a_regular_expression(pattern: str, stream: str) -> 
 
 
 def test_a_pathological_pattern_is_matched_quickly() -> None:
-    """Subscribers choose the patterns, and every publish matches them."""
-    began = time.perf_counter()
+    """Subscribers choose the patterns, and every publish matches them. With backtracking, the test would time out."""
     assert not pattern_matches("*a*a*a*a*a*a*a*b", "a" * 255)
-    assert time.perf_counter() - began < 0.1
 
 
 # Envelopes

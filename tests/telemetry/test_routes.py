@@ -165,7 +165,7 @@ def event_ids(events: Any) -> list[str]:
 
 async def read_until(reader: EventReader, wanted: set[str]) -> list[ServerSentEvent]:
     seen: list[ServerSentEvent] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not wanted <= set(event_ids(seen)):
             event = await reader.next()
             assert event is not None
