@@ -6,9 +6,11 @@ Every test belongs to one tier: the one it is marked with, else the one that its
 import gc
 import os
 from collections.abc import Generator
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 
 _LONGEST_FIRST = ("spark", "slow", "engine", "unit")
 
@@ -57,10 +59,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With `-n`, the tests of a group share a worker, and groups start in the order of the items."""
+    """With `-n`, groups of tests are distributed, in the order of the items."""
     if config.getoption("numprocesses", None):
         config.option.dist = "loadgroup"
         config.option.loadscopereorder = False
+    if hasattr(config, "workerinput"):  # a worker parses the command line again
+        config.option.loadgroup = True
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
+    return _ByGroupOrModule(config, log)
+
+
+class _ByGroupOrModule(LoadGroupScheduling):  # type: ignore[misc]
+    """A worker gets a whole group, or a whole module, so that its fixtures are set up once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return str(super()._split_scope(nodeid)).partition("::")[0]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,14 +95,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers = {item: tier_of(item) for item in items}
     for item, tier in tiers.items():
         item.add_marker(tier)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "running" in fixtures:  # one installation for a folder
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
     items.sort(key=lambda item: _LONGEST_FIRST.index(tiers[item]))
 
 
-def _group_of(item: pytest.Item) -> str:
-    """Which tests share a worker: with it they share one Spark, one installation, or the fixtures of their module."""
-    fixtures = getattr(item, "fixturenames", ())
-    if "spark" in fixtures:
-        return "spark"
-    return item.path.parent.name if "running" in fixtures else item.nodeid.partition("::")[0]
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A release of pytest-xdist or pytest that ignores groups fails here, and does not start a Spark in each worker."""
+    if hasattr(session.config, "workerinput"):
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+        assert all("@" in item.nodeid for item in grouped), "pytest-xdist does not apply the groups"

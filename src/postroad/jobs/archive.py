@@ -1,7 +1,7 @@
 """Reads the job archive: chunks of jobs that ended before the retention period of the index, published by the pipeline.
 
 A job's id contains its time of creation, which gives the day of its chunks. A list is read day by day, backwards. Once a chunk
-was read, the times of its jobs tell whether it matters for a page. The days and chunks that one query may read are limited; the
+was read, the times of its jobs show whether it matters for a page. The days and chunks that one query may read are limited; the
 result says how far it came.
 """
 

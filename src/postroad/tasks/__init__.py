@@ -1,1 +1,1 @@
-"""Long work that somebody asked for: it goes on by itself, says how far it is, survives crashes, and can be cancelled."""
+"""Long-running work on request: it continues by itself, reports progress, survives crashes and can be cancelled."""
