@@ -2,20 +2,25 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
-SOURCE = Path(__file__).parent.parent.parent / "src" / "postroad"
+from tests.architecture.source import modules
 
 
-def imports() -> Iterator[tuple[str, str]]:
+@cache
+def imports() -> tuple[tuple[str, str], ...]:
     """Every import in the source: module path below `src/postroad`, and the imported module."""
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    return tuple(_imports())
+
+
+def _imports() -> Iterator[tuple[str, str]]:
+    for module in modules():
+        for node in ast.walk(module.tree):
             match node:
                 case ast.Import(names=names):
-                    yield from ((str(path.relative_to(SOURCE)), one.name) for one in names)
-                case ast.ImportFrom(module=str(module)):
-                    yield str(path.relative_to(SOURCE)), module
+                    yield from ((module.path, one.name) for one in names)
+                case ast.ImportFrom(module=str(name)):
+                    yield module.path, name
 
 
 def importers_of(*packages: str) -> set[str]:

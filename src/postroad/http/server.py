@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import httptools
 import msgspec
+import structlog
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +21,10 @@ from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, PostroadError
 from postroad.kernel.json import encode
+
+_STOP_POLL_SECONDS = 0.01
+
+log = structlog.get_logger("postroad.http")
 
 
 class _CoalescingTransport:
@@ -319,8 +324,20 @@ class Server(uvicorn.Server):
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, then wait for open connections and requests; cancel those that outlast the timeout."""
         self._app.drain()
-        await super().shutdown(sockets)
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:
+                    await asyncio.sleep(_STOP_POLL_SECONDS)
+        except TimeoutError:
+            log.warning("requests_cancelled", open=len(self.server_state.tasks), reason="the server stops")
+            for task in self.server_state.tasks:
+                task.cancel("the server stops")
 
 
 def _as_asgi(app: App) -> Any:

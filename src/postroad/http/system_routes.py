@@ -1,5 +1,7 @@
 """System routes: health, readiness, metrics, OpenAPI and the documentation pages."""
 
+import asyncio
+import functools
 import ipaddress
 import re
 from base64 import b64encode
@@ -33,6 +35,7 @@ class SystemRoutes:
     checks: ReadinessChecks
     authenticator: Authenticator
     metrics_dir: Path | None = None
+    _describe: Callable[[], dict[str, Any]] = field(init=False, default=dict)
     _document: bytes = field(init=False, default=b"")
     _errors_page: bytes = field(init=False, default=b"")
 
@@ -72,7 +75,7 @@ class SystemRoutes:
         self, routes: Sequence[Route], parameters: Mapping[str, Mapping[str, Any]], errors: Iterable[type[PostroadError]]
     ) -> None:
         """Set the content of the OpenAPI document and of the error reference."""
-        self._document = encode(openapi_document(routes, self.version, parameters))
+        self._describe = functools.partial(openapi_document, routes, self.version, parameters)
         self._errors_page = errors_page(errors)
 
     async def healthz(self, _request: Request) -> Response:
@@ -107,6 +110,8 @@ class SystemRoutes:
         await self.authenticator.authenticate(request, Route("GET", "/metrics", self.metrics, RouteRequirement.PLATFORM, "", ""))
 
     async def openapi(self, _request: Request) -> Response:
+        if not self._document:  # takes 0.1 s: not in the event loop, and not for processes that are never asked
+            self._document = await asyncio.to_thread(lambda: encode(self._describe()))
         return Response(self._document)
 
     async def docs(self, _request: Request) -> Response:
