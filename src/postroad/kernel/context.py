@@ -1,12 +1,11 @@
 """The request that a service acts for."""
 
-from dataclasses import dataclass
+import msgspec
 
 from postroad.kernel.identity import Caller
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True):
     """Caller, request id, client address and trace of one request. Events and audit entries are filled in from it."""
 
     caller: Caller
