@@ -103,6 +103,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _LONGEST_FIRST.index(tiers[item]))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A timeout interrupts a call to Spark and leaves its response unread: the next test needs a new connection."""
+    try:
+        return (yield)
+    except BaseException:
+        if "spark" in getattr(item, "fixturenames", ()):
+            _close_spark_connection()
+        raise
+
+
+def _close_spark_connection() -> None:
+    from pyspark import SparkContext  # noqa: PLC0415  # most test processes do without
+
+    if (gateway := SparkContext._gateway) and (connection := gateway._gateway_client.get_thread_connection()):
+        connection.close()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """A release of pytest-xdist or pytest that ignores groups fails here, and does not start a Spark in each worker."""
     if hasattr(session.config, "workerinput"):
