@@ -115,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _close_spark_connection() -> None:
-    from pyspark import SparkContext  # noqa: PLC0415  # most test processes do without
+    from pyspark import SparkContext  # most test processes do without it
 
     if (gateway := SparkContext._gateway) and (connection := gateway._gateway_client.get_thread_connection()):
         connection.close()

@@ -332,7 +332,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:
+                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn has no event
                     await asyncio.sleep(_STOP_POLL_SECONDS)
         except TimeoutError:
             log.warning("requests_cancelled", open=len(self.server_state.tasks), reason="the server stops")
