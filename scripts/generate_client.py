@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from postroad.codegen import cli, sdk
-from postroad.container import described_assembly
+from postroad.container import described_assembly, parameter_schemas
 
 SOURCE = Path(__file__).parent.parent / "src" / "postroad"
 
@@ -26,7 +26,8 @@ def generated() -> dict[str, str]:
     modules = {group: cli.variable(group) for group in groups}
     handwritten = {group: _handwritten("cli", name) for group, name in modules.items()}
     for group, routes in groups.items():
-        module = cli.group_module(group, routes, handwritten[group], texts.get(group, f"{group.capitalize()}."))
+        help_text = texts.get(group, f"{group.capitalize()}.")
+        module = cli.group_module(group, routes, handwritten[group], help_text, parameter_schemas(assembly))
         files[f"cli/generated/{modules[group]}.py"] = module
     new = [group for group in groups if handwritten[group] is None]
     files["cli/generated/__init__.py"] = cli.index_module(modules, new)

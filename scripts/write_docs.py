@@ -1,10 +1,12 @@
-"""Generates the reference pages for settings, errors, events and the lake's tables (`make docs`)."""
+"""Generates the reference pages for settings, errors, events and the lake's tables, and the tables of reports (`make docs`)."""
 
 import sys
 from pathlib import Path
 
 import msgspec
 
+from postroad.api.insights import Row, Visibility, columns_of
+from postroad.api.reports import reports
 from postroad.container import described_assembly
 from postroad.kernel.event import event_name
 from postroad.pipeline.ended_jobs import ENDED
@@ -163,7 +165,35 @@ def dictionary_page() -> str:
     return "\n".join(parts)
 
 
+def insights_page() -> str:
+    """The written page, with its tables of reports and columns."""
+    restricted = {Visibility.QUEUE: "rows of their queues", Visibility.TENANT: "403"}
+    rows = "\n".join(f"| `{one.name}` | {_what(one.row)} | {restricted[one.visibility]} |" for one in reports())
+    head = "| `GET /v1/insights/…` | a row is | keys restricted to some queues get |\n| --- | --- | --- |"
+    columns = "\n\n".join(f"`{one.name}`\n\n| column | meaning |\n| --- | --- |\n{_columns(one.row)}" for one in reports())
+    text = (DOCS / "insights.md").read_text()
+    for name, table in (("reports", f"{head}\n{rows}"), ("columns", columns)):
+        start = text.index("\n", text.index(f"<!-- {name}:")) + 1
+        text = f"{text[:start]}{table}\n{text[text.index('<!-- end -->', start) :]}"
+    return text
+
+
+def _columns(row: type[Row]) -> str:
+    """A line for each description, with the columns that share it."""
+    described: dict[str, list[str]] = {}
+    for one in columns_of(row):
+        if one.field != "time":
+            described.setdefault(one.description, []).append(f"`{one.name}`")
+    return "\n".join(f"| {', '.join(names)} | {description} |" for description, names in described.items())
+
+
+def _what(row: type) -> str:
+    sentence = (row.__doc__ or "").partition(". ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
 PAGES = {
+    "insights.md": insights_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "events.md": events_page,

@@ -138,7 +138,7 @@ def write_docs() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["settings.md", "errors.md", "events.md"])
+@pytest.mark.parametrize("page", ["settings.md", "errors.md", "events.md", "insights.md"])
 def test_a_page_that_comes_from_the_code_is_not_old(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == write_docs().PAGES[page](), "run `make docs`"
 

@@ -66,25 +66,25 @@ def test_a_session_is_shown_with_its_subscriptions(shell: Shell, stream: str, se
     shown = shell.run("sessions", "show", session).stdout
     assert f"/v1/default/stream/session:{session}" in shown
     assert "application/json" in shown
-    rows = {line.split()[0]: line.split()[2:] for line in shown.partition("subscribed to")[2].splitlines()[1:]}
-    assert rows == {stream: ["no", "0"], "cli-no-such:*": ["yes", "?"]}
+    rows = {line.split()[0]: line.split()[2:] for line in shown.partition("\nsubscriptions\n")[2].splitlines()[1:]}
+    assert rows == {stream: ["no", "0"], "cli-no-such:*": ["yes"]}
     answer = shell.run("sessions", "show", session, "--json").json
     assert {one["streamId"]: one["envelope"] for one in answer["subscriptions"]} == {stream: False, "cli-no-such:*": True}
 
     assert shell.run("sessions", "unsubscribe", session, "cli-no-such:*").stdout == f"unsubscribed {session} from cli-no-such:*\n"
     assert shell.run("sessions", "unsubscribe", session, stream, "--json").json["streamId"] == stream
-    assert "subscribed to" not in shell.run("sessions", "show", session).stdout
+    assert stream not in shell.run("sessions", "show", session).stdout
 
 
 def test_a_touch_prints_the_new_expiry(shell: Shell, session: str) -> None:
     before = shell.run("sessions", "show", session, "--json").json["expiresAt"]
-    assert shell.run("sessions", "touch", session).stdout.startswith(f"{session} expires at 20")
+    assert "expires at  20" in shell.run("sessions", "touch", session).stdout
     assert shell.run("sessions", "touch", session, "--json").json["expiresAt"] > before
 
 
 def test_a_session_is_deleted(shell: Shell, session: str) -> None:
     asked = shell.invoke("sessions", "delete", session, stdin="n\n")
-    assert (asked.code, "with 1 subscriptions?" in asked.stdout) == (1, True)
+    assert (asked.code, "with its stream and subscriptions?" in asked.stdout) == (1, True)
     assert shell.run("sessions", "delete", session, "--yes").stdout == f"deleted {session}\n"
     for words in (("show",), ("touch",), ("delete", "--yes"), ("tail", "--limit", "1")):
         gone = shell.invoke("sessions", words[0], session, *words[1:])
@@ -96,7 +96,7 @@ def test_fanout_prints_its_progress(shell: Shell, stream: str, session: str) -> 
     answer = shell.run("sessions", "fanout", stream, "--json").json
     assert answer == {"streamId": stream, "subscribers": 1, "doneOffset": end, "outstanding": 0, "breaker": "closed"}
     shown = shell.run("sessions", "fanout", stream).stdout
-    assert "delivered up to" in shown and end in shown
+    assert "done offset" in shown and end in shown
 
 
 def test_invalid_options_are_refused(shell: Shell, stream: str, session: str) -> None:

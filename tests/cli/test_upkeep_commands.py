@@ -228,7 +228,7 @@ def test_a_job_is_shown_with_its_events(shell: Shell, queue: str) -> None:
     [found] = shell.run("jobs", "list", "--correlation-id", queue, "--json").json
     assert (found["jobId"], found["attempts"]) == (job, 2)
     events = shell.run("jobs", "events", job).stdout
-    assert "job.queued" in events and 'reason="busy just now"' in events
+    assert "job.queued" in events and "busy just now" in events
     assert [one["event"] for one in shell.run("jobs", "events", job, "--limit", "2", "--json").json] == [
         "job.queued",
         "job.leased",

@@ -180,7 +180,7 @@ async def test_errors_are_those_of_the_table(sdk: Sdk) -> None:
     with pytest.raises(InvalidParameter):
         await sdk("sessions.get", "no id")
     for wrong in ("a/b", "", ".."):  # a URL would change these
-        with pytest.raises(ValueError, match="not a session id"):
+        with pytest.raises(ValueError, match="not a name or id"):
             await sdk("sessions.get", wrong)
 
 

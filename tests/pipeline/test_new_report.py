@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,12 @@ from postroad.codegen import sdk
 from postroad.container import described_assembly, openapi
 from postroad.insights.results import read_results
 from postroad.pipeline import reports as functions
-from postroad.pipeline.driver import job_names
+from postroad.pipeline.job_names import job_names
 from postroad.pipeline.measures import measures
 from postroad.pipeline.report_messages import report_messages
+from postroad.report.fetch import DayData, TenantData
+from postroad.report.page import render_page
+from tests.architecture.test_architecture import write_docs
 from tests.pipeline.frames import events_frame
 from tests.pipeline.happenings import some_of_everything
 
@@ -111,3 +114,16 @@ def test_it_has_a_route_a_description_an_sdk_method_and_a_command() -> None:
     assert "def deliveries(" in sdk.namespace_module("insights", routes)
     result = CliRunner().invoke(insight_commands(declarations.reports()), ["deliveries", "--help"])
     assert "Report deliveries of messages" in result.stdout
+
+
+def test_it_has_a_section_on_the_report_page() -> None:
+    [report] = [one for one in declarations.reports() if one.name == "deliveries"]
+    rows = [report.row(time=f"2026-11-16T{hour:02}:00:00Z", leased=hour) for hour in (1, 2)]
+    data = TenantData("acme", {"deliveries": rows})
+    page = render_page(DayData(date(2026, 11, 16), "hour", (data,), "http://127.0.0.1", datetime.now(UTC)))
+    assert ">Deliveries</h3>" in page and "3 leased." in page
+
+
+def test_its_columns_are_in_the_documentation() -> None:
+    page = write_docs().insights_page()
+    assert "| `deliveries` | the number of deliveries in that time | 403 |" in page and "| `leased` |" in page

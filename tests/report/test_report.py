@@ -17,6 +17,7 @@ from tests.insights.results import HOUR, MINUTE, publish
 from tests.installation import Installation
 from tests.servers import OpenConnection
 
+from postroad.api.reports.sessions import REPORT as SESSIONS
 from postroad.cli.report import parse_day
 from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
 from postroad.report import fetch, formatting, sections
@@ -280,7 +281,7 @@ def test_usage_is_summed() -> None:
 
 def test_sessions_are_drawn_over_time() -> None:
     rows = [SessionsRow(time=when(hour), subscribed=hour, unsubscribed=0, touched=2, deleted=1, expired=0) for hour in (1, 2)]
-    made = sections.sessions_section("a", HOURLY, rows)
+    made = sections.report_section("a", HOURLY, SESSIONS, rows)
     assert "3 subscribed, 0 unsubscribed, 4 touched, 2 deleted, 0 expired." in made
     assert made.count('class="line ') == 5
 
@@ -293,7 +294,7 @@ def test_every_section_without_rows_has_a_message() -> None:
         (sections.dead_section("a", HOURLY, []), "No dead letters on this day."),
         (sections.dead_section("a", HOURLY, [dead(1, "redriven", 4)]), "No dead letters on this day. 4 messages were redriven."),
         (sections.usage_section("a", HOURLY, [], "hour"), "No usage on this day."),
-        (sections.sessions_section("a", HOURLY, [nothing]), "No session activity on this day."),
+        (sections.report_section("a", HOURLY, SESSIONS, [nothing]), "No sessions on this day."),
         (sections.health_section("a", [], None), "No queue health has been computed yet."),
     ):
         assert message in made
@@ -348,11 +349,13 @@ def check(written: str) -> None:
 def full(tenant: str) -> TenantData:
     return TenantData(
         tenant=tenant,
-        usage=[usage(1, published=5)],
-        latency=[latency(1, EVIL)],
-        dead_letters=[dead(1, EVIL, 2, queue=EVIL)],
-        health=[HealthRow(queue=EVIL, status=EVIL, problems=[EVIL])],
-        sessions=[SessionsRow(time=when(1), subscribed=1, unsubscribed=0, touched=0, deleted=0, expired=0)],
+        rows={
+            "usage": [usage(1, published=5)],
+            "latency": [latency(1, EVIL)],
+            "dead-letters": [dead(1, EVIL, 2, queue=EVIL)],
+            "health": [HealthRow(queue=EVIL, status=EVIL, problems=[EVIL])],
+            "sessions": [SessionsRow(time=when(1), subscribed=1, unsubscribed=0, touched=0, deleted=0, expired=0)],
+        },
         computed={"usage": Computed(when(12, 5), "41", 0), "latency": Computed(when(12, 6), "42", 3)},
     )
 
@@ -380,7 +383,7 @@ def test_the_policy_allows_only_the_inlined_style_and_script() -> None:
 
 
 def test_reports_that_the_key_cannot_read_are_marked() -> None:
-    written = render_page(of_day(TenantData("acme", latency=[latency(1)], forbidden=frozenset({"usage", "sessions"}))))
+    written = render_page(of_day(TenantData("acme", {"latency": [latency(1)]}, forbidden=frozenset({"usage", "sessions"}))))
     assert written.count("this key is restricted") == 2
 
 
@@ -390,8 +393,8 @@ def test_the_time_range_is_the_day_or_the_minutes_with_data() -> None:
         usage(13),
         UsageRow(**{**{name: getattr(usage(13), name) for name in UsageRow.__struct_fields__}, "time": when(13, 40)}),
     ]
-    assert frame_of(of_day(TenantData("a", usage=rows), grain="minute")) == Frame(at(13), at(13, 41), MINUTE)
-    assert frame_of(of_day(TenantData("a", usage=rows[:1]), grain="minute")) == Frame(at(12, 51), at(13, 1), MINUTE)
+    assert frame_of(of_day(TenantData("a", {"usage": rows}), grain="minute")) == Frame(at(13), at(13, 41), MINUTE)
+    assert frame_of(of_day(TenantData("a", {"usage": rows[:1]}), grain="minute")) == Frame(at(12, 51), at(13, 1), MINUTE)
 
 
 def test_a_day_is_a_word_or_a_date() -> None:

@@ -45,8 +45,8 @@ class AccessCapability(Capability):
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "tenant": {"pattern": f"^{TENANT.pattern}$"},
         "project": {"pattern": f"^{TENANT.pattern}$"},
-        "key": _KEY_ID,
-        "invite": _KEY_ID,
+        "key": {**_KEY_ID, "description": "Key id, as `keys list` shows it; not the text of the key."},
+        "invite": {**_KEY_ID, "description": "Invite id, as `invites list` shows it; not the code."},
         "secret": {"format": "uuid"},
     }
 

@@ -186,7 +186,18 @@ class AccessRoutes:
     def _secret_routes(self) -> list[Route]:
         path = "/api/control/jwt-secrets"
         return [
-            Route("GET", path, self.list_secrets, Scope.ADMIN, "List JWT secrets", "JWT secrets", response=JwtSecretPage),
+            Route(
+                "GET",
+                path,
+                self.list_secrets,
+                Scope.ADMIN,
+                "List JWT secrets",
+                "JWT secrets",
+                response=JwtSecretPage,
+                description="Oldest first, without their texts.",
+                sdk="jwt_secrets.list",
+                cli=Command("secrets list", columns=("id", "name", "expires_at", "created_at")),
+            ),
             Route(
                 "POST",
                 path,

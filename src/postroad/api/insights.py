@@ -49,7 +49,8 @@ def column(description: str | None = None, *, unit: Unit = Unit.PLAIN, title: st
 
 
 Start = Annotated[Timestamp, column("Start of the minute, hour or day.", is_listed=False)]
-Milliseconds = Annotated[Number, column("Milliseconds.", unit=Unit.MILLISECONDS)]
+Queue = Annotated[str, column("Name of the queue.")]
+Milliseconds = Annotated[Number, column("Percentile, largest value or mean, in milliseconds.", unit=Unit.MILLISECONDS)]
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -123,6 +124,7 @@ class Report(Generic[R]):
     names: tuple[str, ...] = ()  # columns that identify a row among those of the same time
     rank: str  # column in JSON: of too many rows, those with the largest values are published
     look_back: timedelta | None = None  # a report without grains: its rows describe the present, computed from this period
+    heading: str = ""  # of its section on the report page; default: the name
     severity: tuple[str, ...] = ()  # values of the column `status` in the order of the rows
     job: str = ""  # name in `--jobs`; default: the report's
 
@@ -130,6 +132,10 @@ class Report(Generic[R]):
     def identifier(self) -> str:
         """The name in Python: `dead_letters`."""
         return self.name.replace("-", "_")
+
+    @property
+    def title(self) -> str:
+        return self.heading or self.name.replace("-", " ").capitalize()
 
     @property
     def job_name(self) -> str:

@@ -51,12 +51,12 @@ class JobQuery(
     forbid_unknown_fields=True,
     rename={"since": "from", "until": "to", "correlation_id": "correlationId", "message_id": "messageId"},
 ):
-    queue: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
-    status: JobStatus | None = None
+    queue: Annotated[str, Meta(min_length=1, max_length=80, description="Queue of the jobs.")] | None = None
+    status: Annotated[JobStatus | None, Meta(description="Only jobs with this status.")] = None
     since: Annotated[AwareDatetime | None, Meta(description="Created at this time or later.")] = None
     until: Annotated[AwareDatetime | None, Meta(description="Created before this time.")] = None
-    correlation_id: Id | None = None
-    message_id: Id | None = None
+    correlation_id: Annotated[Id | None, Meta(description="Only jobs with this correlation id.")] = None
+    message_id: Annotated[Id | None, Meta(description="Only jobs of this message.")] = None
     limit: Limit = 100
     cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[!-~]{1,256}$")] | None = None  # time of creation and id
 

@@ -13,7 +13,7 @@ from postroad.kernel.names import STREAM_CHARS_MAX
 
 SESSION_PATTERN = "[A-Za-z0-9_.:-]{1,128}"
 
-SessionId = Annotated[str, Meta(pattern=f"^{SESSION_PATTERN}$", description="For example a UUID.")]
+SessionId = Annotated[str, Meta(pattern=f"^{SESSION_PATTERN}$", description="Id of the session, for example a UUID.")]
 SourceId = Annotated[
     str, Meta(min_length=1, max_length=STREAM_CHARS_MAX, description="Id of a stream, or a pattern such as `chat:*`.")
 ]

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from postroad.api.insights import Grain, Report, ReportColumn, Unit, Visibility, columns_of
+from postroad.api.insights import Grain, Report, Visibility, columns_of
 from postroad.api.reports import reports
 from postroad.cli.output import AsJson, Wide, connected, print_json, show
 from postroad.cli.times import ago
+from postroad.report.formatting import column_text, duration
 
 Since = Annotated[
     str | None,
@@ -64,7 +65,7 @@ def _run(report: Report[Any], query: dict[str, Any], limit: int, *, as_json: boo
     if page.items:
         columns = [one for one in columns_of(report.row) if one.is_listed]
         head = [*([] if report.is_snapshot else ["time (UTC)"]), *(one.title for one in columns)]
-        show(page.items, False, head, lambda row: [*_time(page, row), *(_cell(row, one) for one in columns)], wide=wide)
+        show(page.items, False, head, lambda row: [*_time(page, row), *(column_text(row, one) for one in columns)], wide=wide)
     typer.echo(_provenance(page, datetime.now(UTC)), err=True)
 
 
@@ -89,7 +90,7 @@ def _provenance(page: Any, now: datetime) -> str:
     if page.computed_at is None:
         return "no results yet: is the pipeline running? See postroad pipeline status"
     computed_at = datetime.fromisoformat(page.computed_at)
-    age = _duration(max(0.0, (now - computed_at).total_seconds() * 1000))
+    age = duration(max(0.0, (now - computed_at).total_seconds() * 1000))
     notes = [f"computed {computed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {age} ago, by batch {page.batch}"]
     if not page.items:
         notes.insert(0, "no matching rows")
@@ -106,43 +107,5 @@ def _time(page: Any, row: Any) -> list[str]:
         return []
     return [row.time[: 10 if page.grain == Grain.DAY else 16].replace("T", " ")]
 
-
-def _cell(row: Any, column: ReportColumn) -> str:
-    value = getattr(row, column.field)
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(value)
-    return value if isinstance(value, str) else _FORMATS[column.unit](value)
-
-
-def _count(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}".removesuffix(".0")
-
-
-def _size(count: float) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
-
-
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
-
-
-def _duration(millis: float) -> str:
-    """`7 ms`, `1.5 s`, `2.3 h`."""
-    unit = next(((size, name) for size, name in _UNITS if millis >= size), None)
-    return f"{millis / unit[0]:.1f} {unit[1]}" if unit else f"{millis:.1f}".removesuffix(".0") + " ms"
-
-
-_FORMATS: dict[Unit, Callable[[float], str]] = {
-    Unit.PLAIN: _count,
-    Unit.BYTES: _size,
-    Unit.MILLISECONDS: _duration,
-    Unit.SECONDS: lambda seconds: _duration(seconds * 1000),
-}
 
 insights = insight_commands(reports())

@@ -14,6 +14,7 @@ import typer
 
 from postroad.cli.output import AsJson, connected, show_one
 from postroad.cli.server import DataDir
+from postroad.pipeline.job_names import job_names
 
 if TYPE_CHECKING:
     from postroad.pipeline.driver import Pipeline, PipelineConfig
@@ -41,7 +42,7 @@ JobNames = Annotated[
     str | None,
     typer.Option(
         "--jobs",
-        help="Only these jobs, comma separated: latency, usage, dead_letters, sessions, queue_health, job_history, compact.",
+        help=f"Only these jobs, comma separated: {', '.join(job_names())}.",
         show_default=False,
     ),
 ]
@@ -143,7 +144,7 @@ def _settings(data_dir: object, master: str | None, lake: str | None, seconds: f
 
 def _config(settings: "Settings", jobs: str | None, *, quiet: bool, messages_max: int = 20_000) -> "PipelineConfig":
     _require_spark()
-    from postroad.pipeline.driver import BatchProgress, PipelineConfig, job_names
+    from postroad.pipeline.driver import BatchProgress, PipelineConfig
 
     known = job_names()
     chosen = tuple(name.strip().replace("-", "_") for name in jobs.split(",")) if jobs else known

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,23 @@ from postroad.cli.output import from_json, print_json, show, show_once, show_one
 
 
 def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str], *, wide: bool) -> None:
-    """A table with these attributes as columns; every field of the first item if there are none."""
+    """A table with these attributes, or keys of objects, as columns; every field of the first item if there are none."""
     import msgspec
 
     if not columns and items and isinstance(items[0], msgspec.Struct):
         columns = items[0].__struct_fields__
     head = [_title(one) for one in columns]
-    show(list(items), as_json, head, lambda item: [_cell(attrgetter(one)(item)) for one in columns], wide=wide)
+    show(list(items), as_json, head, lambda item: [_value(item, one) for one in columns], wide=wide)
 
 
 def show_item(item: Any, as_json: bool) -> None:
-    """A line for each field that has a value; fields of nested objects are shown like its own."""
-    show_one(item, as_json, **_flat(item))
+    """A line for each field that has a value; fields of nested objects are shown like its own, lists of objects as tables."""
+    found = _flat(item)
+    lists = {name: value for name, value in found.items() if isinstance(value, list)}
+    show_one(item, as_json, **{name: value for name, value in found.items() if name not in lists})
+    for name, items in () if as_json else lists.items():
+        typer.echo(f"\n{_title(name)}")
+        show_list(items, False, (), wide=False)
 
 
 def show_done(item: Any, as_json: bool, text: str) -> None:
@@ -77,9 +83,21 @@ def _flat(item: Any) -> dict[str, object]:
         if isinstance(value, msgspec.Struct):
             nested = _flat(value)
             found |= {f"{name}_{one}" if one in found else one: cell for one, cell in nested.items()}
+        elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+            found[name] = value
+        elif name.endswith("_at_ms"):
+            found[name.removesuffix("_ms")] = timestamp(value)
         else:  # fields of any type are payloads, which are printed exactly
             found[name] = msgspec.json.encode(value).decode() if field.type is Any else _cell(value)
     return found
+
+
+def timestamp(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _value(item: Any, column: str) -> str:
+    return _cell(item.get(column) if isinstance(item, dict) else attrgetter(column)(item))
 
 
 def _fields(item: Any) -> list[tuple[str, Any]]:

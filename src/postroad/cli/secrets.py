@@ -1,29 +1,15 @@
-"""`postroad secrets list` and `create`: secrets that verify the tenant's JWTs."""
+"""`postroad secrets create`: secrets that verify the tenant's JWTs."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, connected, show, show_once
+from postroad.cli.output import AsJson, connected, show_once
 from postroad.cli.times import from_now
-
-if TYPE_CHECKING:
-    from postroad.client import JwtSecret
 
 secrets = typer.Typer(
     help="JWT secrets: the tenant signs JWTs for its own users with them (HS256). Needs the scope admin.", no_args_is_help=True
 )
-
-
-def _row(secret: "JwtSecret") -> list[object]:
-    return [secret.id, secret.name, secret.expires_at or "never", secret.created_at]
-
-
-@secrets.command("list")
-def list_secrets(as_json: AsJson = False, wide: Wide = False) -> None:
-    """List the JWT secrets, without their texts."""
-    with connected() as client:
-        show(list(client.jwt_secrets.list()), as_json, ("id", "name", "expires", "created"), _row, wide=wide)
 
 
 @secrets.command("create")

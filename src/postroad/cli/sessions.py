@@ -1,4 +1,4 @@
-"""`postroad sessions …`: subscribe sessions to streams, publish to them, show and follow them."""
+"""`postroad sessions subscribe`, `publish` and `tail`."""
 
 import threading
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show, show_one
-from postroad.cli.rendering import show_done
+from postroad.cli.output import AsJson, connected, print_json
+from postroad.cli.rendering import show_done, timestamp
 from postroad.cli.streams import (
     AsLines,
     ContentType,
@@ -20,6 +20,7 @@ from postroad.cli.streams import (
     Project,
     Seq,
     Skip,
+    Stream,
     body_of,
     content_type_of,
     print_live,
@@ -35,7 +36,6 @@ sessions = typer.Typer(
 )
 
 SessionId = Annotated[str, typer.Argument(help="Session id.")]
-Source = Annotated[str, typer.Argument(help="Stream id, such as `chat/7`.")]
 SourceOrPattern = Annotated[
     str, typer.Argument(help="Stream id or pattern, such as `'chat:*'`; `*` matches any text without `/`.")
 ]
@@ -61,20 +61,13 @@ def subscribe(
             print_json(subscribed)
             return
         which = "a new session" if subscribed.is_new_session else "the session"
-        typer.echo(f"subscribed {which} to {stream}; it expires at {_timestamp(subscribed.expires_at_ms)}", err=True)
+        typer.echo(f"subscribed {which} to {stream}; it expires at {timestamp(subscribed.expires_at_ms)}", err=True)
         typer.echo(subscribed.session_id)
-
-
-@sessions.command("unsubscribe")
-def unsubscribe(session: SessionId, stream: SourceOrPattern, project: Project = None, as_json: AsJson = False) -> None:
-    """Unsubscribe a session from a stream. Messages already delivered stay. Repeating the command has no effect."""
-    with connected() as client:
-        show_done(client.sessions.unsubscribe(session, stream, project=project), as_json, f"unsubscribed {session} from {stream}")
 
 
 @sessions.command("publish")
 def publish(
-    stream: Source,
+    stream: Stream,
     data: Data = None,
     file: File = None,
     content_type: ContentType = None,
@@ -124,55 +117,6 @@ def _publish_summary(published: "FannedOut", stream: str) -> str:
         retried = f", {published.failures:,} will be retried" if published.failures else ""
         return f"{stored}; delivered to {published.successes:,} of {published.count:,} sessions{retried}"
     return f"{stored}; delivering to {published.count:,} sessions ({published.mode})"
-
-
-@sessions.command("show")
-def show_session(session: SessionId, project: Project = None, as_json: AsJson = False, wide: Wide = False) -> None:
-    """Show a session, its expiry and its subscriptions. This does not extend the expiry."""
-    with connected() as client:
-        found = client.sessions.get(session, project=project)
-        show_one(
-            found,
-            as_json,
-            session=found.session_id,
-            stream=found.session_stream_path,
-            content_type=found.content_type,
-            created=found.created_at,
-            expires=_timestamp(found.expires_at_ms),
-            next_offset=found.next_offset,
-        )
-        if not as_json and found.subscriptions:
-            typer.echo()
-            show(
-                found.subscriptions,
-                False,
-                ("subscribed to", "since", "envelope", "outstanding"),
-                lambda one: (
-                    one.stream_id,
-                    one.subscribed_at,
-                    "yes" if one.envelope else "no",
-                    "?" if one.outstanding is None else one.outstanding,
-                ),
-                wide=wide,
-            )
-
-
-@sessions.command("touch")
-def touch(session: SessionId, project: Project = None, as_json: AsJson = False) -> None:
-    """Extend the expiry of a session to the full session TTL."""
-    with connected() as client:
-        touched = client.sessions.touch(session, project=project)
-        show_done(touched, as_json, f"{session} expires at {_timestamp(touched.expires_at_ms)}")
-
-
-@sessions.command("delete")
-def delete_session(session: SessionId, yes: Yes = False, project: Project = None) -> None:
-    """Delete a session, its stream and its subscriptions. The source streams are kept."""
-    with connected() as client:
-        found = client.sessions.get(session, project=project)
-        confirm(f"Delete {session} with {len(found.subscriptions):,} subscriptions?", yes)
-        client.sessions.delete(session, project=project)
-        typer.echo(f"deleted {session}")
 
 
 @sessions.command("tail")
@@ -234,23 +178,3 @@ def _session_keepalive(client: "Postroad", session: str, project: str | None, is
     finally:
         stopped.set()
         thread.join(10)
-
-
-@sessions.command("fanout")
-def fanout(stream: Source, project: Project = None, as_json: AsJson = False) -> None:
-    """Show the number of subscribed sessions and the delivery progress of a stream."""
-    with connected() as client:
-        state = client.sessions.fanout(stream, project=project)
-        show_one(
-            state,
-            as_json,
-            stream=state.stream_id,
-            subscribers=f"{state.subscribers:,}",
-            delivered_up_to=state.done_offset,
-            outstanding_messages=f"{state.outstanding:,}",
-            breaker=state.breaker,
-        )
-
-
-def _timestamp(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

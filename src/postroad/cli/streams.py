@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected, echo_warnings, print_json, show_one, to_json
+from postroad.cli.output import AsJson, connected, echo_warnings, print_json, show_one, to_json
 from postroad.cli.queues import json_of
 from postroad.cli.times import duration, from_now
 from postroad.kernel.errors import Forbidden
@@ -361,13 +361,3 @@ def _print_result(done: "Appended", as_json: bool, text: str) -> None:
         print_json(done)
     else:
         typer.echo(text)
-
-
-@streams.command("delete")
-def delete_stream(stream: Stream, yes: Yes = False, project: Project = None) -> None:
-    """Delete a stream. Its forks keep the content they share with it."""
-    with connected() as client:
-        info = client.streams.info(stream, project=project)
-        confirm(f"Delete {stream}, which ends at {info.offset}?", yes)
-        client.streams.delete(stream, project=project)
-        typer.echo(f"deleted {stream}")

@@ -7,7 +7,6 @@ from typing import Any, Self
 from postroad.client.generated import AsyncGeneratedNamespaces, GeneratedNamespaces
 from postroad.client.health import AsyncHealth, Health
 from postroad.client.jobs import AsyncJobs, Jobs
-from postroad.client.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.keys import AsyncKeys, Keys
 from postroad.client.queues import AsyncQueues, Queues
 from postroad.client.sessions import AsyncSessions, Sessions
@@ -65,7 +64,6 @@ class Postroad(GeneratedNamespaces):
         self.jobs = Jobs(self._transport)
         self.tasks = Tasks(self._transport)
         self.keys = Keys(self._transport)
-        self.jwt_secrets = JwtSecrets(self._transport)
         self.settings = Settings(self._transport)
         self.health = Health(self._transport)
 
@@ -111,7 +109,6 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         self.jobs = AsyncJobs(self._transport)
         self.tasks = AsyncTasks(self._transport)
         self.keys = AsyncKeys(self._transport)
-        self.jwt_secrets = AsyncJwtSecrets(self._transport)
         self.settings = AsyncSettings(self._transport)
         self.health = AsyncHealth(self._transport)
 

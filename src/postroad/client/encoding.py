@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from msgspec import UNSET, UnsetType
 
+from postroad.client.calls import OWN_TENANT
+
 Moment = datetime | str  # as a text: RFC 3339
 Texts = Sequence[str]
 _SECRET = re.compile(r"pr_(live|admin|invite)_[0-9A-Za-z]{20,}$")
@@ -19,16 +21,28 @@ def segment(named: Any) -> str:
     Raises ValueError for the text of a key or the code of an invite: secrets do not belong in URLs.
     """
     text = named if isinstance(named, str) else str(getattr(named, "id", None) or named.name)
+    if text in ("", ".", "..") or "/" in text:
+        raise ValueError(f"not a name or id, which a URL keeps as one segment: {text!r}")
     if _SECRET.match(text):
         raise ValueError("this takes the id, not the secret text itself; the list shows the ids")
     return quote(text, safe="")
 
 
-def identifier(text: str) -> str:
-    """An id as a segment. Raises ValueError for the text of a key or the code of an invite: those stay out of URLs."""
-    if text.startswith("pr_"):
-        raise ValueError("this takes the id, not the secret text itself; the list shows the ids")
-    return segment(text)
+def segments(stream: str) -> str:
+    """A stream id as the rest of a path. Raises ValueError for an id that URL normalisation would change."""
+    if any(part in ("", ".", "..") for part in stream.split("/")):
+        raise ValueError(f"a stream id has no empty segments and no segments '.' or '..': {stream!r}")
+    return quote(stream, safe="/:@+~=")
+
+
+def tenant_segment(project: str | None) -> str:
+    """The tenant in a path; None: the client's own, which the transport fills in."""
+    return OWN_TENANT if project is None else segment(project)
+
+
+def tenant_prefix(project: str | None) -> str:
+    """The tenant in a path that exists without it, too."""
+    return "" if project is None else f"/{segment(project)}"
 
 
 def given(**fields: Any) -> dict[str, Any]:

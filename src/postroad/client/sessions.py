@@ -10,24 +10,16 @@ from typing import Any
 
 import httpx
 
-from postroad.api.sessions import (
-    FannedOut,
-    Fanout,
-    Session,
-    Subscribed,
-    SubscribeRequest,
-    Touched,
-    Unsubscribed,
-    UnsubscribeRequest,
-)
-from postroad.client.calls import OWN_TENANT, AsyncNamespace, Call, Content, SyncNamespace, live, operation
-from postroad.client.encoding import given, segment
+from postroad.api.sessions import FannedOut, Subscribed, SubscribeRequest
+from postroad.client.calls import AsyncNamespace, Call, Content, SyncNamespace, live, operation
+from postroad.client.encoding import given, segments, tenant_segment
 from postroad.client.follower import Follower, Live
-from postroad.client.stream_protocol import content_of, content_of_messages, read_appended, stream_id_in_url
+from postroad.client.generated.sessions import SessionsCalls
+from postroad.client.stream_protocol import content_of, content_of_messages, read_appended
 from postroad.client.streams import follower
 
 
-class SessionCalls:
+class SessionCalls(SessionsCalls):
     @operation
     def subscribe(
         self, stream: str, session: str | None = None, *, envelope: bool = False, project: str | None = None
@@ -38,13 +30,7 @@ class SessionCalls:
         names its source: `{"stream", "offset", "messages"}`. Raises StreamNotFound, ContentTypeMismatch.
         """
         body = SubscribeRequest(session_id=session or str(uuid.uuid4()), stream_id=stream, envelope=envelope)
-        return Call(method="POST", path=f"{_root(project)}/subscribe", body=body, response=Subscribed)
-
-    @operation
-    def unsubscribe(self, session: str, stream: str, *, project: str | None = None) -> Call[Unsubscribed]:
-        """End a subscription. Messages in the session stay. Does nothing if there is no subscription. Raises SessionNotFound."""
-        body = UnsubscribeRequest(session_id=session, stream_id=stream)
-        return Call(method="DELETE", path=f"{_root(project)}/unsubscribe", body=body, response=Unsubscribed)
+        return Call(method="POST", path=f"/v1/{tenant_segment(project)}/subscribe", body=body, response=Subscribed)
 
     @operation
     def publish(
@@ -84,27 +70,6 @@ class SessionCalls:
         headers = given(**{"Stream-Seq": seq}) | _producer_headers(producer_id, producer_epoch, producer_seq)
         return _publish(stream, project, content_of_messages(messages), headers)
 
-    @operation
-    def get(self, session: str, *, project: str | None = None) -> Call[Session]:
-        """Show the subscriptions and the expiry of a session. Raises SessionNotFound."""
-        return Call(method="GET", path=_session(session, project), response=Session)
-
-    @operation
-    def touch(self, session: str, *, project: str | None = None) -> Call[Touched]:
-        """Prolong a session by the lifetime of a new one. Reading its stream does not prolong it. Raises SessionNotFound."""
-        return Call(method="POST", path=f"{_session(session, project)}/touch", response=Touched)
-
-    @operation
-    def delete(self, session: str, *, project: str | None = None) -> Call[None]:
-        """Delete a session with its stream and subscriptions. Raises SessionNotFound, also if a repeated request finds it
-        deleted."""
-        return Call(method="DELETE", path=_session(session, project))
-
-    @operation
-    def fanout(self, stream: str, *, project: str | None = None) -> Call[Fanout]:
-        """Show the number of subscribers and the progress of the fan-out. Raises StreamNotFound."""
-        return Call(method="GET", path=f"{_root(project)}/fanout/{stream_id_in_url(stream)}", response=Fanout)
-
     @live
     def follow(
         self,
@@ -122,16 +87,6 @@ class SessionCalls:
         return follower(f"session:{session}", offset, skip, live, project)
 
 
-def _root(project: str | None) -> str:
-    return f"/v1/{OWN_TENANT if project is None else segment(project)}"
-
-
-def _session(session: str, project: str | None) -> str:
-    if session in ("", ".", "..") or "/" in session:
-        raise ValueError(f"not a session id: {session!r}")
-    return f"{_root(project)}/session/{segment(session)}"
-
-
 def _producer_headers(producer_id: str | None, epoch: int, seq: int | None) -> dict[str, str]:
     if (producer_id is None) != (seq is None):
         raise ValueError("pass producer_id and producer_seq together")
@@ -139,7 +94,7 @@ def _producer_headers(producer_id: str | None, epoch: int, seq: int | None) -> d
 
 
 def _publish(stream: str, project: str | None, content: Content, headers: Mapping[str, str]) -> Call[FannedOut]:
-    path = f"{_root(project)}/publish/{stream_id_in_url(stream)}"
+    path = f"/v1/{tenant_segment(project)}/publish/{segments(stream)}"
     return Call(
         method="POST", path=path, body=content, headers=headers, read=_read_fanned_out, is_repeatable="Producer-Id" in headers
     )

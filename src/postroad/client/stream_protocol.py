@@ -2,33 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from postroad.api.streams import Appended
 from postroad.client.calls import Call, Content
-from postroad.client.encoding import segment
+from postroad.client.encoding import segments, tenant_prefix
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
 
-def streams_root(project: str | None) -> str:
-    return "/v1/stream" if project is None else f"/v1/{segment(project)}/stream"
-
-
 def stream_path(stream: str, project: str | None) -> str:
-    """Raises ValueError like `stream_id_in_url`."""
-    return f"{streams_root(project)}/{stream_id_in_url(stream)}"
-
-
-def stream_id_in_url(stream: str) -> str:
-    """Raises ValueError for an id that URL normalisation would change."""
-    if any(part in ("", ".", "..") for part in stream.split("/")):
-        raise ValueError(f"a stream id has no empty segments and no segments '.' or '..': {stream!r}")
-    return quote(stream, safe="/:@+~=")
+    """Raises ValueError like `segments`."""
+    return f"/v1{tenant_prefix(project)}/stream/{segments(stream)}"
 
 
 def content_of(data: Any, content_type: str | None) -> Content:

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from postroad.api.stream_subscriptions import (
     LEASE_MS_DEFAULT,
-    AddStreamsRequest,
     Claim,
-    ClaimRequest,
     NewStreamSubscription,
     NewWebhook,
     OffsetAck,
@@ -19,11 +17,11 @@ from postroad.api.stream_subscriptions import (
     WakeRequest,
 )
 from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
-from postroad.client.encoding import segment
-from postroad.client.stream_protocol import stream_id_in_url, streams_root
+from postroad.client.encoding import segment, tenant_prefix
+from postroad.client.generated.stream_subscriptions import StreamSubscriptionsCalls
 
 
-class StreamSubscriptionCalls:
+class StreamSubscriptionCalls(StreamSubscriptionsCalls):
     @operation
     def create(
         self,
@@ -58,35 +56,6 @@ class StreamSubscriptionCalls:
         return Call(method="PUT", path=_path(subscription, project), body=body, response=StreamSubscription)
 
     @operation
-    def get(self, subscription: str, *, project: str | None = None) -> Call[StreamSubscription]:
-        """Show the streams of a subscription and their acknowledged offsets. Raises SubscriptionNotFound."""
-        return Call(method="GET", path=_path(subscription, project), response=StreamSubscription)
-
-    @operation
-    def delete(self, subscription: str, *, project: str | None = None) -> Call[None]:
-        """Delete a subscription. Does nothing if it does not exist."""
-        return Call(method="DELETE", path=_path(subscription, project))
-
-    @operation
-    def add_streams(self, subscription: str, streams: Sequence[str], *, project: str | None = None) -> Call[None]:
-        """Add streams. Those already subscribed keep their acknowledged offsets. Raises SubscriptionNotFound."""
-        return Call(method="POST", path=f"{_path(subscription, project)}/streams", body=AddStreamsRequest(list(streams)))
-
-    @operation
-    def remove_stream(self, subscription: str, stream: str, *, project: str | None = None) -> Call[None]:
-        """Remove a named stream. Raises SubscriptionNotFound."""
-        return Call(method="DELETE", path=f"{_path(subscription, project)}/streams/{stream_id_in_url(stream)}")
-
-    @operation
-    def claim(self, subscription: str, worker: str, *, project: str | None = None) -> Call[Claim]:
-        """Lease the pending data to a worker. Needs the scope `consume`.
-
-        Not repeated if the response is lost: another wake follows when the lease has expired. Raises NothingPending, LeaseHeld.
-        """
-        path = f"{_path(subscription, project)}/claim"
-        return Call(method="POST", path=path, body=ClaimRequest(worker), response=Claim, is_repeatable=False)
-
-    @operation
     def ack(
         self,
         subscription: str,
@@ -113,7 +82,7 @@ class StreamSubscriptionCalls:
 
 
 def _path(subscription: str, project: str | None) -> str:
-    return f"{streams_root(project)}/__ds/subscriptions/{segment(subscription)}"
+    return f"/v1{tenant_prefix(project)}/stream/__ds/subscriptions/{segment(subscription)}"
 
 
 def _bearer(claim: Claim) -> dict[str, str]:

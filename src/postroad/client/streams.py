@@ -9,6 +9,7 @@ from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, Str
 from postroad.client.calls import AsyncNamespace, Call, Content, Pages, SyncNamespace, live, operation, pages
 from postroad.client.encoding import Moment, given, moment
 from postroad.client.follower import Follower, Live, Position
+from postroad.client.generated.streams import StreamsCalls
 from postroad.client.producer import AsyncProducer, Numbering, Producer
 from postroad.client.stream_protocol import (
     JSON,
@@ -22,7 +23,7 @@ from postroad.client.stream_protocol import (
 _HEAD_CODES = {404: "stream-not-found", 410: "stream-gone"}
 
 
-class StreamCalls:
+class StreamCalls(StreamsCalls):
     @operation
     def create(
         self,
@@ -153,12 +154,6 @@ class StreamCalls:
         streams, whose line endings only `"long-poll"` preserves. Raises StreamNotFound, StreamGone and other permanent errors.
         """
         return follower(stream, offset, skip, live, project)
-
-    @operation
-    def delete(self, stream: str, *, project: str | None = None) -> Call[None]:
-        """Delete the stream. Its forks keep their data. Raises StreamNotFound, also if a repeated request finds it deleted,
-        StreamGone."""
-        return Call(method="DELETE", path=stream_path(stream, project))
 
 
 def follower(stream: str, offset: str | None, skip: int, live: Live | None, project: str | None) -> Follower:

@@ -1,11 +1,12 @@
 """Generates the CLI's ordinary commands: one function per route that names a command, on top of the SDK."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
-from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, parameters_of
+from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, merge_roots, page_size_of, parameters_of
 from postroad.codegen.sdk import docstring
 from postroad.http.routing import Command, Route
 
@@ -13,11 +14,10 @@ from postroad.http.routing import Command, Route
 def groups(routes: Iterable[Route]) -> dict[str, list[Route]]:
     """Routes by the command group that their command belongs to; `` for commands of the root."""
     found: dict[str, list[Route]] = {}
-    for route in routes:
-        if route.cli is not None:
-            if not route.sdk:
-                raise TypeError(f"a command needs an SDK method: {route.method} {route.path}")
-            found.setdefault(route.cli.name.rpartition(" ")[0], []).append(route)
+    for route in merge_roots(one for one in routes if one.cli is not None):
+        if not route.sdk:
+            raise TypeError(f"a command needs an SDK method: {route.method} {route.path}")
+        found.setdefault(_command(route).name.rpartition(" ")[0], []).append(route)
     return found
 
 
@@ -25,12 +25,18 @@ def variable(group: str) -> str:
     return group.replace(" ", "_").replace("-", "_") or "root"
 
 
-def group_module(group: str, routes: Sequence[Route], handwritten: str | None, help_text: str) -> str:
-    """`handwritten` is the module that defines the group, if it has commands of its own."""
+def group_module(
+    group: str,
+    routes: Sequence[Route],
+    handwritten: str | None,
+    help_text: str,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """`handwritten` is the module that defines the group, if it has commands of its own. `schemas` describe path parameters."""
     imports = Imports()
     imports.add("typing", "Annotated")
     imports.add("postroad.cli.output", "AsJson", "connected")
-    functions = [_function(group, route, imports) for route in routes]
+    functions = [_function(group, route, imports, schemas or {}) for route in routes]
     name = variable(group)
     if handwritten is not None:
         imports.add(handwritten, name)
@@ -59,13 +65,13 @@ def group_module(group: str, routes: Sequence[Route], handwritten: str | None, h
     )
 
 
-def _function(group: str, route: Route, imports: Imports) -> str:
+def _function(group: str, route: Route, imports: Imports, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     command = _command(route)
     word = command.name.rpartition(" ")[2]
-    parameters = parameters_of(route)
+    parameters = [_described(one, schemas) for one in parameters_of(route)]
     arguments = [_argument(one, command, imports) for one in parameters if one.required]
     arguments += [_option(one, command, imports) for one in parameters if not one.required]
-    if is_paged(route):
+    if is_paged(route) and page_size_of(route):
         arguments.append('limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100')
     if command.confirm:
         imports.add("postroad.cli.output", "Yes", "confirm")
@@ -94,6 +100,12 @@ def _command(route: Route) -> Command:
     return route.cli
 
 
+def _described(one: Parameter, schemas: Mapping[str, Mapping[str, Any]]) -> Parameter:
+    """The parameter with the description of its resource kind, if that has one."""
+    declared = schemas.get(one.name, {}).get("description") if one.part == "path" and one.required else None
+    return dataclasses.replace(one, description=declared) if declared else one
+
+
 def _docstring(route: Route) -> str:
     return docstring(f"{route.summary}.", route.description)
 
@@ -104,9 +116,11 @@ def _statements(route: Route, command: Command, parameters: Sequence[Parameter],
         lines.append(f"confirm(f{command.confirm!r}, yes)".replace("'", '"'))
     call = f"client.{route.sdk}({_call_arguments(route, parameters, imports)})"
     if is_paged(route):
-        imports.add("itertools", "islice")
         imports.add("postroad.cli.rendering", "show_list")
-        return [*lines, f"show_list(list(islice({call}, limit)), as_json, {_columns(command.columns)}, wide=wide)"]
+        if page_size_of(route):
+            imports.add("itertools", "islice")
+            call = f"islice({call}, limit)"
+        return [*lines, f"show_list(list({call}), as_json, {_columns(command.columns)}, wide=wide)"]
     if command.shown_once:
         imports.add("postroad.cli.rendering", "show_secret")
         return [*lines, f'show_secret({call}, as_json, "{command.shown_once}")']
@@ -126,7 +140,7 @@ def _columns(columns: Sequence[str]) -> str:
 def _call_arguments(route: Route, parameters: Sequence[Parameter], imports: Imports) -> str:
     positional = [_converted(one, imports) for one in parameters if one.required and one.part != "query"]
     keywords = [f"{one.name}={_converted(one, imports)}" for one in parameters if not one.required or one.part == "query"]
-    if is_paged(route):
+    if is_paged(route) and page_size_of(route):
         keywords.append("page_size=min(limit, 1000)")
     return ", ".join([*positional, *keywords])
 

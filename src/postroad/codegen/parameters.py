@@ -1,5 +1,6 @@
 """Parameters of a route as a Python function has them, and the rendering of their types."""
 
+import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ from msgspec import UnsetType
 
 from postroad.http.routing import Route
 
-OWN_TENANT = "project"  # the path parameter that the SDK's transport fills in
+PROJECT = "project"  # the path parameter that names a tenant; default: the caller's own
+OPTIONAL_PROJECT = "{/project}"  # in the path of a route that exists with and without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +38,46 @@ class Parameter:
         return self.default is msgspec.NODEFAULT
 
 
+def merge_roots(routes: Iterable[Route]) -> list[Route]:
+    """Routes that exist with and without a project become one, where it is optional."""
+    found: dict[tuple[str, str], Route] = {}
+    for one in routes:
+        key = (one.method, one.path.replace("/{project}", ""))
+        found[key] = dataclasses.replace(one, path=key[1].replace("/v1", f"/v1{OPTIONAL_PROJECT}")) if key in found else one
+    return list(found.values())
+
+
 def parameters_of(route: Route) -> list[Parameter]:
-    """Path parameters, then required and optional fields of the body, then those of the query."""
+    """Path parameters, then required fields of body and query, then optional ones, and the project."""
     found = [
-        Parameter(name, name, "path", str, msgspec.NODEFAULT, False, f"Id or name of the {name}.")
+        Parameter(name, name, "path", str, msgspec.NODEFAULT, False, f"Id of the {name}.")
         for name in route.parameters
-        if name != OWN_TENANT
+        if name != PROJECT
     ]
     fields = [*_fields(route.body, "body"), *_fields(route.query, "query")]
     if is_paged(route):
         fields = [one for one in fields if one.wire not in ("limit", "cursor")]
     taken = {one.name for one in found}
-    fields = [_renamed(one, _argument_name(one.name, route)) for one in fields]
-    fields = [one if one.name not in taken else _renamed(one, f"new_{one.name}") for one in fields]
-    return [*found, *(one for one in fields if one.required), *(one for one in fields if not one.required)]
+    fields = [dataclasses.replace(one, name=_argument_name(one.name, route)) for one in fields]
+    fields = [one if one.name not in taken else dataclasses.replace(one, name=f"new_{one.name}") for one in fields]
+    names = dict(route.sdk_arguments)
+    fields = [
+        dataclasses.replace(one, name=names[one.name], default=msgspec.NODEFAULT) if one.name in names else one for one in fields
+    ]
+    project = Parameter(PROJECT, PROJECT, "path", str, None, False, "Tenant; default: that of the credential.")
+    has_project = PROJECT in route.parameters or OPTIONAL_PROJECT in route.path
+    optional = [*(one for one in fields if not one.required), *([project] if has_project else [])]
+    return [*found, *(one for one in fields if one.required), *optional]
 
 
-def page_size_of(route: Route) -> int:
+def page_size_of(route: Route) -> int | None:
+    """The default size of a page; None if the route returns the whole list."""
     fields = msgspec.structs.fields(route.query) if route.query is not None else ()
-    return next((int(one.default) for one in fields if one.encode_name == "limit"), 100)
+    return next((int(one.default) for one in fields if one.encode_name == "limit"), None)
 
 
 def is_paged(route: Route) -> bool:
-    fields = getattr(route.response, "__struct_fields__", ())
-    return route.query is not None and {"items", "next_cursor"} <= set(fields)
+    return all(hasattr(route.response, name) for name in ("items", "next_cursor"))
 
 
 def item_of(page: type) -> Any:
@@ -99,10 +117,6 @@ def _parameter(one: msgspec.structs.FieldInfo, part: str, hint: Any) -> Paramete
 def _argument_name(field: str, route: Route) -> str:
     """`id` would hide the built-in: in `tenants.create` it is `tenant_id`."""
     return f"{route.sdk.split('.')[-2].removesuffix('s')}_id" if field == "id" and route.sdk else field
-
-
-def _renamed(one: Parameter, name: str) -> Parameter:
-    return Parameter(name, one.wire, one.part, one.type, one.default, one.nullable, one.description)
 
 
 def _description(hint: Any) -> str:

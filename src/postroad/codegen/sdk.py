@@ -7,13 +7,15 @@ from datetime import datetime
 import msgspec
 
 from postroad.codegen.parameters import (
-    OWN_TENANT,
+    OPTIONAL_PROJECT,
+    PROJECT,
     Imports,
     Parameter,
     contains,
     is_generatable,
     is_paged,
     item_of,
+    merge_roots,
     page_size_of,
     parameters_of,
     rendered,
@@ -27,11 +29,10 @@ _DOCSTRING_CHARS = 114
 def namespaces(routes: Iterable[Route]) -> dict[str, list[Route]]:
     """Routes by the SDK namespace that they name."""
     found: dict[str, list[Route]] = {}
-    for route in routes:
-        if route.sdk:
-            if not is_generatable(route):
-                raise TypeError(f"no SDK method can be generated for {route.method} {route.path}")
-            found.setdefault(route.sdk.rpartition(".")[0], []).append(route)
+    for route in merge_roots(one for one in routes if one.sdk):
+        if not is_generatable(route):
+            raise TypeError(f"no SDK method can be generated for {route.method} {route.path}")
+        found.setdefault(route.sdk.rpartition(".")[0], []).append(route)
     return found
 
 
@@ -110,14 +111,14 @@ def _method(route: Route, imports: Imports) -> str:
 def _signature(route: Route, name: str, parameters: Sequence[Parameter], imports: Imports) -> str:
     positional = [_argument(one, route, imports) for one in parameters if one.required and one.part != "query"]
     keywords = [_argument(one, route, imports) for one in parameters if not one.required or one.part == "query"]
-    if is_paged(route):
+    if is_paged(route) and page_size_of(route):
         keywords.append(f"page_size: int = {page_size_of(route)}")
     arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]
     return f"def {name}({', '.join(arguments)}) -> {_returns(route, imports)}:"
 
 
 def _argument(one: Parameter, route: Route, imports: Imports) -> str:
-    if one.part == "path":
+    if one.part == "path" and one.required:
         resource = _resource(one, route)
         return f"{one.name}: {imports.name_of(resource)} | str" if resource else f"{one.name}: str"
     kind = rendered(one.type, imports, as_argument=True)
@@ -167,7 +168,7 @@ def docstring(summary: str, *more: str) -> str:
 def _body(route: Route, parameters: Sequence[Parameter], imports: Imports) -> list[str]:
     arguments = [f"method={route.method!r}".replace("'", '"'), f"path={_path(route, imports)}"]
     query = [one for one in parameters if one.part == "query"]
-    if query or is_paged(route):
+    if route.query is not None:
         pairs = [f'"{one.wire}": {_value(one, imports)}' for one in query]
         if is_paged(route):
             pairs.append('"limit": page_size')
@@ -200,16 +201,19 @@ def _value(one: Parameter, imports: Imports) -> str:
 
 
 def _path(route: Route, imports: Imports) -> str:
-    if not route.parameters:
+    if "{" not in route.path:
         return f'"{route.path}"'
-    text = route.path
-    for name in route.parameters:
-        if name == OWN_TENANT:
-            imports.add("postroad.client.calls", "OWN_TENANT")
-            text = text.replace(f"{{{name}}}", "{OWN_TENANT}")
-        else:
-            imports.add("postroad.client.encoding", "segment")
-            text = text.replace(f"{{{name}}}", f"{{segment({name})}}")
+    text, encode = route.path, dict.fromkeys(route.parameters, "segment")
+    if route.matches_rest:
+        encode[route.parameters[-1]] = "segments"
+    if PROJECT in encode:
+        encode[PROJECT] = "tenant_segment"
+    if OPTIONAL_PROJECT in text:
+        imports.add("postroad.client.encoding", "tenant_prefix")
+        text = text.replace(OPTIONAL_PROJECT, f"{{tenant_prefix({PROJECT})}}")
+    for name, function in encode.items():
+        imports.add("postroad.client.encoding", function)
+        text = text.replace(f"{{{name}}}", f"{{{function}({name})}}")
     return f'f"{text}"'
 
 

@@ -65,6 +65,7 @@ class Route:
     matches_rest: bool = False
     alternative_scope: Scope | None = None
     sdk: str = ""  # generated SDK method, such as `tasks.list`
+    sdk_arguments: tuple[tuple[str, str], ...] = ()  # optional or long-named fields that are required arguments, and their names
     sdk_page: str = ""  # generated SDK method that returns one page of the list, for pages with more fields than the items
     cli: Command | None = None  # generated CLI command
     repeatable: bool | None = None  # safe to send again when no response came; None: all methods but POST

@@ -6,7 +6,7 @@ from typing import Any
 from postroad.api.jobs import Job, JobEventPage, JobEventQuery, JobNotFound, JobPage, JobQuery, JobsProgress
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.jobs.queries import EventKey
 from postroad.jobs.rpc import ProgressResponse
 from postroad.jobs.service import JobService
@@ -35,6 +35,10 @@ class JobRoutes:
                 errors=_ERRORS,
                 description="Newest first, including archived jobs. A key that is restricted to some queues gets their jobs.",
                 sdk="jobs.list",
+                cli=Command(
+                    "jobs list",
+                    columns=("job_id", "queue", "status", "attempts", "last_error", "created_at", "updated_at"),
+                ),
             ),
             Route(
                 "GET",
@@ -47,6 +51,7 @@ class JobRoutes:
                 errors=(JobNotFound, *_ERRORS),
                 description="A job exists as soon as the publish that created it was answered.",
                 sdk="jobs.get",
+                cli=Command("jobs show"),
             ),
             Route(
                 "GET",
@@ -60,6 +65,7 @@ class JobRoutes:
                 errors=(JobNotFound, *_ERRORS),
                 description="Oldest first. Stored if the tenant's `auditMode` is `full`, until the job is archived.",
                 sdk="jobs.events",
+                cli=Command("jobs events", columns=("timestamp", "event", "attempt", "processing_ms", "reason", "last_error")),
             ),
             Route(
                 "GET",
@@ -70,7 +76,9 @@ class JobRoutes:
                 "Jobs",
                 response=JobsProgress,
                 errors=_ERRORS,
+                description="Needs a platform key.",
                 sdk="jobs.status",
+                cli=Command("jobs status"),
             ),
             Route(
                 "POST",

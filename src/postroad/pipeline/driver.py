@@ -27,6 +27,7 @@ from postroad.pipeline.files import LocalFiles
 from postroad.pipeline.ingest import SOURCES, BatchResult, Ingest
 from postroad.pipeline.jetstream import Engine, JetStreamError
 from postroad.pipeline.job_archive import JobArchive
+from postroad.pipeline.job_names import job_names
 from postroad.pipeline.lake import Counts, Lake, Manifest, day_span, of_days, with_staged
 from postroad.pipeline.measures import measures
 from postroad.pipeline.report_publisher import AffectedRange, ReportPublisher
@@ -38,11 +39,6 @@ from postroad.pipeline.tables import table_policies
 _MESSAGES_MAX = 20_000  # frames per stream and batch, each with up to a thousand events
 _MAINTENANCE_SECONDS = 300.0
 _HOUR_MS = 3_600_000
-
-
-def job_names() -> tuple[str, ...]:
-    """The jobs of the pipeline. Several reports may belong to one job."""
-    return ("ingest", *dict.fromkeys(report.job_name for report in reports()), "job_history", "compact")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _RECOVER_SECONDS = 300.0
 
 class QueuesCapability(Capability):
     name = "queues"
-    resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$"}, ("Q", "D")),)
+    resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$", "description": "Name of the queue."}, ("Q", "D")),)
     errors = (QueueNotFound, MessageNotFound, IdempotencyMismatch, SchemaMismatch, ReceiptInvalid, LeaseExpired)
     events = EVENTS
     buckets = (QUEUES_BUCKET, FAILURES_BUCKET)

@@ -1,11 +1,14 @@
 """Fetches the rows of a report from the server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
-from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, Postroad, SessionsRow, UsageRow
+from postroad.api.insights import Report
+from postroad.api.reports import reports
+from postroad.api.reports.latency import REPORT as LATENCY
+from postroad.client import LatencyRow, Postroad
 from postroad.client.errors import Forbidden
 from postroad.report.formatting import HOUR, MINUTE, millis
 
@@ -26,23 +29,21 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class TenantData:
-    """Rows of a tenant's day. `latency_day` has percentiles of the whole day; `forbidden` names reports that are unreadable."""
+    """A tenant's day: rows by the name of their report. `latency_day` has percentiles of the whole day; `forbidden` names
+    reports that the key cannot read."""
 
     tenant: str
-    usage: list[UsageRow] = field(default_factory=list)
-    latency: list[LatencyRow] = field(default_factory=list)
-    latency_day: list[LatencyRow] = field(default_factory=list)
-    backlog: list[BacklogRow] = field(default_factory=list)
-    dead_letters: list[DeadLettersRow] = field(default_factory=list)
-    sessions: list[SessionsRow] = field(default_factory=list)
-    health: list[HealthRow] = field(default_factory=list)
-    computed: dict[str, Computed] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    latency_day: Sequence[LatencyRow] = ()
+    computed: Mapping[str, Computed] = field(default_factory=dict)
     forbidden: frozenset[str] = frozenset()
+
+    def __getitem__(self, report: str) -> Sequence[Any]:
+        return self.rows.get(report, ())
 
     @property
     def is_empty(self) -> bool:
-        rows = (self.usage, self.latency, self.backlog, self.dead_letters, self.sessions, self.health)
-        return not any(rows)
+        return not any(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +81,29 @@ def _range(day: date) -> dict[str, Any]:
 
 
 def _fetch_tenant(tenant: str, client: Postroad, day: date, grain: GrainName) -> TenantData:
-    insights = client.insights
     computed: dict[str, Computed] = {}
     forbidden: set[str] = set()
 
-    def rows(report: str, fetch_page: Callable[..., Any], **options: Any) -> list[Any]:
+    def rows(report: Report[Any], name: str, grain: str) -> list[Any]:
+        options = {} if report.is_snapshot else {**_range(day), "grain": grain}
         found: list[Any] = []
         cursor = None
         try:
             while True:
-                page = fetch_page(page_size=_PAGE_SIZE, cursor=cursor, **options)
+                page = getattr(client.insights, f"{report.identifier}_page")(page_size=_PAGE_SIZE, cursor=cursor, **options)
                 found += page.items
                 batch = None if page.batch is None else str(page.batch)
-                computed[report] = Computed(page.computed_at, batch, page.dropped)
+                computed[name] = Computed(page.computed_at, batch, page.dropped)
                 if (cursor := page.next_cursor) is None:
                     return found
         except Forbidden:
-            forbidden.add(report)
+            forbidden.add(name)
             return []
 
-    options = {**_range(day), "grain": grain}
     return TenantData(
         tenant=tenant,
-        usage=rows("usage", insights.usage_page, **options),
-        latency=rows("latency", insights.latency_page, **options),
-        latency_day=rows("latency of the day", insights.latency_page, **{**options, "grain": "day"}),
-        backlog=rows("backlog", insights.backlog_page, **options),
-        dead_letters=rows("dead letters", insights.dead_letters_page, **options),
-        sessions=rows("sessions", insights.sessions_page, **options),
-        health=rows("health", insights.health_page),
+        rows={report.name: rows(report, report.name, grain) for report in reports()},
+        latency_day=rows(LATENCY, "latency of the day", "day"),
         computed=computed,
         forbidden=frozenset(forbidden),
     )
@@ -116,5 +111,4 @@ def _fetch_tenant(tenant: str, client: Postroad, day: date, grain: GrainName) ->
 
 def times_of(data: TenantData) -> set[int]:
     """The times that have data, in milliseconds since 1970."""
-    rows: Sequence[Any] = [*data.usage, *data.latency, *data.backlog, *data.dead_letters, *data.sessions]
-    return {millis(row.time) for row in rows}
+    return {millis(row.time) for rows in data.rows.values() for row in rows if hasattr(row, "time")}

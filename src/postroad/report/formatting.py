@@ -3,6 +3,9 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
+
+from postroad.api.insights import ReportColumn, Unit
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
@@ -77,6 +80,22 @@ def duration(value: float) -> str:
         if value >= unit:
             return f"{_three(value / unit)} {name}"
     return f"{_three(value)} ms"
+
+
+UNIT_FORMATS: dict[Unit, NumberFormat] = {
+    Unit.PLAIN: number,
+    Unit.BYTES: size,
+    Unit.MILLISECONDS: duration,
+    Unit.SECONDS: lambda seconds: duration(seconds * 1000),
+}
+
+
+def column_text(row: Any, column: ReportColumn) -> str:
+    """The value of a report's column, in its unit."""
+    value = getattr(row, column.field)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return ", ".join(value) if isinstance(value, list) else UNIT_FORMATS[column.unit](value)
 
 
 def percent(part: float, whole: float) -> str:

@@ -1,9 +1,13 @@
 """The whole page. It is self-contained: it has no address to fetch, and its content security policy forbids fetching."""
 
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any
 
+from postroad.api.insights import Report
+from postroad.api.reports import reports
 from postroad.report.charts import Frame
 from postroad.report.fetch import DayData, TenantData, times_of
 from postroad.report.formatting import DAY, MINUTE, number, percent, size
@@ -17,7 +21,7 @@ from postroad.report.sections import (
     health_section,
     latency_section,
     published_by_tenant,
-    sessions_section,
+    report_section,
     usage_section,
     usage_totals,
 )
@@ -82,7 +86,7 @@ def _links(data: DayData) -> str:
 
 
 def _overview(data: DayData, frame: Frame) -> str:
-    by_tenant = [(one.tenant, one.usage) for one in data.tenants]
+    by_tenant = [(one.tenant, one["usage"]) for one in data.tenants]
     return section("all", "All tenants", "", usage_totals(by_tenant) + published_by_tenant(frame, by_tenant, data.grain))
 
 
@@ -90,33 +94,46 @@ def _tenant_section(data: DayData, frame: Frame, one: TenantData, index: int) ->
     heading = f'<h2 id="t{index}">{escaped(one.tenant)}</h2><p class="sub">{escaped(_computed(one))}</p>'
     if one.is_empty and not one.forbidden:
         return heading + section(f"t{index}-none", "No data", "", empty(_no_data(one)))
-    sections = [
-        health_section(f"t{index}-health", one.health, _computed_at(one, "health")),
-        latency_section(f"t{index}-latency", frame, one.latency, one.latency_day),
-        backlog_section(f"t{index}-backlog", frame, one.backlog),
-        dead_section(f"t{index}-dead", frame, one.dead_letters),
-        forbidden_section(f"t{index}-usage", "Usage")
-        if "usage" in one.forbidden
-        else usage_section(f"t{index}-usage", frame, one.usage, data.grain),
-        forbidden_section(f"t{index}-sessions", "Sessions")
-        if "sessions" in one.forbidden
-        else sessions_section(f"t{index}-sessions", frame, one.sessions),
-    ]
+    sections = [_report_section(f"t{index}-{report.name}", data, frame, one, report) for report in _in_order()]
     return heading + tiles(_key_figures(one)) + "".join(sections) + _provenance(one)
 
 
+_Drawn = Callable[[str, DayData, Frame, TenantData], str]
+
+_DRAWN: Mapping[str, _Drawn] = {  # reports with a section of their own, in the order of the page
+    "health": lambda anchor, data, frame, one: health_section(anchor, one["health"], _computed_at(one, "health")),
+    "latency": lambda anchor, data, frame, one: latency_section(anchor, frame, one["latency"], one.latency_day),
+    "backlog": lambda anchor, data, frame, one: backlog_section(anchor, frame, one["backlog"]),
+    "dead-letters": lambda anchor, data, frame, one: dead_section(anchor, frame, one["dead-letters"]),
+    "usage": lambda anchor, data, frame, one: usage_section(anchor, frame, one["usage"], data.grain),
+}
+
+
+def _in_order() -> list[Report[Any]]:
+    drawn = list(_DRAWN)
+    return sorted(reports(), key=lambda one: drawn.index(one.name) if one.name in drawn else len(drawn))
+
+
+def _report_section(anchor: str, data: DayData, frame: Frame, one: TenantData, report: Report[Any]) -> str:
+    if report.name in one.forbidden:
+        return forbidden_section(anchor, report.title)
+    draw = _DRAWN.get(report.name)
+    return draw(anchor, data, frame, one) if draw else report_section(anchor, frame, report, one[report.name])
+
+
 def _key_figures(one: TenantData) -> list[tuple[str, str, str]]:
-    died = [row for row in one.dead_letters if row.reason != REDRIVEN]
+    usage, health = one["usage"], one["health"]
+    died = [row for row in one["dead-letters"] if row.reason != REDRIVEN]
     dead, first = sum(row.count for row in died), sum(row.first_attempt for row in died)
-    published, done = (sum(getattr(row, name) for row in one.usage) for name in ("published", "done"))
-    stored = max(one.usage, key=lambda row: row.time).stored_bytes if one.usage else 0
-    unhealthy = sum(row.status == "unhealthy" for row in one.health)
+    published, done = (sum(getattr(row, name) for row in usage) for name in ("published", "done"))
+    stored = max(usage, key=lambda row: row.time).stored_bytes if usage else 0
+    unhealthy = sum(row.status == "unhealthy" for row in health)
     return [
-        ("Published", number(published), size(sum(row.published_bytes for row in one.usage))),
+        ("Published", number(published), size(sum(row.published_bytes for row in usage))),
         ("Done", number(done), f"{percent(done, published)} of the published messages" if published else ""),
         ("Dead letters", number(dead), f"{percent(first, dead)} at the first attempt" if dead else ""),
-        ("Unhealthy queues", f"{unhealthy} of {len(one.health)}", ""),
-        ("Subscribed", number(sum(row.subscribed for row in one.sessions)), "by sessions"),
+        ("Unhealthy queues", f"{unhealthy} of {len(health)}", ""),
+        ("Subscribed", number(sum(row.subscribed for row in one["sessions"])), "by sessions"),
         ("Stored", size(stored), "at the end"),
     ]
 

@@ -1,14 +1,17 @@
 """The sections of a report, each from the rows of one report. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, SessionsRow, UsageRow
+from postroad.api.insights import Report, ReportColumn, columns_of
+from postroad.client import BacklogRow, DeadLettersRow, HealthRow, LatencyRow, UsageRow
 from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.report.formatting import (
+    UNIT_FORMATS,
     NumberFormat,
     clock,
+    column_text,
     duration,
     duration_ticks,
     millis,
@@ -108,16 +111,8 @@ def latency_section(anchor: str, frame: Frame, rows: Sequence[LatencyRow], of_da
 
 def _latency_table(rows: Sequence[LatencyRow]) -> str:
     listed = sorted(rows, key=lambda row: (-row.p99, row.queue, row.phase))
-    head = ("queue", "phase", "messages", "p50", "p95", "p99", "slowest", "mean")
-    body: list[Line] = [
-        [
-            row.queue,
-            row.phase,
-            count_cell(row.count),
-            *(Cell(duration(one)) for one in (row.p50, row.p95, row.p99, row.max, row.mean)),
-        ]
-        for row in listed
-    ]
+    columns = [one for one in columns_of(LatencyRow) if one.is_listed]
+    head, body = [one.title for one in columns], [_cells(row, columns) for row in listed]
     return table(head, body, "The whole day, the slowest first")
 
 
@@ -262,43 +257,37 @@ def _usage_figure(frame: Frame, rows: Sequence[UsageRow], title: str, fields: Se
 
 def usage_totals(by_tenant: Sequence[tuple[str, Sequence[UsageRow]]], first: str = "tenant") -> str:
     """Sums of the day, a row for each tenant."""
-    columns: list[tuple[str, str, Callable[[float], str]]] = [
-        ("published", "published", number),
-        ("", "published_bytes", size),
-        ("deliveries", "deliveries", number),
-        ("done", "done", number),
-        ("dead", "dead", number),
-        ("requests", "requests", number),
-        ("in", "bytes_in", size),
-        ("out", "bytes_out", size),
-        ("appends", "appends", number),
-        ("copies", "fanout_messages", number),
-    ]
-    head = (first, *(title or "bytes" for title, _, _ in columns), "stored at the end", "byte-hours")
+    columns = [one for one in columns_of(UsageRow) if one.is_listed and one.field != "stored_bytes"]
+    head = (first, *(one.title for one in columns), "stored at the end", "byte-hours")
     body: list[Line] = []
     for name, rows in by_tenant:
-        sums = [Cell(write(sum(getattr(row, field) for row in rows))) for _, field, write in columns]
+        sums = [Cell(UNIT_FORMATS[one.unit](sum(getattr(row, one.field) for row in rows))) for one in columns]
         stored = Cell(size(max(rows, key=lambda row: row.time).stored_bytes if rows else 0))
         body.append([name, *sums, stored, Cell(size(sum(row.storage_byte_hours for row in rows)))])
     return table(head, body)
 
 
-# Sessions
+# Reports without a section of their own
 
 
-_STEPS = ("subscribed", "unsubscribed", "touched", "deleted", "expired")
-
-
-def sessions_section(anchor: str, frame: Frame, rows: Sequence[SessionsRow]) -> str:
-    title = "Sessions"
-    if not any(getattr(row, step) for row in rows for step in _STEPS):
-        return section(anchor, title, "", empty("No session activity on this day."))
-    series = [Series(step, {millis(row.time): float(getattr(row, step)) for row in rows}) for step in _STEPS]
+def report_section(anchor: str, frame: Frame, report: Report[Any], rows: Sequence[Any]) -> str:
+    """A line for each number over time; a table if the report has no times, or several rows for a time."""
+    columns = [one for one in columns_of(report.row) if one.is_listed]
+    if not any(getattr(row, one.field) for row in rows for one in columns):
+        return section(anchor, report.title, "", empty(f"No {report.title.lower()} on this day."))
+    if report.is_snapshot or report.names:
+        return section(anchor, report.title, "", table([one.title for one in columns], [_cells(row, columns) for row in rows]))
+    series = [Series(one.title, {millis(row.time): float(getattr(row, one.field) or 0) for row in rows}) for one in columns]
     totals = ", ".join(f"{sum(one.values.values()):,.0f} {one.name}" for one in series)
-    name = "Session events"
-    chart = line_chart(frame, series, _COUNTS, name, f"{totals}.")
+    chart = line_chart(frame, series, _COUNTS, report.title, f"{totals}.")
     fallback = details("Numbers", _times_table(series, number))
-    return section(anchor, title, f"{totals}.".capitalize(), figure(name, chart, legend(_STEPS), fallback))
+    drawn = figure(report.title, chart, legend([one.name for one in series]), fallback)
+    return section(anchor, report.title, f"{totals}.".capitalize(), drawn)
+
+
+def _cells(row: Any, columns: Sequence[ReportColumn]) -> Line:
+    values = [(getattr(row, one.field), column_text(row, one)) for one in columns]
+    return [Cell(text, is_number=not isinstance(value, str | list)) for value, text in values]
 
 
 # Shared

@@ -22,7 +22,7 @@ from postroad.api.streams import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Route
+from postroad.http.routing import Command, Route
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter, PreconditionFailed, TooLarge
 from postroad.kernel.identity import Scope
@@ -74,6 +74,10 @@ class SessionRoutes:
                 response=Unsubscribed,
                 errors=session_errors,
                 accepts_jwt=True,
+                description="Messages already in the session stay. Repeating the call has no effect.",
+                sdk="sessions.unsubscribe",
+                sdk_arguments=(("session_id", "session"), ("stream_id", "stream")),
+                cli=Command("sessions unsubscribe", done="unsubscribed {session} from {stream}"),
             ),
             Route(
                 "POST",
@@ -103,6 +107,8 @@ class SessionRoutes:
                 errors=stream_errors,
                 accepts_jwt=True,
                 matches_rest=True,
+                sdk="sessions.fanout",
+                cli=Command("sessions fanout"),
             ),
             Route(
                 "GET",
@@ -115,6 +121,9 @@ class SessionRoutes:
                 errors=session_errors,
                 accepts_jwt=True,
                 alternative_scope=Scope.WRITE,
+                description="This does not prolong it.",
+                sdk="sessions.get",
+                cli=Command("sessions show"),
             ),
             Route(
                 "POST",
@@ -127,6 +136,10 @@ class SessionRoutes:
                 errors=session_errors,
                 accepts_jwt=True,
                 alternative_scope=Scope.WRITE,
+                description="It then expires after the lifetime of a new one. Reading its stream does not prolong it.",
+                sdk="sessions.touch",
+                cli=Command("sessions touch"),
+                repeatable=True,
             ),
             Route(
                 "DELETE",
@@ -138,6 +151,11 @@ class SessionRoutes:
                 status=204,
                 errors=session_errors,
                 accepts_jwt=True,
+                description="Its source streams stay.",
+                sdk="sessions.delete",
+                cli=Command(
+                    "sessions delete", confirm="Delete {session} with its stream and subscriptions?", done="deleted {session}"
+                ),
             ),
         ]
 

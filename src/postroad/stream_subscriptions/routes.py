@@ -91,9 +91,26 @@ class SubscriptionRoutes:
                 "`**` any number of segments.",
             ),
             route(
-                "GET", one, self.get_subscription, Scope.READ, "Show a subscription", response=StreamSubscription, errors=missing
+                "GET",
+                one,
+                self.get_subscription,
+                Scope.READ,
+                "Show a subscription",
+                response=StreamSubscription,
+                errors=missing,
+                sdk="stream_subscriptions.get",
             ),
-            route("DELETE", one, self.delete_subscription, Scope.WRITE, "Delete a subscription", status=204, errors=missing),
+            route(
+                "DELETE",
+                one,
+                self.delete_subscription,
+                Scope.WRITE,
+                "Delete a subscription",
+                status=204,
+                errors=missing,
+                description="Does nothing if it does not exist.",
+                sdk="stream_subscriptions.delete",
+            ),
             route(
                 "POST",
                 f"{one}/streams",
@@ -103,6 +120,10 @@ class SubscriptionRoutes:
                 body=AddStreamsRequest,
                 status=204,
                 errors=missing,
+                description="Those already subscribed keep their acknowledged offsets.",
+                sdk="stream_subscriptions.add_streams",
+                sdk_arguments=(("streams", "streams"),),
+                repeatable=True,
             ),
             route(
                 "DELETE",
@@ -113,6 +134,7 @@ class SubscriptionRoutes:
                 matches_rest=True,
                 status=204,
                 errors=missing,
+                sdk="stream_subscriptions.remove_stream",
             ),
             route(
                 "POST",
@@ -123,6 +145,9 @@ class SubscriptionRoutes:
                 body=ClaimRequest,
                 response=Claim,
                 errors=(*missing, LeaseHeld, NothingPending),
+                description="If the response is lost, another wake follows when the lease has expired.",
+                sdk="stream_subscriptions.claim",
+                sdk_arguments=(("worker", "worker"),),
             ),
             route(
                 "POST",

@@ -31,7 +31,10 @@ class StreamsCapability(Capability):
     name = "streams"
     resources = (
         ResourceKind(
-            "stream", {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX}, ("S",), counted_by="s.{tenant}.*.m"
+            "stream",
+            {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX, "description": "Stream id, such as `orders/2027`."},
+            ("S",),
+            counted_by="s.{tenant}.*.m",
         ),
     )
     events = EVENTS

@@ -16,7 +16,7 @@ from postroad.api.streams import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Handler, Route
+from postroad.http.routing import Command, Handler, Route
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     EngineFull,
@@ -112,7 +112,15 @@ class StreamRoutes:
                 description=_PUBLIC,
             ),
             route(
-                "DELETE", self.delete_stream, Scope.WRITE, "Delete a stream", status=204, errors=(*_MISSING, EngineUnavailable)
+                "DELETE",
+                self.delete_stream,
+                Scope.WRITE,
+                "Delete a stream",
+                status=204,
+                errors=(*_MISSING, EngineUnavailable),
+                description="Its forks keep the data they share with it.",
+                sdk="streams.delete",
+                cli=Command("streams delete", confirm="Delete {stream}?", done="deleted {stream}"),
             ),
         ]
 

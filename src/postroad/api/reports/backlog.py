@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from postroad.api.insights import Number, Report, Row, Start, TimePage, Unit, Visibility, column
+from postroad.api.insights import Number, Queue, Report, Row, Start, TimePage, Unit, Visibility, column
 
 _MEAN = "Mean of the samples in that time."
 
@@ -11,14 +11,15 @@ class BacklogRow(Row, frozen=True, kw_only=True):
     """The contents of a queue in that time."""
 
     time: Start
-    queue: str
+    queue: Queue
     ready: Annotated[Number, column(_MEAN)] = 0
     ready_max: Annotated[Number, column("Largest sample in that time.", title="most")] = 0
     leased: Annotated[Number, column(_MEAN)] = 0
     delayed: Annotated[Number, column(_MEAN)] = 0
     dead: Annotated[Number, column(_MEAN)] = 0
     oldest_age_ms_max: Annotated[
-        Number | None, column("Largest age of the oldest ready message.", unit=Unit.MILLISECONDS, title="oldest")
+        Number | None,
+        column("Largest age of the oldest ready message; null if none was ready.", unit=Unit.MILLISECONDS, title="oldest"),
     ] = None
 
 

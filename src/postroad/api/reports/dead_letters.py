@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from postroad.api.insights import Report, Row, Start, TimePage, Visibility, column
+from postroad.api.insights import Queue, Report, Row, Start, TimePage, Visibility, column
 from postroad.kernel.clock import Timestamp
 
 
@@ -10,10 +10,17 @@ class DeadLettersRow(Row, frozen=True, kw_only=True):
     """The dead letters of a queue and reason in that time."""
 
     time: Start
-    queue: str
-    reason: Annotated[str, column("As the consumer or the queue gave it; `redriven` counts dead letters that were put back.")]
+    queue: Queue
+    reason: Annotated[
+        str, column("The consumer's, or `maxAttempts reached`; `redriven` counts dead letters that were moved back.")
+    ]
     count: Annotated[int, column("Dead letters.")]
-    first_attempt: Annotated[int, column("Those that failed at their first attempt.", title="at first attempt")]
+    first_attempt: Annotated[
+        int,
+        column(
+            "Those that failed at their first attempt; many of them indicate a misconfigured consumer.", title="at first attempt"
+        ),
+    ]
     last_at: Annotated[Timestamp | None, column("Time of the last one.", title="last")] = None
 
 

@@ -3,28 +3,33 @@
 from datetime import timedelta
 from typing import Annotated
 
-from postroad.api.insights import Number, Report, ReportPage, Row, Unit, Visibility, column
+from postroad.api.insights import Number, Queue, Report, ReportPage, Row, Unit, Visibility, column
 from postroad.kernel.clock import Timestamp
+
+Sample = Annotated[Number | None, column("Number of messages in the last sample.")]
 
 
 class HealthRow(Row, frozen=True, kw_only=True):
     """The current state of a queue, from its last samples."""
 
-    queue: str
+    queue: Queue
     status: Annotated[str, column("`healthy`, `unhealthy` (it has `problems`), or `unknown` (no sample for five minutes).")]
     problems: Annotated[
         list[str],
         column(
             "`old`: the oldest message is older than twice `expectedDrainSeconds`; `growing`: the number of ready messages rose "
-            "in each of the last five minutes; `unpolled`: messages were ready for five minutes without consumer activity."
+            "in each of the last five minutes; `unpolled`: messages were ready for five minutes and no consumer pulled, waited, "
+            "acked or nacked."
         ),
     ]
-    ready: Number | None = None
-    leased: Number | None = None
-    delayed: Number | None = None
-    dead: Number | None = None
+    ready: Sample = None
+    leased: Sample = None
+    delayed: Sample = None
+    dead: Sample = None
     waiting: Annotated[Number | None, column("Consumers in a long poll.")] = None
-    oldest_age_ms: Annotated[Number | None, column("Age of the oldest message.", unit=Unit.MILLISECONDS, title="oldest")] = None
+    oldest_age_ms: Annotated[
+        Number | None, column("Age of the oldest message; null if there is none.", unit=Unit.MILLISECONDS, title="oldest")
+    ] = None
     expected_drain_seconds: Annotated[
         Number | None, column("Expected drain time of the queue.", unit=Unit.SECONDS, title="expected")
     ] = None
@@ -42,6 +47,7 @@ REPORT = Report(
     page=HealthPage,
     summary="Report the current state of queues, the worst first",
     description="As of `computedAt`: first `unhealthy`, then `unknown`, then `healthy` queues.",
+    heading="Queue health",
     visibility=Visibility.QUEUE,
     names=("queue",),
     rank="ready",

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from postroad.api.insights import Milliseconds, Report, Row, Start, TimePage, Visibility, column
+from postroad.api.insights import Milliseconds, Queue, Report, Row, Start, TimePage, Visibility, column
 
 
 class LatencyRow(Row, frozen=True, kw_only=True):
     """The latency of a queue and phase in that time. Percentiles are accurate to 0.8 %."""
 
     time: Start
-    queue: str
+    queue: Queue
     phase: Annotated[str, column("`wait`: from publish to the first delivery; `processing`: from a lease to its ack.")]
     count: Annotated[int, column("Messages counted.")]
     p50: Milliseconds

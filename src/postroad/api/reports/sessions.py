@@ -1,17 +1,21 @@
 """Events of sessions."""
 
-from postroad.api.insights import Report, Row, Start, TimePage, Visibility
+from typing import Annotated
+
+from postroad.api.insights import Report, Row, Start, TimePage, Visibility, column
+
+Events = Annotated[int, column("Number of these events.")]
 
 
 class SessionsRow(Row, frozen=True, kw_only=True):
     """The number of session events of the tenant in that time."""
 
     time: Start
-    subscribed: int
-    unsubscribed: int
-    touched: int
-    deleted: int
-    expired: int
+    subscribed: Events
+    unsubscribed: Events
+    touched: Events
+    deleted: Events
+    expired: Events
 
 
 class SessionsPage(TimePage[SessionsRow], frozen=True, kw_only=True):

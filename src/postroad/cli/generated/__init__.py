@@ -2,14 +2,17 @@
 
 import typer
 
-from postroad.cli.generated import invites, keys, queues, queues_dlq, secrets, tasks, tenants, tokens
+from postroad.cli.generated import invites, jobs, keys, queues, queues_dlq, secrets, sessions, streams, tasks, tenants, tokens
 
 MODULES = (
     invites,
+    jobs,
     keys,
     queues,
     queues_dlq,
     secrets,
+    sessions,
+    streams,
     tasks,
     tenants,
     tokens,

@@ -49,7 +49,9 @@ def create_invites(
 
 
 @invites.command("revoke")
-def revoke_invites(invite: Annotated[str, typer.Argument(help="Id or name of the invite.")], yes: Yes = False) -> None:
+def revoke_invites(
+    invite: Annotated[str, typer.Argument(help="Invite id, as `invites list` shows it; not the code.")], yes: Yes = False
+) -> None:
     """Revoke an invite."""
     with connected() as client:
         confirm(f"Revoke the invite {invite}?", yes)

@@ -64,7 +64,9 @@ def create_keys(
 
 
 @keys.command("show")
-def show_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")], as_json: AsJson = False) -> None:
+def show_keys(
+    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")], as_json: AsJson = False
+) -> None:
     """Show a key."""
     with connected() as client:
         show_item(client.keys.get(key), as_json)
@@ -72,7 +74,7 @@ def show_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")]
 
 @keys.command("update")
 def update_keys(
-    key: Annotated[str, typer.Argument(help="Id or name of the key.")],
+    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")],
     name: Annotated[str | None, typer.Option("--name", help="Name for people, such as the service that uses the key.")] = None,
     scopes: Annotated[list[Scope] | None, typer.Option("--scope", help="Operations that the key allows.")] = None,
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
@@ -106,7 +108,7 @@ def update_keys(
 
 @keys.command("rotate")
 def rotate_keys(
-    key: Annotated[str, typer.Argument(help="Id or name of the key.")],
+    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")],
     grace_seconds: Annotated[
         str | None, typer.Option("--grace", help="Seconds that the previous text stays valid. Such as `90s`, `12h`, `7d`.")
     ] = None,
@@ -121,7 +123,9 @@ def rotate_keys(
 
 
 @keys.command("delete")
-def delete_keys(key: Annotated[str, typer.Argument(help="Id or name of the key.")], yes: Yes = False) -> None:
+def delete_keys(
+    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")], yes: Yes = False
+) -> None:
     """Delete a key."""
     with connected() as client:
         confirm(f"Delete the key {key}?", yes)

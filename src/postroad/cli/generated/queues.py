@@ -11,7 +11,7 @@ from postroad.cli.rendering import json_value, numbers, show_done, show_item
 
 @queues.command("put")
 def put_queues(
-    queue: Annotated[str, typer.Argument(help="Id or name of the queue.")],
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")],
     visibility_timeout_ms: Annotated[
         int | None, typer.Option("--visibility-timeout-ms", help="How long a pulled message is hidden from other consumers.")
     ] = None,
@@ -68,14 +68,14 @@ def put_queues(
 
 
 @queues.command("show")
-def show_queues(queue: Annotated[str, typer.Argument(help="Id or name of the queue.")], as_json: AsJson = False) -> None:
+def show_queues(queue: Annotated[str, typer.Argument(help="Name of the queue.")], as_json: AsJson = False) -> None:
     """Show a queue and its stats."""
     with connected() as client:
         show_item(client.queues.get(queue), as_json)
 
 
 @queues.command("pause")
-def pause_queues(queue: Annotated[str, typer.Argument(help="Id or name of the queue.")], as_json: AsJson = False) -> None:
+def pause_queues(queue: Annotated[str, typer.Argument(help="Name of the queue.")], as_json: AsJson = False) -> None:
     """Pause deliveries of a queue.
 
     Pulls return no messages, on all workers, until the queue is resumed. Publishing and acknowledging continue.
@@ -85,7 +85,7 @@ def pause_queues(queue: Annotated[str, typer.Argument(help="Id or name of the qu
 
 
 @queues.command("resume")
-def resume_queues(queue: Annotated[str, typer.Argument(help="Id or name of the queue.")], as_json: AsJson = False) -> None:
+def resume_queues(queue: Annotated[str, typer.Argument(help="Name of the queue.")], as_json: AsJson = False) -> None:
     """Resume deliveries of a queue."""
     with connected() as client:
         show_done(client.queues.resume(queue), as_json, f"resumed {queue}")

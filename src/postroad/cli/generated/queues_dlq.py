@@ -11,8 +11,8 @@ from postroad.cli.rendering import show_item
 
 @queues_dlq.command("show")
 def show_queues_dlq(
-    queue: Annotated[str, typer.Argument(help="Id or name of the queue.")],
-    message: Annotated[str, typer.Argument(help="Id or name of the message.")],
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")],
+    message: Annotated[str, typer.Argument(help="Id of the message.")],
     as_json: AsJson = False,
 ) -> None:
     """Show a dead letter with its payload."""
@@ -22,8 +22,8 @@ def show_queues_dlq(
 
 @queues_dlq.command("delete")
 def delete_queues_dlq(
-    queue: Annotated[str, typer.Argument(help="Id or name of the queue.")],
-    message: Annotated[str, typer.Argument(help="Id or name of the message.")],
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")],
+    message: Annotated[str, typer.Argument(help="Id of the message.")],
     yes: Yes = False,
 ) -> None:
     """Delete a dead letter."""

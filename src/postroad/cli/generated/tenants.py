@@ -39,7 +39,7 @@ def create_tenants(
 
 
 @tenants.command("show")
-def show_tenants(tenant: Annotated[str, typer.Argument(help="Id or name of the tenant.")], as_json: AsJson = False) -> None:
+def show_tenants(tenant: Annotated[str, typer.Argument(help="Id of the tenant.")], as_json: AsJson = False) -> None:
     """Show a tenant."""
     with connected() as client:
         show_item(client.tenants.get(tenant), as_json)
@@ -47,7 +47,7 @@ def show_tenants(tenant: Annotated[str, typer.Argument(help="Id or name of the t
 
 @tenants.command("update")
 def update_tenants(
-    tenant: Annotated[str, typer.Argument(help="Id or name of the tenant.")],
+    tenant: Annotated[str, typer.Argument(help="Id of the tenant.")],
     description: Annotated[str | None, typer.Option("--description", help="Note for people.")] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--no-enabled", help="The credentials of a disabled tenant are refused.")

@@ -3,6 +3,7 @@
 from postroad.client.generated.audit import AsyncAudit, Audit
 from postroad.client.generated.insights import AsyncInsights, Insights
 from postroad.client.generated.invites import AsyncInvites, Invites
+from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
 from postroad.client.generated.tenants import AsyncTenants, Tenants
 from postroad.client.generated.tokens import AsyncTokens, Tokens
@@ -13,6 +14,7 @@ class GeneratedNamespaces:
     def __init__(self, transport: SyncTransport) -> None:
         self.audit = Audit(transport)
         self.tokens = Tokens(transport)
+        self.jwt_secrets = JwtSecrets(transport)
         self.tenants = Tenants(transport)
         self.invites = Invites(transport)
         self.insights = Insights(transport)
@@ -23,6 +25,7 @@ class AsyncGeneratedNamespaces:
     def __init__(self, transport: AsyncTransport) -> None:
         self.audit = AsyncAudit(transport)
         self.tokens = AsyncTokens(transport)
+        self.jwt_secrets = AsyncJwtSecrets(transport)
         self.tenants = AsyncTenants(transport)
         self.invites = AsyncInvites(transport)
         self.insights = AsyncInsights(transport)

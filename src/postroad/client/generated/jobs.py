@@ -55,7 +55,7 @@ class JobsCalls:
 
     @operation
     def status(self) -> Call[JobsProgress]:
-        """Show the progress of the job index."""
+        """Show the progress of the job index. Needs a platform key."""
         return Call(method="GET", path="/api/control/jobs", response=JobsProgress)
 
     @operation

@@ -1,11 +1,16 @@
 """Calls of `client.jwt_secrets`. Generated from the route table by `make generate`; do not edit."""
 
-from postroad.api.access import IssuedJwtSecret
-from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
+from postroad.api.access import IssuedJwtSecret, JwtSecret, JwtSecretPage
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
 
 
 class JwtSecretsCalls:
+    @pages
+    def list(self) -> Pages[JwtSecret]:
+        """List JWT secrets. Oldest first, without their texts."""
+        return Pages(call=Call(method="GET", path="/api/control/jwt-secrets", response=JwtSecretPage))
+
     @operation
     def create(self, name: str, *, secret: str | None = None, expires_at: Moment | None = None) -> Call[IssuedJwtSecret]:
         """Add a JWT secret.

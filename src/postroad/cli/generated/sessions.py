@@ -1,0 +1,70 @@
+"""Commands of `postroad sessions`. Generated from the route table by `make generate`; do not edit."""
+
+from typing import Annotated
+
+import typer
+
+from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.rendering import show_done, show_item
+from postroad.cli.sessions import sessions
+
+
+@sessions.command("unsubscribe")
+def unsubscribe_sessions(
+    session: Annotated[str, typer.Argument(help="Id of the session, for example a UUID.")],
+    stream: Annotated[str, typer.Argument(help="Id of a stream, or a pattern such as `chat:*`.")],
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Unsubscribe a session from a stream or a pattern.
+
+    Messages already in the session stay. Repeating the call has no effect.
+    """
+    with connected() as client:
+        show_done(client.sessions.unsubscribe(session, stream, project=project), as_json, f"unsubscribed {session} from {stream}")
+
+
+@sessions.command("fanout")
+def fanout_sessions(
+    stream: Annotated[str, typer.Argument(help="Stream id, such as `orders/2027`.")],
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the progress of a stream's fan-out."""
+    with connected() as client:
+        show_item(client.sessions.fanout(stream, project=project), as_json)
+
+
+@sessions.command("show")
+def show_sessions(
+    session: Annotated[str, typer.Argument(help="Id of the session.")],
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a session and its subscriptions. This does not prolong it."""
+    with connected() as client:
+        show_item(client.sessions.get(session, project=project), as_json)
+
+
+@sessions.command("touch")
+def touch_sessions(
+    session: Annotated[str, typer.Argument(help="Id of the session.")],
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prolong a session. It then expires after the lifetime of a new one. Reading its stream does not prolong it."""
+    with connected() as client:
+        show_item(client.sessions.touch(session, project=project), as_json)
+
+
+@sessions.command("delete")
+def delete_sessions(
+    session: Annotated[str, typer.Argument(help="Id of the session.")],
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Delete a session and its stream. Its source streams stay."""
+    with connected() as client:
+        confirm(f"Delete {session} with its stream and subscriptions?", yes)
+        client.sessions.delete(session, project=project)
+        typer.echo(f"deleted {session}")
