@@ -18,6 +18,7 @@ from postroad.http.app import App
 from postroad.http.problems import problem_response
 from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
+from postroad.http.security_headers import API
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, Overloaded, PostroadError
 from postroad.kernel.log_limit import LogLimit
 
@@ -25,12 +26,10 @@ _PIPELINED_MAX = 100  # requests that wait on a connection for the response to a
 # Two values would let a proxy and Postroad read one request in two ways.
 _SINGLE_HEADERS = (b"host", b"authorization", b"x-postroad-tenant", b"content-length", b"transfer-encoding", b"content-type")
 
-log = structlog.get_logger("postroad.http")
-_log_limit = LogLimit()
-
 _STOP_POLL_SECONDS = 0.01
 
 log = structlog.get_logger("postroad.http")
+_log_limit = LogLimit()
 
 
 class _CoalescingTransport:
@@ -356,7 +355,7 @@ class HttpConnection(HttpToolsProtocol):
     def _send_rejection(self, error: PostroadError) -> None:
         response = problem_response(error)
         body = response.encoded()
-        headers = [*response.headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())]
+        headers = [*API, *response.headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())]
         lines = [b"%b: %b\r\n" % header for header in (*headers, (b"connection", b"close"))]
         self.transport.write(STATUS_LINE[error.status] + b"".join(lines) + b"\r\n" + body)
         self.transport.close()
@@ -392,7 +391,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:
+                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:  # noqa: ASYNC110
                     await asyncio.sleep(_STOP_POLL_SECONDS)
         except TimeoutError:
             log.warning("requests_cancelled", open=len(self.server_state.tasks), reason="the server stops")
