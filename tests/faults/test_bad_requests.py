@@ -344,7 +344,7 @@ async def test_an_absurd_length_is_refused_before_anything_is_sent(hasty: str, t
         assert await connection.is_closed(), "the rest is not waited for"
 
 
-@pytest.mark.parametrize("name", [b"Authorization", b"Content-Type", b"X-Postroad-Tenant", b"Idempotency-Key", b"X-Request-Id"])
+@pytest.mark.parametrize("name", [b"Idempotency-Key", b"X-Request-Id", b"X-Other"])
 async def test_a_header_that_comes_twice_does_no_harm(hasty: str, tenant: Tenant, name: bytes) -> None:
     await with_things(tenant)
     async with raw_connection(hasty) as connection:

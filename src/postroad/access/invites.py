@@ -49,7 +49,7 @@ class Invites:
         ordered = sorted(((record.created_at_ms, record.id), record) for record in found)[::-1]
         if after is not None:
             at, _, invite = after.partition(".")
-            if not at.isdecimal():
+            if not at.isdecimal() or len(at) > 18:
                 raise InvalidParameter("the cursor was not returned by this list")
             ordered = [(position, record) for position, record in ordered if position < (int(at), invite)]
         shown = ordered[:limit]

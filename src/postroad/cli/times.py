@@ -34,7 +34,7 @@ def ago(text: str) -> datetime:
 def _time(text: str, direction: int) -> datetime:
     """A time without a zone is local time."""
     try:
-        if text[-1:] in _SECONDS and text[:-1].isdigit():
+        if text[-1:] in _SECONDS and text[:-1].isdecimal():
             return datetime.now().astimezone() + direction * timedelta(seconds=duration(text))
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):

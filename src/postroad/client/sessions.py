@@ -115,7 +115,7 @@ def _read_fanned_out(response: httpx.Response) -> FannedOut:
 
 def _integer(response: httpx.Response, header: str) -> int:
     text = response.headers.get(header, "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 class Sessions(SessionCalls, SyncNamespace):

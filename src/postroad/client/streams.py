@@ -184,7 +184,7 @@ def _info(response: httpx.Response) -> StreamInfo:
         content_type=response.headers.get("content-type", ""),
         offset=response.headers.get("stream-next-offset", ""),
         is_closed=is_true(response, "stream-closed"),
-        ttl_seconds=int(ttl) if ttl.isdigit() else None,
+        ttl_seconds=int(ttl) if ttl.isdecimal() else None,
         expires_at=response.headers.get("stream-expires-at"),
     )
 

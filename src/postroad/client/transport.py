@@ -150,9 +150,9 @@ def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
         kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
         detail, extra = "" if code else f"HTTP {response.status_code}", {}
     details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
-    extra |= {name: int(value) if value.isdigit() else value for name, value in details.items()}
+    extra |= {name: int(value) if value.isdecimal() else value for name, value in details.items()}
     after = response.headers.get("retry-after", "")
-    problem = kind(detail, retry_after=float(after) if after.isdigit() else None, extra=extra)
+    problem = kind(detail, retry_after=float(after) if after.isdecimal() else None, extra=extra)
     problem.request_id = response.headers.get("x-request-id", "")
     return problem
 

@@ -19,6 +19,7 @@ from postroad.http.problems import problem_response
 from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Route, Router
+from postroad.http.security_headers import default_headers
 from postroad.kernel import json
 from postroad.kernel.errors import (
     InvalidParameter,
@@ -70,12 +71,12 @@ class App:
         self._counters_by_tenant = self._usage.by_tenant
         self._request_ids = ShortIds()
         self.draining = asyncio.Event()
-        self._common_headers = [(b"x-content-type-options", b"nosniff")]
+        self._cors_headers: list[tuple[bytes, bytes]] = []
         if settings.cors_origin:
-            self._common_headers.append((b"access-control-allow-origin", settings.cors_origin.encode()))
-            self._common_headers.append((b"access-control-expose-headers", b"*"))
+            self._cors_headers.append((b"access-control-allow-origin", settings.cors_origin.encode()))
+            self._cors_headers.append((b"access-control-expose-headers", b"*"))
             if settings.cors_origin != "*":
-                self._common_headers.append((b"vary", b"Origin"))
+                self._cors_headers.append((b"vary", b"Origin"))
         self._request_metrics: dict[tuple[str, str, int], Any] = {}
         self._duration_metrics: dict[tuple[str, str], Any] = {}
 
@@ -204,7 +205,8 @@ class App:
         receive: Receive,
         send: Send,
     ) -> None:
-        headers = [*self._common_headers, (b"x-request-id", request_id.encode()), *response.headers]
+        security = response.security or default_headers(response.media)
+        headers = [*security, *self._cors_headers, (b"x-request-id", request_id.encode()), *response.headers]
         if isinstance(response.body, AsyncIterator):
             headers.append((b"content-type", response.media))
             if request is None:

@@ -10,3 +10,6 @@ request_seconds = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25),
 )
 live_readers = Gauge("postroad_http_live_readers", "Open streaming responses.", multiprocess_mode="livesum")
+protocol_errors = Counter(
+    "postroad_http_protocol_errors_total", "Connections closed for a malformed, oversized or slow request.", ["code"]
+)

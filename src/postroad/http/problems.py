@@ -25,7 +25,7 @@ def problem_of(error: PostroadError, request_id: str | None = None) -> Problem:
     )
 
 
-def problem_response(error: PostroadError, request_id: str) -> Response:
+def problem_response(error: PostroadError, request_id: str | None = None) -> Response:
     response = Response(problem_of(error, request_id), error.status, PROBLEM_MEDIA)
     for name, value in error.headers:
         response.headers.append((name.encode(), value.encode("latin-1")))

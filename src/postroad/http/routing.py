@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.kernel.errors import MethodNotAllowed, PostroadError, RouteNotFound
+from postroad.kernel.errors import InvalidParameter, MethodNotAllowed, PostroadError, RouteNotFound
 from postroad.kernel.identity import RouteRequirement, Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -100,7 +101,11 @@ class _Node:
 
 
 class Router:
-    """Finds the route of a request by path segments: literals precede parameters, and those the rest of a path."""
+    """Finds the route of a request by path segments: literals precede parameters, and those the rest of a path.
+
+    Paths are percent-encoded, and only the values of parameters are decoded: a proxy that compares paths as they were sent sees
+    the same route.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -126,7 +131,7 @@ class Router:
         node.routes[route.method] = (route, tuple(route.parameters))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route and its path parameters. Raises RouteNotFound, MethodNotAllowed."""
+        """The route and its path parameters. Raises RouteNotFound, MethodNotAllowed, InvalidParameter."""
         known = self._cache.get((method, path))
         if known is None:
             known = self._search(method, path)
@@ -137,7 +142,7 @@ class Router:
         return known
 
     def _search(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        values: list[str] = []
+        values: list[list[str]] = []
         node = self._walk(self._root, path.split("/")[1:], 0, values)
         if node is None:
             raise RouteNotFound(f"there is no route {path[:200]}")
@@ -145,13 +150,16 @@ class Router:
         if found is None:
             raise MethodNotAllowed(f"{path[:200]} does not support {method}", extra={"allow": allowed_methods(node.routes)})
         route, names = found
-        return route, dict(zip(names, values, strict=True))
+        texts = ["/".join(_decode(segment) for segment in segments) for segments in values]
+        if any("/" in text for text in (texts[:-1] if route.matches_rest else texts)):
+            raise InvalidParameter("a segment of the path contains an encoded slash")
+        return route, dict(zip(names, texts, strict=True))
 
     def methods(self, path: str) -> list[str]:
         node = self._walk(self._root, path.split("/")[1:], 0, [])
         return allowed_methods(node.routes) if node else []
 
-    def _walk(self, node: _Node, segments: list[str], index: int, values: list[str]) -> "_Node | None":
+    def _walk(self, node: _Node, segments: list[str], index: int, values: list[list[str]]) -> "_Node | None":
         if index == len(segments):
             return node if node.routes else None
         segment = segments[index]
@@ -160,16 +168,29 @@ class Router:
             found = self._walk(following, segments, index + 1, values)
             if found is not None:
                 return found
-        if node.parameter is not None and segment:
-            values.append(segment)
+        if not segment or ("%" in segment and unquote(segment) in node.literals):  # an encoded literal is no value
+            return None
+        if node.parameter is not None:
+            values.append([segment])
             found = self._walk(node.parameter, segments, index + 1, values)
             if found is not None:
                 return found
             values.pop()
-        if node.rest is not None and segment:
-            values.append("/".join(segments[index:]))
+        if node.rest is not None:
+            values.append(segments[index:])
             return node.rest
         return None
+
+
+def _decode(segment: str) -> str:
+    """The value of a path segment. Raises InvalidParameter for a dot segment, which proxies resolve, and for invalid encoding."""
+    try:
+        value = unquote(segment, errors="strict") if "%" in segment else segment
+    except UnicodeDecodeError as exc:
+        raise InvalidParameter("the path is not percent-encoded UTF-8") from exc
+    if not {".", ".."}.isdisjoint(value.split("/")):
+        raise InvalidParameter("the path has a segment '.' or '..'")
+    return value
 
 
 def allowed_methods(routes: Iterable[str]) -> list[str]:

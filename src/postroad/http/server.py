@@ -3,28 +3,33 @@
 import asyncio
 import functools
 import socket
-import sys
 from collections import deque
 from typing import Any
-from urllib.parse import unquote
 
 import httptools
 import msgspec
 import structlog
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from postroad.http import metrics
 from postroad.http.app import App
-from postroad.http.problems import PROBLEM_MEDIA, problem_of
+from postroad.http.problems import problem_response
 from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
-from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, PostroadError
-from postroad.kernel.json import encode
+from postroad.http.security_headers import API
+from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, Overloaded, PostroadError
+from postroad.kernel.log_limit import LogLimit
+
+_PIPELINED_MAX = 100  # requests that wait on a connection for the response to an earlier one
+# Two values would let a proxy and Postroad read one request in two ways.
+_SINGLE_HEADERS = (b"host", b"authorization", b"x-postroad-tenant", b"content-length", b"transfer-encoding", b"content-type")
 
 _STOP_POLL_SECONDS = 0.01
 
 log = structlog.get_logger("postroad.http")
+_log_limit = LogLimit()
 
 
 class _CoalescingTransport:
@@ -74,7 +79,8 @@ class HttpConnection(HttpToolsProtocol):
 
     _chunk = b""
     _head_without_upgrade: bytes | None = None
-    _header_bytes = 0
+    _header_bytes = 0  # of the unfinished headers, received in earlier chunks
+    _has_ended_message = False  # in this chunk: what precedes the headers in it is not known
     _is_reading_headers = True
     _is_reading_body = False
     _overhead_bytes = 0  # received in an unfinished body since its last data: trailers, or chunk extensions
@@ -84,6 +90,7 @@ class HttpConnection(HttpToolsProtocol):
     _keepalive_timer: asyncio.TimerHandle | None = None
     _idle_since = 0.0
     _running_cycle: RequestCycle | None = None  # `cycle` is the newest one, which waits while an earlier one runs
+    _rejection: PostroadError | None = None  # sent after the responses to earlier requests; then the connection is closed
     cycle: RequestCycle | None  # type: ignore[assignment]
     pipeline: deque[RequestCycle]  # type: ignore[assignment]
 
@@ -99,14 +106,22 @@ class HttpConnection(HttpToolsProtocol):
         self._read_timer = self.loop.call_later(self._limits.header_seconds_max, self._reject, HeaderTimeout())
 
     def data_received(self, data: bytes) -> None:
-        self._chunk = data
+        if self._rejection is not None:
+            return
+        self._chunk, self._has_ended_message = data, False
         self._overhead_bytes += len(data)
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            self._restart_without_upgrade(stopped.args[0])
+        except httptools.HttpParserError as error:
+            cause = error.__context__  # a callback stops the parser with its error
+            self._reject(cause if isinstance(cause, PostroadError) else MalformedRequest())
         self._chunk = b""
         if self.transport.is_closing() or not (self._is_reading_headers or self._is_reading_body):
             return
         if self._is_reading_headers:
-            self._header_bytes += len(data)
+            self._header_bytes += self._parsed_header_bytes() if self._has_ended_message else len(data)
         unfinished_bytes = self._overhead_bytes if self._is_reading_body else self._header_bytes
         if unfinished_bytes > self._limits.header_bytes_max:
             self._reject(self._headers_too_large())
@@ -120,28 +135,46 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        """Raises HeadersTooLarge, MalformedRequest and Overloaded, which stop the parser."""
         if self.parser.should_upgrade():
             self._head_without_upgrade = self._remove_upgrade()
             if self._head_without_upgrade is not None:
                 return
+        bytes_max = self._limits.header_bytes_max
+        if self._header_bytes + len(self._chunk) > bytes_max and self._header_bytes_min() > bytes_max:
+            raise self._headers_too_large()
+        version = self.parser.get_http_version()
+        headers = dict(self.headers)
+        self._check_headers(headers, version)
+        if len(self.pipeline) >= _PIPELINED_MAX:
+            raise Overloaded(f"more than {_PIPELINED_MAX} requests wait on this connection", retry_after=1)
         self._is_reading_headers = False
         self._stop_read_timer()
-        bytes_max = self._limits.header_bytes_max
-        if self._header_bytes + len(self._chunk) > bytes_max and self._parsed_header_bytes() > bytes_max:
-            self._reject(self._headers_too_large())
-            return
         self._is_reading_body, self._overhead_bytes = True, 0
-        self._begin_cycle()
-        self.headers = []  # collects trailers, which are ignored: the app may not have read the request's headers yet
+        self._begin_cycle(headers, version)
+        self.headers = []  # collects trailers, which are ignored
 
-    def _begin_cycle(self) -> None:
+    def _check_headers(self, headers: dict[bytes, bytes], version: str) -> None:
+        """Raises MalformedRequest if a proxy could see another request than Postroad does."""
+        if len(headers) != len(self.headers):
+            names = [name for name, _ in self.headers]
+            repeated = next((name for name in _SINGLE_HEADERS if names.count(name) > 1), None)
+            if repeated is not None:
+                raise MalformedRequest(f"the header {repeated.decode()} is repeated")
+        if b"host" not in headers and version != "1.0":
+            raise MalformedRequest("the header host is missing")
+        if b"transfer-encoding" in headers:
+            if headers[b"transfer-encoding"].lower() != b"chunked":
+                raise MalformedRequest("the only supported transfer-encoding is chunked")
+            if b"content-length" in headers:
+                raise MalformedRequest("the request has both content-length and transfer-encoding")
+
+    def _begin_cycle(self, headers: dict[bytes, bytes], version: str) -> None:
         url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        version = self.parser.get_http_version()
         scope: Scope = self.scope  # type: ignore[assignment]
         scope["method"] = self.parser.get_method().decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"], scope["query_string"], scope["http_version"] = url.path, url.query or b"", version
+        scope["path"] = url.path.decode("ascii")  # percent-encoded: the router decodes parameters
+        scope["headers"], scope["query_string"], scope["http_version"] = headers, url.query or b"", version
         previous, self.cycle = (
             self.cycle,
             RequestCycle(
@@ -173,15 +206,24 @@ class HttpConnection(HttpToolsProtocol):
                 self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
+        """Raises HeadersTooLarge, which stops the parser."""
         if self._head_without_upgrade is not None:
             return
-        self._is_reading_body = False
+        if self.headers and self._parsed_header_bytes() > self._limits.header_bytes_max:
+            raise self._headers_too_large()
+        self._is_reading_body, self._has_ended_message = False, True
         self._stop_read_timer()
         if self.cycle is not None:
             self.cycle.end_body()
 
+    def _header_bytes_min(self) -> int:
+        """Bytes of the complete headers. The parser does not report where they end in a chunk, nor the blanks around a value."""
+        return max(self._header_bytes, self._parsed_header_bytes())
+
     def _parsed_header_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        """Bytes of the headers or trailers that the parser has reported, with their separators and line ends."""
+        first_line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n") if self._is_reading_headers else 0
+        return first_line + sum([len(name) + len(value) + len(": \r\n") for name, value in self.headers]) + len("\r\n")
 
     def _stop_read_timer(self) -> None:
         if self._read_timer is not None:
@@ -204,13 +246,13 @@ class HttpConnection(HttpToolsProtocol):
         first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         return first + b"".join([b"%b: %b\r\n" % header for header in remaining]) + b"\r\n"
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """uvicorn calls this after the parser has stopped at the end of such a head: start a new parser with the changed head."""
-        stopped, head = sys.exc_info()[1], self._head_without_upgrade
-        if head is not None and isinstance(stopped, httptools.HttpParserUpgrade):
-            self._head_without_upgrade, self._header_bytes = None, 0
+    def _restart_without_upgrade(self, consumed: int) -> None:
+        """Start a new parser with the changed head; the old one has stopped at the end of the original head."""
+        head, self._head_without_upgrade = self._head_without_upgrade, None
+        if head is not None:
+            self._header_bytes = 0
             self.parser = httptools.HttpRequestParser(self)
-            self.data_received(head + self._chunk[stopped.args[0] :])
+            self.data_received(head + self._chunk[consumed:])
 
     # Between requests
 
@@ -221,6 +263,9 @@ class HttpConnection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._run(self.pipeline.pop())
+            return
+        if self._rejection is not None:
+            self._send_rejection(self._rejection)
             return
         self._idle_since = self.loop.time()
         if self._keepalive_timer is None:
@@ -280,25 +325,39 @@ class HttpConnection(HttpToolsProtocol):
         self.cycle = self._running_cycle = None  # no reference cycles: the garbage collector runs rarely
         self.parser = None  # type: ignore[assignment]
 
-    def send_400_response(self, _message: str) -> None:
-        self._reject(MalformedRequest())
-
     def _headers_too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"the request's headers exceed {self._limits.header_bytes_max} bytes")
 
     def _reject(self, error: PostroadError) -> None:
-        """Close the connection, with an error response unless another response has been started. The app, if it is waiting for
-        the body, gets a disconnect."""
-        if self.transport.is_closing():
+        """Send an error after the responses to earlier requests, and close the connection. Discards what is received until then.
+
+        The app, if it is waiting for the body, gets a disconnect.
+        """
+        if self._rejection is not None or self.transport.is_closing():
             return
-        cycle = self.cycle  # of this request if its body is being read, of the previous one if its headers are
-        if cycle is None or not cycle.response_started or (cycle.response_complete and not self._is_reading_body):
-            body = encode(problem_of(error))
-            head = (
-                f"HTTP/1.1 {error.status} {error.title}\r\ncontent-type: {PROBLEM_MEDIA.decode()}\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
+        self._rejection = error
+        self._stop_read_timer()
+        metrics.protocol_errors.labels(error.code).inc()
+        suppressed = _log_limit.admit()
+        if suppressed is not None:
+            log.info("request_rejected", code=error.code, client=self.client[0] if self.client else "", suppressed=suppressed)
+        cycle = self.cycle
+        if cycle is not None and self._is_reading_body:  # the error is in the body of this request
+            if self.pipeline and self.pipeline[0] is cycle:
+                self.pipeline.popleft()
+            elif cycle.response_started:
+                self.transport.close()
+            else:
+                self._send_rejection(error)
+        elif cycle is None or cycle.response_complete:
+            self._send_rejection(error)
+
+    def _send_rejection(self, error: PostroadError) -> None:
+        response = problem_response(error)
+        body = response.encoded()
+        headers = [*API, *response.headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())]
+        lines = [b"%b: %b\r\n" % header for header in (*headers, (b"connection", b"close"))]
+        self.transport.write(STATUS_LINE[error.status] + b"".join(lines) + b"\r\n" + body)
         self.transport.close()
 
 
@@ -332,7 +391,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn has no event
+                while (self.server_state.connections or self.server_state.tasks) and not self.force_exit:  # noqa: ASYNC110
                     await asyncio.sleep(_STOP_POLL_SECONDS)
         except TimeoutError:
             log.warning("requests_cancelled", open=len(self.server_state.tasks), reason="the server stops")

@@ -3,11 +3,8 @@
 import asyncio
 import functools
 import ipaddress
-import re
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from postroad.http.openapi import openapi_document
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
+from postroad.http.security_headers import page_headers
 from postroad.kernel.buffered_metrics import flush
 from postroad.kernel.errors import Forbidden, PostroadError, Unauthenticated
 from postroad.kernel.identity import RouteRequirement
@@ -122,18 +120,7 @@ class SystemRoutes:
 
 
 def page_response(page: bytes) -> Response:
-    """A page whose Content-Security-Policy allows its own script and style, and requests to its origin."""
-    policy = (
-        f"default-src 'none'; connect-src 'self'; img-src data:; style-src {_hash_of(page, b'style')}; "
-        f"script-src {_hash_of(page, b'script')}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'"
-    )
-    return Response(page, media=b"text/html; charset=utf-8", headers=[(b"content-security-policy", policy.encode())])
-
-
-def _hash_of(page: bytes, tag: bytes) -> str:
-    found = re.search(rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)
-    return f"'sha256-{b64encode(sha256(found[1]).digest()).decode()}'" if found else "'none'"
+    return Response(page, media=b"text/html; charset=utf-8", security=page_headers(page))
 
 
 def _is_loopback(address: str) -> bool:

@@ -362,7 +362,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def fresh_path(folder: Path, now: int) -> Path:
-    newest = max((int(path.stem) for path in files_in(folder) if path.stem.isdigit()), default=0)
+    newest = max((int(path.stem) for path in files_in(folder) if path.stem.isdecimal()), default=0)
     return folder / f"{max(now, newest + 1)}.sqlite"
 
 

@@ -3,12 +3,15 @@
 Most messages are ruled out by a search in their bytes, before they are decoded. That makes a search of many messages cheap.
 """
 
+import re
 from typing import Any
 
 import msgspec
 
 from postroad.api.queues import MessageFilter
 from postroad.queues.records import StoredMessage
+
+_INDEX = re.compile(r"[0-9]{1,9}")  # `isdigit` is true for characters that `int` refuses
 
 
 class CompiledFilter:
@@ -50,7 +53,7 @@ class CompiledFilter:
         for name in self._path:
             if isinstance(found, dict) and name in found:
                 found = found[name]
-            elif isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            elif isinstance(found, list) and _INDEX.fullmatch(name) and int(name) < len(found):
                 found = found[int(name)]
             else:
                 return False

@@ -17,6 +17,7 @@ from postroad.api.streams import (
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Handler, Route
+from postroad.http.security_headers import CONTENT, content_headers
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import (
     EngineFull,
@@ -36,6 +37,7 @@ from postroad.streams.cursors import cursor_after, parse_cursor
 from postroad.streams.live_reads import LiveReads
 from postroad.streams.offsets import NOW, Position, parse_position
 from postroad.streams.reading import ReadResult
+from postroad.streams.records import StreamRecord
 from postroad.streams.service import Streams
 from postroad.streams.store import StreamName
 
@@ -137,17 +139,17 @@ class StreamRoutes:
             headers.append(protocol_headers.CLOSED)
         if created.is_new:
             headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
-        return Response(b"", 201 if created.is_new else 200, created.record.content_type.encode("latin-1"), headers)
+        return _content(b"", created.record, headers, status=201 if created.is_new else 200)
 
     async def append_to_stream(self, request: Request) -> Response:
         append = protocol_headers.parse_append(request)
         outcome = await self._streams.append(request.context, _name(request), append)
         is_new_data = append.claim is not None and append.data is not None and not outcome.is_duplicate
-        return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome))
+        return Response(b"", 200 if is_new_data else 204, b"text/plain", protocol_headers.outcome_headers(outcome), CONTENT)
 
     async def delete_stream(self, request: Request) -> Response:
         await self._streams.delete(request.context, _name(request))
-        return Response(status=204)
+        return Response(status=204, security=CONTENT)
 
     # Reads
 
@@ -163,7 +165,7 @@ class StreamRoutes:
             headers.append((b"stream-ttl", str(record.ttl_seconds).encode()))
         if record.expires_at is not None:
             headers.append((b"stream-expires-at", record.expires_at.encode("latin-1")))
-        return Response(b"", 200, record.content_type.encode("latin-1"), headers)
+        return _content(b"", record, headers)
 
     async def read_stream(self, request: Request) -> Response:
         query: StreamReadQuery = request.query
@@ -183,14 +185,13 @@ class StreamRoutes:
         result = await self._streams.read(name, position)
         headers = protocol_headers.read_headers(result)
         body = join_payloads(result.payloads, is_json=result.record.is_json)
-        media = result.record.content_type.encode("latin-1")
         if position is NOW:
-            return Response(body, 200, media, [*headers, protocol_headers.NO_STORE])
+            return _content(body, result.record, [*headers, protocol_headers.NO_STORE])
         etag = protocol_headers.etag_of(result)
         headers += [(b"etag", etag.encode()), (b"cache-control", self._cache_control(result))]
         if protocol_headers.matches_etag(request.header(b"if-none-match"), etag):
-            return Response(b"", 304, media, headers)
-        return Response(body, 200, media, headers)
+            return _content(b"", result.record, headers, status=304)
+        return _content(body, result.record, headers)
 
     async def _long_poll(self, request: Request, name: StreamName, position: Position, cursor: int | None) -> Response:
         await self._check_may_read(request, name)
@@ -198,10 +199,10 @@ class StreamRoutes:
         headers = protocol_headers.read_headers(result)
         headers.append((b"stream-cursor", str(cursor_after(cursor)).encode()))
         if not result.payloads:
-            return Response(b"", 204, headers=[*headers, protocol_headers.NO_STORE])
+            return Response(b"", 204, headers=[*headers, protocol_headers.NO_STORE], security=CONTENT)
         headers += [(b"etag", protocol_headers.etag_of(result).encode()), (b"cache-control", self._cache_control(result))]
         body = join_payloads(result.payloads, is_json=result.record.is_json)
-        return Response(body, 200, result.record.content_type.encode("latin-1"), headers)
+        return _content(body, result.record, headers)
 
     async def _stream_events(self, request: Request, name: StreamName, position: Position, cursor: int | None) -> Response:
         await self._check_may_read(request, name)
@@ -213,7 +214,7 @@ class StreamRoutes:
         if not is_text(media_type(snapshot.existing.content_type)):
             headers.append((b"stream-sse-data-encoding", b"base64"))
         events = self._live.events(name, snapshot, position, cursor, request.draining)
-        return Response(events, media=b"text/event-stream", headers=headers)
+        return Response(events, media=b"text/event-stream", headers=headers, security=CONTENT)
 
     async def _check_may_read(self, request: Request, name: StreamName) -> None:
         """Callers without credentials may read public streams. Others are refused with the same error, whether they exist or
@@ -242,6 +243,12 @@ class StreamRoutes:
 
 def _name(request: Request) -> StreamName:
     return StreamName(request.caller.tenant, stream_id(request.parameters["stream"]))
+
+
+def _content(body: bytes, record: StreamRecord, headers: protocol_headers.Headers, *, status: int = 200) -> Response:
+    """A response with the content type of the stream, which its writer chose."""
+    media = record.content_type.encode("latin-1")
+    return Response(body, status, media, headers, content_headers(media))
 
 
 def _check_may_fork(caller: Caller, source: str) -> None:
