@@ -139,6 +139,9 @@ class Settings(Section):
     registry_max_age_unready_seconds: float = setting(
         10.0, "Age of the registry from which a gateway reports not ready.", positive, old_name="out_of_touch_seconds_max"
     )
+    watchdog_seconds: float = setting(
+        10.0, "Kill and restart a worker whose event loop sends no heartbeat for so many seconds.", lambda value: value >= 1
+    )
     log_level: str = setting("info", "debug, info, warning or error.", lambda v: v in ("debug", "info", "warning", "error"))
     log_format: str = setting("auto", "json, text, or auto: text on a terminal.", lambda v: v in ("auto", "json", "text"))
     access_log: bool = setting(False, "Log every request, not only failed ones.")

@@ -1,5 +1,6 @@
 """The message of `postroad up` and `postroad serve` once they are ready."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def print_banner(running: "StartupInfo") -> None:
-    """Print addresses and paths, on the first start also the keys. Lines are not wrapped, so that they can be copied."""
+    """Print addresses and paths, on the first start also the keys if the output is a terminal: elsewhere it is a log.
+
+    Lines are not wrapped, so that they can be copied.
+    """
     lines = [("API", running.url), ("Docs", f"{running.url}/docs"), ("Engine", running.engine), ("Data", str(running.data_dir))]
     if running.credentials:
         lines.append(("Keys", str(running.data_dir / "credentials.toml")))
@@ -19,7 +23,10 @@ def print_banner(running: "StartupInfo") -> None:
     for name, value in lines:
         typer.echo(f"  {name:<8}{value}")
     if running.is_first_start:
-        typer.echo("\nFirst start: two keys were created. They are also in the file above:")
-        for name, key in running.credentials.items():
-            typer.echo(f'  {name} = "{key}"')
+        if sys.stdout.isatty():
+            typer.echo("\nFirst start: two keys were created. They are also in the file above:")
+            for name, key in running.credentials.items():
+                typer.echo(f'  {name} = "{key}"')
+        else:
+            typer.echo("\nFirst start: two keys were created. They are in the file above.")
     typer.echo()

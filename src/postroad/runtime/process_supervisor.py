@@ -1,4 +1,4 @@
-"""Child processes: restarted with backoff when they end, stopped with SIGTERM before SIGKILL, and never outliving the parent."""
+"""Child processes: restarted when they end or hang, stopped with SIGTERM before SIGKILL, and never outliving the parent."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,13 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
 from postroad.kernel.backoff import Backoff
+from postroad.runtime.watchdog import Watchdog
 
 log = structlog.get_logger("postroad.process")
 
@@ -37,11 +38,16 @@ class Command:
 
 @dataclass(slots=True)
 class SupervisedProcess:
-    """A command that `run` restarts whenever it ends. `pid` is the current process; `starts` counts them."""
+    """A command that `run` restarts whenever it ends or its watchdog expires. `pid` is the current process; `starts` counts them.
+
+    `on_end` is called with the pid of each process that has ended, and whether the watchdog ended it.
+    """
 
     command: Command
     backoff_max_seconds: float = 5.0
     stop_seconds: float = 4.0
+    watchdog: Watchdog | None = None
+    on_end: Callable[[int, bool], None] | None = None
     pid: int | None = None
     starts: int = 0
 
@@ -54,17 +60,37 @@ class SupervisedProcess:
             started = loop.time()
             process = await self._spawn()
             try:
-                code = await process.wait()
+                code, is_hung = await self._wait_ended(process)
             except asyncio.CancelledError:
                 await self._stop(process)
                 raise
             finally:
                 self.pid = None
+            if self.on_end is not None:
+                self.on_end(process.pid, is_hung)
             if loop.time() - started > _STABLE_SECONDS:
                 delays = backoff.delays()
             delay = next(delays)
             log.warning("process_ended", process=self.command.name, exit_code=code, restart_in_seconds=delay)
             await asyncio.sleep(delay)
+
+    async def _wait_ended(self, process: asyncio.subprocess.Process) -> tuple[int, bool]:
+        """The exit code, and whether the watchdog expired and the process was killed."""
+        if self.watchdog is None:
+            return await process.wait(), False
+        ending, hanging = asyncio.ensure_future(process.wait()), asyncio.ensure_future(self.watchdog.wait_hung())
+        try:
+            await asyncio.wait({ending, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            is_hung = not ending.done()
+            if is_hung:
+                silent_seconds = round(hanging.result(), 1)
+                log.error("process_hung", process=self.command.name, pid=process.pid, silent_seconds=silent_seconds)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with its children; `_spawn` starts it in a session of its own
+            return await ending, is_hung
+        finally:
+            ending.cancel()
+            hanging.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(

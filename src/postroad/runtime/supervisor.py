@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import tomllib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from prometheus_client.multiprocess import mark_process_dead
 
 from postroad.access.capability import AccessCapability
 from postroad.access.identity_cache import DEFAULT_TENANT
@@ -25,8 +25,10 @@ from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, raise_descriptor_limit
+from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command, SupervisedProcess
+from postroad.runtime.watchdog import Watchdog
 from postroad.settings import Secret, Settings
 
 log = structlog.get_logger("postroad")
@@ -47,6 +49,7 @@ ENGINE_URL = "engine.url"  # file with the embedded server's URL, for commands t
 Announce = Callable[[StartupInfo], None]
 T = TypeVar("T")
 
+_WATCHDOG_START_SECONDS = 60.0  # until the event loop of a worker runs: imports on a slow disk or a busy machine
 _PIPELINE_NICE = "5"
 _PIPELINE_STOP_SECONDS = 8.0  # an interrupted batch is repeated
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the address to reach a socket that listens on all
@@ -85,12 +88,19 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
         async with contextlib.AsyncExitStack() as stack:
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
             roles = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
-            metrics_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroad-metrics-")) if len(roles) > 1 else None
+            metrics_dir = stack.enter_context(metrics_directory())
+            metrics = stack.enter_context(contextlib.closing(SupervisorMetrics(metrics_dir)))
             for number, worker_role in enumerate(roles):
                 # The background process does not serve the shared port: its work and the requests must not delay each other.
                 own = stack.enter_context(_listen("127.0.0.1", 0)) if worker_role is Role.BACKGROUND else listener
-                command = replace(_worker_command(settings, worker_role, own, metrics_dir), name=f"worker-{number}")
-                worker = SupervisedProcess(command, stop_seconds=settings.stop_seconds + 1.7)
+                watchdog = stack.enter_context(contextlib.closing(Watchdog(settings.watchdog_seconds, _WATCHDOG_START_SECONDS)))
+                command = _worker_command(settings, f"worker-{number}", worker_role, own, watchdog, metrics_dir)
+                worker = SupervisedProcess(
+                    command,
+                    stop_seconds=settings.stop_seconds + 1.7,
+                    watchdog=watchdog,
+                    on_end=_record_end(metrics, metrics_dir, command.name),
+                )
                 await stack.enter_async_context(_supervised(worker))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
@@ -165,16 +175,29 @@ def _server_settings(settings: Settings) -> EmbeddedServerSettings:
     )
 
 
-def _worker_command(settings: Settings, role: Role, listener: socket.socket, metrics_dir: str | None) -> Command:
+def _record_end(metrics: SupervisorMetrics, metrics_dir: Path, name: str) -> Callable[[int, bool], None]:
+    """For `SupervisedProcess.on_end`: count the restart, and remove the gauges of the process that ended."""
+
+    def record(pid: int, is_hung: bool) -> None:
+        cause = "hung" if is_hung else "ended"
+        metrics.increment("postroad_worker_restarts", "Workers restarted, by cause.", worker=name, cause=cause)
+        mark_process_dead(pid, str(metrics_dir))  # type: ignore[no-untyped-call]
+
+    return record
+
+
+def _worker_command(
+    settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
+) -> Command:
     env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
     if settings.nats_url is not None:
         env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
     if settings.platform_key is not None:
         env["POSTROAD_PLATFORM_KEY"] = settings.platform_key.reveal()
-    if metrics_dir is not None:
-        env |= {"POSTROAD_METRICS_DIR": metrics_dir, "PROMETHEUS_MULTIPROC_DIR": metrics_dir}
-    argv = (sys.executable, "-m", "postroad.runtime.worker", role.value, str(listener.fileno()))
-    return Command("worker", argv, env, (listener.fileno(),))
+    env |= {"POSTROAD_METRICS_DIR": str(metrics_dir), "PROMETHEUS_MULTIPROC_DIR": str(metrics_dir)}
+    descriptors = (listener.fileno(), watchdog.descriptor)
+    argv = (sys.executable, "-m", "postroad.runtime.worker", role.value, *map(str, descriptors))
+    return Command(name, argv, env, descriptors)
 
 
 def _pipeline_command(settings: Settings) -> Command | None:

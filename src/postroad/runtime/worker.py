@@ -1,5 +1,6 @@
-"""One worker process: `python -m postroad.runtime.worker <role> <listening descriptor>`, started by the supervisor."""
+"""One worker process: `python -m postroad.runtime.worker <role> <listener> <heartbeat>`, two descriptors, of the supervisor."""
 
+import asyncio
 import gc
 import socket
 import sys
@@ -10,6 +11,7 @@ from postroad.container import Role, running_node
 from postroad.http.server import RequestLimits, Server
 from postroad.kernel.buffered_metrics import start_flusher
 from postroad.logs import configure_logging
+from postroad.runtime.watchdog import send_heartbeats
 from postroad.settings import Settings, load_settings
 
 
@@ -23,7 +25,15 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-async def run(settings: Settings, role: Role, listener: socket.socket) -> None:
+async def run(settings: Settings, role: Role, listener: socket.socket, heartbeat: int) -> None:
+    beating = asyncio.create_task(send_heartbeats(heartbeat, settings.watchdog_seconds))
+    try:
+        await _serve(settings, role, listener)
+    finally:
+        beating.cancel()
+
+
+async def _serve(settings: Settings, role: Role, listener: socket.socket) -> None:
     async with running_node(settings, role) as node:
         _tune_garbage_collector()
         limits = RequestLimits(
@@ -40,8 +50,8 @@ def main() -> None:
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
     start_flusher()
-    role, descriptor = Role(sys.argv[1]), int(sys.argv[2])
-    uvloop.run(run(settings, role, socket.socket(fileno=descriptor)))
+    role, listener, heartbeat = Role(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    uvloop.run(run(settings, role, socket.socket(fileno=listener), heartbeat))
 
 
 if __name__ == "__main__":
