@@ -16,14 +16,16 @@ secrets = typer.Typer(
 
 
 def _row(secret: "JwtSecret") -> list[object]:
-    return [secret.id, secret.name, secret.expires_at or "never", secret.created_at]
+    streams, scopes = " ".join(secret.allowed_streams), " ".join(secret.scopes)
+    return [secret.id, secret.name, scopes, streams, secret.created_by, secret.expires_at or "never", secret.created_at]
 
 
 @secrets.command("list")
 def list_secrets(as_json: AsJson = False, wide: Wide = False) -> None:
     """List the JWT secrets, without their texts."""
     with connected() as client:
-        show(list(client.jwt_secrets.list()), as_json, ("id", "name", "expires", "created"), _row, wide=wide)
+        head = ("id", "name", "scopes", "streams", "by", "expires", "created")
+        show(list(client.jwt_secrets.list()), as_json, head, _row, wide=wide)
 
 
 @secrets.command("create")
