@@ -292,7 +292,10 @@ async def test_secrets_are_listed_without_their_text(tenant: Tenant) -> None:
     second = await add_secret(tenant, OTHER)
     answer = await tenant.client.get(SECRETS)
     assert [one["id"] for one in answer.ok()["secrets"]] == [first, second]
-    assert all(one.keys() == {"id", "name", "createdAt", "expiresAt"} for one in answer.ok()["secrets"])
+    assert all(
+        one.keys() == {"id", "name", "scopes", "allowedStreams", "createdBy", "createdAt", "expiresAt"}
+        for one in answer.ok()["secrets"]
+    )
 
 
 async def test_a_secret_has_32_to_512_characters(tenant: Tenant) -> None:

@@ -62,8 +62,21 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
         ),
     ),
     (
-        SecretRecord(id="01a1", tenant="acme", name="n", locked="AAAA", created_at_ms=5, expires_at_ms=6),
-        b'{"v":1,"id":"01a1","tenant":"acme","name":"n","locked":"AAAA","createdAtMs":5,"expiresAtMs":6}',
+        SecretRecord(
+            id="01a1",
+            tenant="acme",
+            name="n",
+            locked="AAAA",
+            scopes=(Scope.READ,),
+            allowed_streams=("chat-*",),
+            created_by="fedcba9876543210",
+            created_at_ms=5,
+            expires_at_ms=6,
+        ),
+        (
+            b'{"v":1,"id":"01a1","tenant":"acme","name":"n","locked":"AAAA","scopes":["read"],"allowedStreams":["chat-*"],'
+            b'"createdBy":"fedcba9876543210","createdAtMs":5,"expiresAtMs":6}'
+        ),
     ),
     (
         InviteRecord(
@@ -136,9 +149,17 @@ def test_unknown_fields_are_ignored(record: msgspec.Struct, stored: bytes) -> No
 def test_a_key_accepts_each_of_its_texts_until_it_expires() -> None:
     hashes = (KeyHash(sha256="new", created_at_ms=1), KeyHash(sha256="old", created_at_ms=0, expires_at_ms=10))
     key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=hashes, created_at_ms=0, updated_at_ms=0)
-    assert key.accepts("new", 9) and key.accepts("old", 9)
-    assert key.accepts("new", 10) and not key.accepts("old", 10)
-    assert not key.accepts("other", 9) and not key.accepts("", 9)
+    assert (key.text_of("new", 9), key.text_of("old", 9)) == hashes
+    assert (key.text_of("new", 10), key.text_of("old", 10)) == (hashes[0], None)
+    assert key.text_of("other", 9) is None and key.text_of("", 9) is None
+
+
+def test_a_text_without_an_id_is_accepted_until_the_key_is_rotated() -> None:
+    first, second = KeyHash(sha256="a" * 64, created_at_ms=0), KeyHash(sha256="b" * 64, created_at_ms=1)
+    key = KeyRecord(id="k", tenant="t", name="n", scopes=(), hashes=(first,), created_at_ms=0, updated_at_ms=0)
+    assert key.text_by_id("", 9) == first == key.text_by_id("a" * 16, 9)
+    rotated = msgspec.structs.replace(key, hashes=(second,))
+    assert rotated.text_by_id("", 9) is None and rotated.text_by_id("a" * 16, 9) is None
 
 
 def test_a_key_is_active_while_it_is_enabled_and_has_not_expired() -> None:

@@ -116,11 +116,11 @@ async def test_a_new_key_works_on_every_gateway_at_once(gateway: Gateway, second
         assert await status_of(second_gateway.seen_by(tenant).client) == 200
 
 
-async def test_a_change_of_the_name_does_not_end_streams(tenant: Tenant, gateway: Gateway) -> None:
+async def test_a_change_of_the_name_and_a_rotation_with_grace_period_do_not_end_streams(tenant: Tenant, gateway: Gateway) -> None:
     text, record = await new_key_by(tenant.client)
     async with following(gateway.with_key(text)) as reader:
         await patch(tenant.client, f"{KEYS}/{record['id']}", name="another")
-        await tenant.client.post(f"{KEYS}/{record['id']}/rotate", {"graceSeconds": 0})
+        await tenant.client.post(f"{KEYS}/{record['id']}/rotate", {"graceSeconds": 3600})
         queue = await tenant.queue()
         await tenant.publish(queue, 1)
         assert await reader.next() is not None

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from postroad.access.key_usage import KeyUsage
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
-from postroad.access.records import KeyRecord, TenantRecord
+from postroad.access.records import KeyHash, KeyRecord, TenantRecord
 from postroad.api.access import TenantDisabled, TenantNotFound, TenantState
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale
-from postroad.kernel.identity import ALL_SCOPES, Caller, Credential
+from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, is_within
 from postroad.kernel.names import tenant_id
 
 DEFAULT_TENANT = "default"
@@ -57,8 +57,7 @@ class IdentityCache:
             self._hashes[key_id] = tuple(one.sha256 for one in record.hashes)
             self._by_tenant.setdefault(record.tenant, set()).add(key_id)
         for watch in tuple(self._watched.get(key_id, ())):
-            if record is None or not self._still_allows(record, watch.caller):
-                watch.end()
+            self._check(watch, record)
 
     def _tenant_changed(self, tenant: str, record: TenantRecord | None) -> None:
         self._callers.clear()
@@ -86,12 +85,13 @@ class IdentityCache:
         caller = self._callers.get(digest)
         if caller is None or (caller.expires_at_ms is not None and caller.expires_at_ms <= now):
             record = await self._record(text, may_fetch=may_fetch)
-            if record is None or not record.accepts(digest, now) or not record.is_active(now):
+            text_used = record.text_of(digest, now) if record is not None else None
+            if record is None or text_used is None or not record.is_active(now):
                 return None
             if record.tenant is None:
                 self.key_usage.record(record.id, now)
-                return await self._platform_caller(record, named_tenant)
-            caller = await self._cached_caller(digest, record)
+                return await self._platform_caller(record, text_used, named_tenant)
+            caller = await self._cached_caller(record, text_used)
         self.key_usage.record(caller.key_id, now)
         if named_tenant is not None and named_tenant != caller.tenant:
             raise Forbidden("only a platform key may name another tenant")
@@ -112,16 +112,15 @@ class IdentityCache:
                     self._unknown[key_id] = now
         return record
 
-    async def _cached_caller(self, digest: str, record: KeyRecord) -> Caller:
-        caller = await self.caller_of(record)
+    async def _cached_caller(self, record: KeyRecord, text: KeyHash) -> Caller:
+        caller = await self._caller_of(record, text)
         if len(self._callers) >= _CALLERS_MAX:
             self._callers.clear()
-        expires = any(one.expires_at_ms is not None for one in record.hashes if one.sha256 == digest)
-        if not expires and self.keys.get(record.id) is record:  # it may have changed while the tenant was fetched
-            self._callers[digest] = caller
+        if self.keys.get(record.id) is record:  # it may have changed while the tenant was fetched
+            self._callers[text.sha256] = caller
         return caller
 
-    async def caller_of(self, record: KeyRecord) -> Caller:
+    async def _caller_of(self, record: KeyRecord, text: KeyHash) -> Caller:
         """The caller of a tenant's key. Raises TenantDisabled."""
         if record.tenant is None:
             raise TypeError("the caller of a platform key depends on the request")
@@ -133,16 +132,23 @@ class IdentityCache:
             record.id,
             frozenset(record.scopes),
             name=record.name,
-            expires_at_ms=record.expires_at_ms,
+            expires_at_ms=record.expiry_of(text),
             allowed=record.allowed,
+            text_id=text.text_id,
         )
 
-    async def _platform_caller(self, record: KeyRecord, named_tenant: str | None) -> Caller:
+    async def _platform_caller(self, record: KeyRecord, text: KeyHash, named_tenant: str | None) -> Caller:
         tenant = named_tenant or DEFAULT_TENANT
         if await self.tenant(tenant) is None:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
         return Caller(
-            tenant, record.id, frozenset(ALL_SCOPES), is_platform=True, name=record.name, expires_at_ms=record.expires_at_ms
+            tenant,
+            record.id,
+            frozenset(ALL_SCOPES),
+            is_platform=True,
+            name=record.name,
+            expires_at_ms=record.expiry_of(text),
+            text_id=text.text_id,
         )
 
     async def tenant(self, name: str) -> TenantRecord | None:
@@ -176,15 +182,24 @@ class IdentityCache:
 
     def watch(self, caller: Caller) -> "CallerWatch":
         """Watch for the revocation of the caller's credential. The watch is already ended if that has happened."""
-        left_ms = None if caller.expires_at_ms is None else caller.expires_at_ms - self._clock()
-        watch = CallerWatch(self._watched, caller, left_ms)
-        record = self.keys.get(caller.key_id)
-        if caller.credential in (Credential.KEY, Credential.TOKEN) and not (record and self._still_allows(record, caller)):
-            watch.end()
+        watch = CallerWatch(self._watched, caller)
+        if caller.expires_at_ms is not None:
+            watch.end_in(caller.expires_at_ms - self._clock())
+        if watch.key_id is not None:
+            self._check(watch, self.keys.get(watch.key_id))
         return watch
 
-    def _still_allows(self, record: KeyRecord, caller: Caller) -> bool:
-        return record.is_active(self._clock()) and _covers(record, caller)
+    def _check(self, watch: "CallerWatch", record: KeyRecord | None) -> None:
+        """End the watch if the key no longer admits the caller, or at the end of the grace period of a replaced text."""
+        now, caller = self._clock(), watch.caller
+        if record is None or not record.is_active(now) or not _covers(record, caller):
+            watch.end()
+        elif not caller.issuer:
+            text = record.text_by_id(caller.text_id, now)
+            if text is None:
+                watch.end()
+            elif text.expires_at_ms is not None and (caller.expires_at_ms is None or text.expires_at_ms < caller.expires_at_ms):
+                watch.end_in(text.expires_at_ms - now)
 
     def end_watches(self, key_id: str) -> None:
         for watch in tuple(self._watched.get(key_id, ())):
@@ -194,24 +209,34 @@ class IdentityCache:
 class CallerWatch:
     """Resolves `ended` when the caller's credential is revoked or expires. Must be closed."""
 
-    def __init__(self, watched: dict[str, set["CallerWatch"]], caller: Caller, left_ms: int | None) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, watched: dict[str, set["CallerWatch"]], caller: Caller) -> None:
         self.caller = caller
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self.key_id = caller.key_id if caller.credential in (Credential.KEY, Credential.TOKEN) else caller.issuer or None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watched = watched
-        self._timer = None if left_ms is None else loop.call_later(max(0, min(left_ms / 1000, _TIMER_SECONDS_MAX)), self.end)
-        watched.setdefault(caller.key_id, set()).add(self)
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched_ids = {caller.key_id, self.key_id or caller.key_id}
+        for watched_id in self._watched_ids:
+            watched.setdefault(watched_id, set()).add(self)
+
+    def end_in(self, left_ms: int) -> None:
+        """End after this time, instead of one that was set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = max(0, min(left_ms / 1000, _TIMER_SECONDS_MAX))
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
     def close(self) -> None:
-        watches = self._watched.get(self.caller.key_id)
-        if watches is not None:
-            watches.discard(self)
-            if not watches:
-                del self._watched[self.caller.key_id]
+        for watched_id in self._watched_ids:
+            watches = self._watched.get(watched_id)
+            if watches is not None:
+                watches.discard(self)
+                if not watches:
+                    del self._watched[watched_id]
         self.ended.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -221,4 +246,4 @@ def _covers(record: KeyRecord, caller: Caller) -> bool:
     """True if the key still has the caller's permissions and does not expire before the caller does."""
     if record.expires_at_ms is not None and (caller.expires_at_ms is None or record.expires_at_ms < caller.expires_at_ms):
         return False
-    return caller.is_platform or (caller.scopes <= set(record.scopes) and caller.allowed == record.allowed)
+    return caller.is_platform or (caller.scopes <= set(record.scopes) and is_within(caller.allowed, record.allowed))

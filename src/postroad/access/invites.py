@@ -2,7 +2,7 @@
 
 import msgspec
 
-from postroad.access.key_service import KeyService, key_record
+from postroad.access.key_service import KeyService, check_expiry, key_record
 from postroad.access.keys import INVITE_PREFIX, is_id, is_same_hash, key_hash, key_id_of, new_key
 from postroad.access.records import InviteRecord, KeyRecord, invite_of, key_properties_of
 from postroad.access.tenants import Tenants
@@ -39,6 +39,7 @@ class Invites:
             created_at_ms=now,
             expires_at_ms=now + wanted.expires_in_seconds * 1000,
         )
+        check_expiry(record.expires_at_ms, now, context.caller, "$.expiresInSeconds")
         async with self._audit.change(context, "invite.create", record.id, tenant=PLATFORM, after=invite_of(record, now)):
             await self._table.create(record.id, record)
         return record, code

@@ -2,6 +2,9 @@
 
 Claims: `sub` and `exp` are required, `scope` is `read`, `write` or both, `stream_id` restricts the JWT to one stream. `kid` in
 the header names the secret; without it all secrets of the tenant are tried. JWTs are accepted by stream and session routes only.
+
+A JWT can do no more than the key that created its secret, and ends when that key is deleted, disabled or expires. The secret
+survives a rotation of the key, which keeps its id.
 """
 
 import secrets
@@ -13,15 +16,16 @@ import structlog
 
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.key_service import check_expiry
-from postroad.access.records import SecretRecord, jwt_secret_of
+from postroad.access.keys import is_id
+from postroad.access.records import JWT_SCOPES, KeyRecord, SecretRecord, earliest, jwt_secret_of
 from postroad.api.access import NewJwtSecret, SecretNotFound, TenantDisabled
 from postroad.crypto.secret_encryption import DecryptionFailed, SecretCipher
 from postroad.governance.audit import Audit
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import LATEST_MS, Clock
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PreconditionFailed
-from postroad.kernel.identity import Caller, Credential, Scope
+from postroad.kernel.errors import Forbidden, PreconditionFailed
+from postroad.kernel.identity import ALL_RESOURCES, Caller, Credential, Scope, common_globs, resource_restrictions
 from postroad.kernel.ids import new_id
 
 SECRETS_MAX = 5
@@ -54,11 +58,16 @@ class JwtSecrets:
         self._identities.end_watches(_caller_id(secret))
 
     async def create(self, context: RequestContext, wanted: NewJwtSecret) -> tuple[SecretRecord, str]:
-        """Add a secret; return its record and its text. Raises PreconditionFailed, BodyInvalid."""
+        """Add a secret; return its record and its text. Raises PreconditionFailed, BodyInvalid, and Forbidden if the caller has
+        none of the scopes of JWTs."""
+        caller = context.caller
+        scopes = tuple(scope for scope in JWT_SCOPES if scope in caller.scopes)
+        if not scopes:
+            raise Forbidden("the key lacks the scopes 'read' and 'write', so it cannot grant them by JWTs")
         if len(self._by_tenant.get(context.tenant, ())) >= SECRETS_MAX:
             raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets; delete an unused one")
         expires_at_ms = None if wanted.expires_at is None else int(wanted.expires_at.timestamp() * 1000)
-        check_expiry(expires_at_ms, self._clock())
+        check_expiry(expires_at_ms, self._clock(), caller)
         plain = wanted.secret if isinstance(wanted.secret, str) else secrets.token_urlsafe(48)
         secret_id = new_id()
         record = SecretRecord(
@@ -66,6 +75,9 @@ class JwtSecrets:
             tenant=context.tenant,
             name=wanted.name,
             locked=self._cipher.encrypt(_owner(context.tenant, secret_id), plain),
+            scopes=scopes,
+            allowed_streams=(caller.allowed or {}).get("stream", ALL_RESOURCES),
+            created_by=caller.key_id,
             created_at_ms=self._clock(),
             expires_at_ms=expires_at_ms,
         )
@@ -95,9 +107,13 @@ class JwtSecrets:
             return None
         if not await self._identities.is_enabled(tenant):
             raise TenantDisabled(f"the tenant {tenant!r} is disabled")
-        record, claims = found
+        record, creator, claims = found
         subject, scope, stream = claims.get("sub"), claims.get("scope"), claims.get("stream_id")
-        scopes = frozenset(_SCOPES[word] for word in str(scope or "").split() if word in _SCOPES)
+        scopes = frozenset(_SCOPES[word] for word in str(scope or "").split() if word in _SCOPES) & set(record.scopes)
+        streams = record.allowed_streams
+        if creator is not None:
+            scopes &= set(creator.scopes)
+            streams = common_globs(streams, creator.allowed_streams)
         if not isinstance(subject, str) or not scopes or not (stream is None or isinstance(stream, str)):
             return None
         return Caller(
@@ -107,11 +123,16 @@ class JwtSecrets:
             name=subject,
             credential=Credential.JWT,
             subject=subject,
-            expires_at_ms=min(int(claims["exp"]) * 1000, record.expires_at_ms or LATEST_MS),
+            expires_at_ms=earliest(
+                int(claims["exp"]) * 1000, LATEST_MS, record.expires_at_ms, creator.expires_at_ms if creator else None
+            ),
+            allowed=resource_restrictions(stream=streams),
             only_stream=stream,
+            issuer=creator.id if creator else "",
         )
 
-    def _verified(self, text: str, tenant: str) -> tuple[SecretRecord, dict[str, Any]] | None:
+    def _verified(self, text: str, tenant: str) -> tuple[SecretRecord, KeyRecord | None, dict[str, Any]] | None:
+        """The secret that verifies the JWT, the key that created it (None if unknown), and the claims."""
         if len(text) > _CHARS_MAX:
             return None
         now = self._clock()
@@ -121,6 +142,9 @@ class JwtSecrets:
             return None
         for record in self._by_tenant.get(tenant, {}).values():
             if (kid is not None and kid != record.id) or (record.expires_at_ms is not None and record.expires_at_ms <= now):
+                continue
+            creator = self._identities.keys.get(record.created_by)
+            if is_id(record.created_by) and (creator is None or not creator.is_active(now)):
                 continue
             plain = self._decrypted(record)
             if plain is None:
@@ -138,7 +162,7 @@ class JwtSecrets:
             exp = claims["exp"]
             if isinstance(exp, bool) or not isinstance(exp, int | float) or not now < exp * 1000 < 2**60:
                 return None
-            return record, claims
+            return record, creator, claims
         return None
 
     def _decrypted(self, record: SecretRecord) -> str | None:

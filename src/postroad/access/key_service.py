@@ -1,4 +1,5 @@
-"""Key lifecycle: create, look up, update, rotate, delete. A key cannot grant permissions that it does not have itself."""
+"""Key lifecycle: create, look up, update, rotate, delete. A key cannot grant permissions that it does not have itself, nor for
+longer than it is valid itself."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -13,11 +14,11 @@ from postroad.api.access import KeyChange, KeyNotFound, NewKey
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.clock import LATEST_MS, Clock
+from postroad.kernel.clock import LATEST_MS, Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, PreconditionFailed
 from postroad.kernel.event import PLATFORM
-from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope
+from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope, globs_beyond
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4
@@ -66,7 +67,7 @@ class KeyService:
             expires_at_ms=_ms(wanted.expires_at),
             created_by=context.caller.key_id,
         )
-        check_expiry(record.expires_at_ms, self._clock())
+        check_expiry(record.expires_at_ms, self._clock(), context.caller)
         _check_covered(context.caller, record)
         after = key_properties_of(record)
         async with self._audit.change(context, "key.create", record.id, tenant=tenant or PLATFORM, after=after):
@@ -87,9 +88,9 @@ class KeyService:
             raise invalid_field("$.scopes", "a platform key has all scopes")
         if wanted.enabled is False:
             _check_not_own(context, record)
-        return await self._change(context, "key.change", record, lambda now: self._changed(now, wanted))
+        return await self._change(context, "key.change", record, lambda now: self._changed(context.caller, now, wanted))
 
-    def _changed(self, record: KeyRecord, wanted: KeyChange) -> KeyRecord:
+    def _changed(self, caller: Caller, record: KeyRecord, wanted: KeyChange) -> KeyRecord:
         given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
         if "enabled" in given:
             given["is_enabled"] = given.pop("enabled")
@@ -99,7 +100,7 @@ class KeyService:
             given["expires_at_ms"] = _ms(given.pop("expires_at"))
         changed = msgspec.structs.replace(record, **given)
         if changed.expires_at_ms != record.expires_at_ms:
-            check_expiry(changed.expires_at_ms, self._clock())
+            check_expiry(changed.expires_at_ms, self._clock(), caller)
         return changed
 
     async def rotate(self, context: RequestContext, key_id: str, grace_seconds: int) -> tuple[KeyRecord, str]:
@@ -141,6 +142,7 @@ class KeyService:
             after = make(before)
             _check_covered(context.caller, before)
             _check_covered(context.caller, after)
+            _check_not_outlived(context.caller, before, after)
             return after if after == before else msgspec.structs.replace(after, updated_at_ms=self._clock())
 
         before, after = key_properties_of(record), key_properties_of(checked(record))
@@ -184,10 +186,17 @@ def key_record(
     )
 
 
-def check_expiry(expires_at_ms: int | None, now_ms: int) -> None:
-    """Raises BodyInvalid."""
+def check_expiry(expires_at_ms: int | None, now_ms: int, caller: Caller, path: str = "$.expiresAt") -> None:
+    """Check the expiry of a new credential, which is at `path` in the body. Raises BodyInvalid."""
+    if outlives(expires_at_ms, caller):
+        raise invalid_field(path, f"must not be after {rfc3339(caller.expires_at_ms or 0)}, when the key of the request expires")
     if expires_at_ms is not None and not now_ms < expires_at_ms <= LATEST_MS:
-        raise invalid_field("$.expiresAt", "is in the past" if expires_at_ms <= now_ms else "is after the year 9999")
+        raise invalid_field(path, "is in the past" if expires_at_ms <= now_ms else "is after the year 9999")
+
+
+def outlives(expires_at_ms: int | None, caller: Caller) -> bool:
+    """True if a credential with this expiry is valid for longer than the caller's."""
+    return caller.expires_at_ms is not None and (expires_at_ms is None or expires_at_ms > caller.expires_at_ms)
 
 
 def _ms(when: datetime | None) -> int | None:
@@ -216,7 +225,16 @@ def _check_covered(caller: Caller, record: KeyRecord) -> None:
     if more:
         raise Forbidden(f"the key lacks the scope {str(more[0])!r}, so it cannot grant it or change a key that has it")
     for kind, globs in (caller.allowed or {}).items():
-        given: tuple[str, ...] = getattr(record, f"allowed_{kind}s")
-        wider = [glob for glob in given if glob not in globs and ("*" in glob or not caller.may_use(kind, glob))]
+        wider = globs_beyond(getattr(record, f"allowed_{kind}s"), globs)
         if wider:
             raise Forbidden(f"the key may not use the {kind}s {wider[0]!r}, so it cannot grant them or change a key that may")
+
+
+def _check_not_outlived(caller: Caller, before: KeyRecord, after: KeyRecord) -> None:
+    """Raises Forbidden if the change gives a key that outlives the caller's key something else than a name or its end."""
+    harmless = msgspec.structs.replace(before, name=after.name, is_enabled=before.is_enabled and after.is_enabled)
+    if after != harmless and outlives(after.expires_at_ms, caller):
+        until = rfc3339(caller.expires_at_ms or 0)
+        raise Forbidden(
+            f"the key of the request expires at {until}; it can only rename, disable or delete keys that expire later"
+        )

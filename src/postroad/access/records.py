@@ -13,6 +13,7 @@ SECRETS_BUCKET = "postroad_jwt_secrets"
 INVITES_BUCKET = "postroad_invites"
 KEY_USES_BUCKET = "postroad_key_uses"
 TOKEN_USES_BUCKET = "postroad_token_uses"  # noqa: S105  # a bucket's name
+JWT_SCOPES = (Scope.READ, Scope.WRITE)
 
 
 class TenantRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -33,6 +34,11 @@ class KeyHash(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     sha256: str
     created_at_ms: int
     expires_at_ms: int | None = None
+
+    @property
+    def text_id(self) -> str:
+        """Identifies the text among those of its key. Too short to find the hash by it."""
+        return self.sha256[:16]
 
 
 class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -61,22 +67,40 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         """True if the key is enabled and has not expired."""
         return self.is_enabled and (self.expires_at_ms is None or at_ms < self.expires_at_ms)
 
-    def accepts(self, sha256: str, at_ms: int) -> bool:
-        """True if this is the hash of a valid text of the key. The time does not depend on where the hashes differ."""
-        found = [
-            is_same_hash(one.sha256, sha256) and (one.expires_at_ms is None or at_ms < one.expires_at_ms) for one in self.hashes
-        ]
-        return any(found)
+    def text_of(self, sha256: str, at_ms: int) -> KeyHash | None:
+        """The valid text of the key with this hash. The time does not depend on where the hashes differ."""
+        found = [one for one in self.hashes if is_same_hash(one.sha256, sha256)]
+        return next((one for one in found if one.expires_at_ms is None or at_ms < one.expires_at_ms), None)
+
+    def text_by_id(self, text_id: str, at_ms: int) -> KeyHash | None:
+        """The valid text of the key with this id. Without an id, the first text if the key was never rotated: earlier versions
+        did not record the id."""
+        newest = self.hashes[0]
+        if not text_id:
+            return newest if newest.created_at_ms == self.created_at_ms else None
+        found = (one for one in self.hashes if one.text_id == text_id)
+        return next((one for one in found if one.expires_at_ms is None or at_ms < one.expires_at_ms), None)
+
+    def expiry_of(self, text: KeyHash) -> int | None:
+        """The time at which this text of the key stops working, None if it does not."""
+        return earliest(self.expires_at_ms, text.expires_at_ms)
 
 
 class SecretRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A secret that a tenant signs JWTs with, stored under `<tenant>.<id>`. `locked` is the encrypted secret."""
+    """A secret that a tenant signs JWTs with, stored under `<tenant>.<id>`. `locked` is the encrypted secret.
+
+    `created_by` is the id of the key that created it, which `scopes` and `allowed_streams` are of; JWTs end with that key.
+    Earlier versions did not record them: such a secret allows everything that JWTs can do.
+    """
 
     v: int = 1
     id: str
     tenant: str
     name: str
     locked: str
+    scopes: tuple[Scope, ...] = JWT_SCOPES
+    allowed_streams: tuple[str, ...] = ALL_RESOURCES
+    created_by: str = ""
     created_at_ms: int
     expires_at_ms: int | None = None
 
@@ -136,7 +160,13 @@ def key_of(record: KeyRecord, last_used_ms: int | None) -> Key:
 
 def jwt_secret_of(record: SecretRecord) -> JwtSecret:
     return JwtSecret(
-        id=record.id, name=record.name, created_at=rfc3339(record.created_at_ms), expires_at=_time(record.expires_at_ms)
+        id=record.id,
+        name=record.name,
+        scopes=record.scopes,
+        allowed_streams=record.allowed_streams,
+        created_by=record.created_by or None,
+        created_at=rfc3339(record.created_at_ms),
+        expires_at=_time(record.expires_at_ms),
     )
 
 
@@ -156,6 +186,11 @@ def invite_of(record: InviteRecord, now_ms: int) -> Invite:
         claimed_at=_time(record.claimed_at_ms),
         claimed_tenant=record.claimed_tenant,
     )
+
+
+def earliest(*times: int | None) -> int | None:
+    """The earliest of several expiries, None if there is none."""
+    return min((one for one in times if one is not None), default=None)
 
 
 def _time(at_ms: int | None) -> str | None:

@@ -103,7 +103,10 @@ class AccessRoutes:
                 response=IssuedKey,
                 status=201,
                 errors=stored,
-                description="The text of the key is shown once. A key cannot grant permissions that it does not have itself.",
+                description=(
+                    "The text of the key is shown once. A key cannot grant permissions that it does not have itself, "
+                    "and an expiring key cannot create a key that expires later."
+                ),
                 sdk="keys.create",
                 cli=Command(
                     "keys create",
@@ -164,7 +167,8 @@ class AccessRoutes:
                 errors=(PreconditionFailed, *found),
                 description=(
                     "Replaces the text of the key; its id, scopes and history stay. "
-                    "The previous text stays valid for the grace period."
+                    "The previous text stays valid for the grace period; then live streams, long polls and stream tokens "
+                    "that it opened end."
                 ),
                 sdk="keys.rotate",
                 cli=Command("keys rotate", shown_once="key"),
@@ -196,7 +200,9 @@ class AccessRoutes:
                 response=JwtSecretPage,
                 description="Oldest first, without their texts.",
                 sdk="jwt_secrets.list",
-                cli=Command("secrets list", columns=("id", "name", "expires_at", "created_at")),
+                cli=Command(
+                    "secrets list", columns=("id", "name", "scopes", "allowed_streams", "created_by", "expires_at", "created_at")
+                ),
             ),
             Route(
                 "POST",
@@ -209,7 +215,10 @@ class AccessRoutes:
                 response=IssuedJwtSecret,
                 status=201,
                 errors=(PreconditionFailed, EngineUnavailable),
-                description="Stream and session routes accept JWTs signed with it (HS256). A tenant has at most five.",
+                description=(
+                    "Stream and session routes accept JWTs signed with it (HS256). They can do no more than the key that creates "
+                    "the secret, and end with that key. A tenant has at most five secrets."
+                ),
                 sdk="jwt_secrets.create",
             ),
             Route(
@@ -231,7 +240,8 @@ class AccessRoutes:
         caller = request.caller
         allowed = caller.allowed or {}
         if caller.credential is Credential.JWT:
-            allowed = {"queue": (), "topic": (), "stream": ALL_RESOURCES if caller.only_stream is None else (caller.only_stream,)}
+            streams = allowed.get("stream", ALL_RESOURCES) if caller.only_stream is None else (caller.only_stream,)
+            allowed = {"queue": (), "topic": (), "stream": streams}
         return Response(
             WhoAmI(
                 tenant=caller.tenant,

@@ -1,9 +1,9 @@
 """Stream tokens: for live reads where the client cannot send a header, such as EventSource in a browser.
 
-A token is read-only, short-lived and valid for one resource, with `once` for one connection. It becomes invalid with the key
-that requested it.
+A token is read-only, short-lived and valid for one resource, with `once` for one connection. It becomes invalid with the text of
+the key that requested it: a rotation ends it at the end of the grace period.
 
-    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, and an id if it is valid once
+    pr_token_<signed>      signed content: format, tenant, key id, resource, expiry, an id if valid once, id of the text
 """
 
 import re
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from postroad.access.identity_cache import IdentityCache
+from postroad.access.records import earliest
 from postroad.api.access import NewToken
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.routing import Route
@@ -34,6 +35,7 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     resource: str
     expires_at_ms: int
     once_id: str | None
+    text_id: str = ""
 
 
 _decode = msgspec.msgpack.Decoder(_Token).decode
@@ -52,7 +54,10 @@ class Tokens:
         self._resources = [(_compiled(template), template) for template in templates]
 
     def issue(self, caller: Caller, wanted: NewToken) -> tuple[str, int]:
-        """Issue a token; return it and its expiry in milliseconds. Raises BodyInvalid, Forbidden."""
+        """Issue a token, which expires with the key at the latest; return it and its expiry in milliseconds.
+
+        Raises BodyInvalid, Forbidden.
+        """
         match = next((found for pattern, _ in self._resources if (found := pattern.fullmatch(wanted.resource))), None)
         if match is None:
             forms = ", ".join(template for _, template in self._resources)
@@ -60,8 +65,10 @@ class Tokens:
         for kind, name in match.groupdict().items():
             if kind in self._kinds and not caller.may_use(kind, name):
                 raise Forbidden(f"the key may not use the {kind} {name!r}")
-        expires_at_ms = self._clock() + wanted.expires_in_seconds * 1000
-        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, new_id() if wanted.once else None)
+        wanted_until_ms = self._clock() + wanted.expires_in_seconds * 1000
+        expires_at_ms = min(wanted_until_ms, caller.expires_at_ms or wanted_until_ms)
+        once_id = new_id() if wanted.once else None
+        token = _Token(1, caller.tenant, caller.key_id, wanted.resource, expires_at_ms, once_id, caller.text_id)
         return TOKEN_PREFIX + self._signer.sign(_OWNER, msgspec.msgpack.encode(token)), expires_at_ms
 
     async def authenticate(self, text: str, resource: str, project: str | None = None) -> Caller | None:
@@ -76,6 +83,9 @@ class Tokens:
         key = await self._identities.key(token.key_id)
         if key is None or not key.is_active(now) or Scope.READ not in key.scopes or (key.tenant or token.tenant) != token.tenant:
             return None
+        key_text = key.text_by_id(token.text_id, now)
+        if key_text is None:
+            return None
         if not await self._identities.is_enabled(token.tenant):
             return None
         if token.once_id is not None and not await self._is_first_use(token.once_id, token.expires_at_ms - now):
@@ -86,8 +96,9 @@ class Tokens:
             frozenset({Scope.READ}),
             name=key.name,
             credential=Credential.TOKEN,
-            expires_at_ms=min(token.expires_at_ms, key.expires_at_ms or token.expires_at_ms),
+            expires_at_ms=earliest(token.expires_at_ms, key.expiry_of(key_text)),
             allowed=key.allowed,
+            text_id=key_text.text_id,
         )
 
     async def _is_first_use(self, once_id: str, left_ms: int) -> bool:

@@ -193,6 +193,17 @@ class JwtSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     id: str
     name: str
+    scopes: Annotated[tuple[Scope, ...], Meta(description="Scopes that its JWTs can have: those of the key that created it.")] = (
+        Scope.READ,
+        Scope.WRITE,
+    )
+    allowed_streams: Annotated[
+        tuple[str, ...], Meta(description="Streams that its JWTs can be for: those of the key that created it.")
+    ] = ALL_RESOURCES
+    created_by: Annotated[
+        str | None,
+        Meta(description="Id of the key that created it; its JWTs end with the key. null if an earlier version created it."),
+    ] = None
     created_at: Timestamp
     expires_at: Timestamp | None
 

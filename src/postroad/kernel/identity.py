@@ -43,7 +43,8 @@ class Caller:
     """The authenticated caller of a request. For a platform key, `tenant` is the tenant that the request names.
 
     `allowed` has the globs of each kind of resource that the caller is restricted to; other kinds are not restricted.
-    `only_stream` is the stream that a JWT is restricted to.
+    `only_stream` is the stream that a JWT is restricted to. `text_id` identifies the text of the key that admitted the caller,
+    which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
     """
 
     tenant: str
@@ -56,6 +57,8 @@ class Caller:
     expires_at_ms: int | None = None
     allowed: Mapping[str, tuple[str, ...]] | None = None
     only_stream: str | None = None
+    text_id: str = ""
+    issuer: str = ""
 
     def may_use(self, kind: str, name: str) -> bool:
         """True if the restrictions allow the resource of this kind and name."""
@@ -71,3 +74,22 @@ def resource_restrictions(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] 
     """The globs by kind, without kinds that allow every name; None if no kind is restricted."""
     kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}
     return kept or None
+
+
+def is_within(allowed: Mapping[str, tuple[str, ...]] | None, limits: Mapping[str, tuple[str, ...]] | None) -> bool:
+    """True if `allowed` matches no resource that `limits` refuses. In doubt, for patterns that overlap, False."""
+    return not any(globs_beyond((allowed or {}).get(kind, ALL_RESOURCES), globs) for kind, globs in (limits or {}).items())
+
+
+def globs_beyond(globs: Iterable[str], limits: Iterable[str]) -> list[str]:
+    """The globs that may match names which no glob of `limits` matches.
+
+    A limit that matches the text of a glob matches all its names: only a `*` can match the `*` in the text.
+    """
+    return [glob for glob in globs if not any(glob_matches(limit, glob) for limit in limits)]
+
+
+def common_globs(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Globs for the names that both match. Names that match by an overlap of two different patterns only are left out."""
+    beyond = {*globs_beyond(one, other), *globs_beyond(other, one)}
+    return tuple(glob for glob in dict.fromkeys((*one, *other)) if glob not in beyond)

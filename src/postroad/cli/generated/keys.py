@@ -46,7 +46,11 @@ def create_keys(
     platform: Annotated[bool, typer.Option("--platform", help="Create a platform key. Platform keys only.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key. The text of the key is shown once. A key cannot grant permissions that it does not have itself."""
+    """Create a key.
+
+    The text of the key is shown once. A key cannot grant permissions that it does not have itself, and an expiring
+    key cannot create a key that expires later.
+    """
     with connected() as client:
         show_secret(
             client.keys.create(
@@ -116,7 +120,8 @@ def rotate_keys(
 ) -> None:
     """Rotate a key.
 
-    Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period.
+    Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period;
+    then live streams, long polls and stream tokens that it opened end.
     """
     with connected() as client:
         show_secret(client.keys.rotate(key, grace_seconds=seconds(grace_seconds)), as_json, "key")

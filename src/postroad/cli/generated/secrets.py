@@ -13,7 +13,12 @@ from postroad.cli.secrets import secrets
 def list_secrets(as_json: AsJson = False, wide: Wide = False) -> None:
     """List JWT secrets. Oldest first, without their texts."""
     with connected() as client:
-        show_list(list(client.jwt_secrets.list()), as_json, ("id", "name", "expires_at", "created_at"), wide=wide)
+        show_list(
+            list(client.jwt_secrets.list()),
+            as_json,
+            ("id", "name", "scopes", "allowed_streams", "created_by", "expires_at", "created_at"),
+            wide=wide,
+        )
 
 
 @secrets.command("delete")

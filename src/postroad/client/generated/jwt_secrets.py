@@ -15,8 +15,8 @@ class JwtSecretsCalls:
     def create(self, name: str, *, secret: str | None = None, expires_at: Moment | None = None) -> Call[IssuedJwtSecret]:
         """Add a JWT secret.
 
-        Stream and session routes accept JWTs signed with it (HS256). A tenant has at most five. Raises
-        PreconditionFailed.
+        Stream and session routes accept JWTs signed with it (HS256). They can do no more than the key that creates the
+        secret, and end with that key. A tenant has at most five secrets. Raises PreconditionFailed.
         """
         body = body_of({"name": name, "secret": secret, "expiresAt": moment(expires_at)})
         return Call(method="POST", path="/api/control/jwt-secrets", body=body, response=IssuedJwtSecret, is_repeatable=False)

@@ -40,7 +40,11 @@ class KeysCalls:
         expires_at: Moment | None = None,
         platform: bool = False,
     ) -> Call[IssuedKey]:
-        """Create a key. The text of the key is shown once. A key cannot grant permissions that it does not have itself."""
+        """Create a key.
+
+        The text of the key is shown once. A key cannot grant permissions that it does not have itself, and an expiring
+        key cannot create a key that expires later.
+        """
         body = body_of(
             {
                 "name": name,
@@ -93,8 +97,8 @@ class KeysCalls:
     def rotate(self, key: str, *, grace_seconds: int | None = None) -> Call[IssuedKey]:
         """Rotate a key.
 
-        Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period.
-        Raises PreconditionFailed, KeyNotFound.
+        Replaces the text of the key; its id, scopes and history stay. The previous text stays valid for the grace period;
+        then live streams, long polls and stream tokens that it opened end. Raises PreconditionFailed, KeyNotFound.
         """
         body = body_of({"graceSeconds": grace_seconds})
         return Call(
