@@ -14,8 +14,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_terminal_width", lambda: 40)
 
 
-def show(things: object, *, wide: bool = False) -> None:
-    output.show(things, False, HEAD, lambda row: row, wide=wide)
+def show(things: object, *, wide: bool = False, keep_values: bool = False) -> None:
+    output.show(things, False, HEAD, lambda row: row, wide=wide, keep_values=keep_values)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -56,6 +56,14 @@ def test_one_thing_that_is_too_wide_is_shown_as_details(capsys: pytest.CaptureFi
         "         terminal is wide, by a few",
         "         words",
     ]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_list_whose_values_are_needed_whole_is_shown_as_details(capsys: pytest.CaptureFixture[str]) -> None:
+    show([["1", "now", "r" * 60], ["2", "now", "s" * 60]], keep_values=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "id       1" and lines.count("") == 1
+    assert [line.split()[-1] for line in lines if line[-1:] in ("r", "s")] == ["r" * 60, "s" * 60]
 
 
 def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,10 @@ def pull(
         show(
             pulled.messages,
             as_json,
-            ("message", "attempt", "enqueued", Column("payload", priority=1), "receipt"),
+            ("message", "attempt", "enqueued", "payload", "receipt"),
             _message_row,
             wide=wide,
+            keep_values=True,  # a receipt is needed in full
         )
         if ack and pulled.messages:
             client.queues.ack_many(queue, pulled.messages)

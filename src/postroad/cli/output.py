@@ -83,11 +83,18 @@ def echo_warnings() -> Iterator[None]:
 
 
 def show(
-    things: Any, as_json: bool, head: Sequence[str | Column], row: Callable[[Any], Sequence[object]], *, wide: bool = False
+    things: Any,
+    as_json: bool,
+    head: Sequence[str | Column],
+    row: Callable[[Any], Sequence[object]],
+    *,
+    wide: bool = False,
+    keep_values: bool = False,
 ) -> None:
     """Print a list as a table that fits the terminal, or one thing as a row, or as details where the row does not fit.
 
-    `wide`, and output that is not a terminal, leave the table whole.
+    `wide`, and output that is not a terminal, leave the table whole. With `keep_values` a list that does not fit is printed as
+    details, too.
     """
     if as_json:
         print_json(things)
@@ -98,9 +105,10 @@ def show(
         _print_table(table)
         return
     fitted = fit(table, width)
-    if fitted is not table and not is_list:
-        titles = (column.title for column in table.columns)
-        typer.echo("\n".join(details([*zip(titles, table.rows[0], strict=True)], width)))
+    if fitted is not table and (keep_values or not is_list):
+        titles = [column.title for column in table.columns]
+        blocks = ("\n".join(details([*zip(titles, cells, strict=True)], width)) for cells in table.rows)
+        typer.echo("\n\n".join(blocks))
         return
     _print_table(fitted)
     if fitted.hidden or fitted.is_truncated:

@@ -1,7 +1,7 @@
 """What calls are made of: path segments, fields that were given, moments."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 from postroad.client.calls import OWN_TENANT
 
 Moment = datetime | str  # as a text: RFC 3339
-Texts = Sequence[str]
 _SECRET = re.compile(r"pr_(live|admin|invite)_[0-9A-Za-z]{20,}$")
 
 

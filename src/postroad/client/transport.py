@@ -22,6 +22,7 @@ from postroad import __version__
 from postroad.api.access import WhoAmI
 from postroad.api.streams import StreamMessage
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Poll
+from postroad.client.decoding import decode
 from postroad.client.encoding import segment
 from postroad.client.follower import SILENCE_SECONDS, Follower
 from postroad.kernel.errors import (
@@ -185,7 +186,7 @@ def _result(call: Call[T], response: httpx.Response) -> T:
         return call.read(response)
     if call.response is None:
         return None  # type: ignore[return-value]
-    return msgspec.json.decode(response.content, type=call.response)  # type: ignore[no-any-return]
+    return decode(response.content, call.response)  # type: ignore[no-any-return]
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Request:
