@@ -98,3 +98,10 @@ def test_a_raw_value_is_unchanged(value: object) -> None:
 
 def test_a_bytearray_is_decoded_like_bytes() -> None:
     assert bytes(json.decode(_decoder, bytearray('{"body": "é"}'.encode())).body) == '"é"'.encode()
+
+
+def test_a_long_name_of_a_field_is_not_repeated_in_the_error() -> None:
+    body = b'{"' + b" - at `" * 100_000 + b'": 1}'
+    with pytest.raises(BodyInvalid) as caught:
+        json.decode(_decoder, body)
+    assert len(caught.value.detail) < 1100

@@ -36,6 +36,10 @@ class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="
     """The payload does not match the queue's JSON Schema; `errors` lists the violations with their paths."""
 
 
+class SchemaTooSlow(InvalidRequest, code="schema-too-slow", status=422, title="Validation takes too long"):
+    """The queue's JSON Schema exceeds its budget of processor time or memory for this payload. Simplify the schema."""
+
+
 class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):
     """The receipt was not issued by this installation for this queue, or it was altered."""
 

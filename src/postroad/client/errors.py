@@ -2,7 +2,15 @@
 
 from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
 from postroad.api.jobs import JobNotFound
-from postroad.api.queues import IdempotencyMismatch, LeaseExpired, MessageNotFound, QueueNotFound, ReceiptInvalid, SchemaMismatch
+from postroad.api.queues import (
+    IdempotencyMismatch,
+    LeaseExpired,
+    MessageNotFound,
+    QueueNotFound,
+    ReceiptInvalid,
+    SchemaMismatch,
+    SchemaTooSlow,
+)
 from postroad.api.sessions import SessionNotFound
 from postroad.api.stream_subscriptions import (
     LeaseHeld,
@@ -100,6 +108,7 @@ __all__ = [
     "RegistryStale",
     "RouteNotFound",
     "SchemaMismatch",
+    "SchemaTooSlow",
     "SecretNotFound",
     "SequenceConflict",
     "SessionNotFound",

@@ -1,6 +1,5 @@
 """JSON encoding and decoding, with errors that name the field."""
 
-import re
 from typing import TypeVar
 
 import msgspec
@@ -14,7 +13,7 @@ encode = msgspec.json.Encoder().encode
 _SAFE_DEPTH = 500
 _SPARE_FRAMES = 50
 
-_PATH = re.compile(r"^(?P<detail>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
+_TEXT_CHARS_MAX = 500  # of an error: names of fields in it are the caller's
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
@@ -42,9 +41,11 @@ def _decode_below(frames: int, decoder: "msgspec.json.Decoder[T]", body: bytes |
 
 
 def _field_error(text: str) -> InvalidRequest:
-    found = _PATH.match(text)
-    detail, path = (found["detail"], found["path"] or "$") if found else (text, "$")
-    return invalid_field(path, detail)
+    detail, separator, where = text.rpartition(" - at ")
+    if not separator or not where.endswith("`"):
+        detail, where = text, "$"
+    path = where.removeprefix("`key` in ").strip("`") or "$"
+    return invalid_field(path[:_TEXT_CHARS_MAX], detail[:_TEXT_CHARS_MAX])
 
 
 def invalid_field(path: str, detail: str) -> BodyInvalid:

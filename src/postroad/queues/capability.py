@@ -10,6 +10,7 @@ from postroad.api.queues import (
     QueueNotFound,
     ReceiptInvalid,
     SchemaMismatch,
+    SchemaTooSlow,
 )
 from postroad.http.routing import Route
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -30,9 +31,11 @@ from postroad.queues.redrive import REDRIVE, Redriver
 from postroad.queues.routes import QueueRoutes
 from postroad.queues.rules import MessageLimits
 from postroad.queues.sampler import QueueSampler
+from postroad.queues.schemas import Schemas
 from postroad.queues.settings import QueuesSettings
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
+from postroad.queues.validator_process import ValidatorProcess
 from postroad.tasks.service import Handler
 from postroad.telemetry.settings import TelemetrySettings
 
@@ -42,7 +45,7 @@ _RECOVER_SECONDS = 300.0
 class QueuesCapability(Capability):
     name = "queues"
     resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$", "description": "Name of the queue."}, ("Q", "D")),)
-    errors = (QueueNotFound, MessageNotFound, IdempotencyMismatch, SchemaMismatch, ReceiptInvalid, LeaseExpired)
+    errors = (QueueNotFound, MessageNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, ReceiptInvalid, LeaseExpired)
     events = EVENTS
     buckets = (QUEUES_BUCKET, FAILURES_BUCKET)
 
@@ -52,6 +55,8 @@ class QueuesCapability(Capability):
         settings, chosen = platform.settings, platform.settings.section(QueuesSettings)
         self.table = platform.table(QUEUES_BUCKET, QueueRecord)
         self.throughput = Throughput(connection)
+        self.validator_process = ValidatorProcess()
+        schemas = Schemas(self.validator_process)
         self._dead_letters = DeadLetters(
             connection,
             committers,
@@ -69,6 +74,7 @@ class QueuesCapability(Capability):
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
             dead_letters=self._dead_letters,
+            schemas=schemas,
             replicas=settings.replica_count,
         )
         self.publisher = Publisher(
@@ -81,6 +87,7 @@ class QueuesCapability(Capability):
             self.throughput,
             clock,
             tenant_settings=platform.tenant_settings,
+            schemas=schemas,
             limits=MessageLimits(chosen.message_headers_max, chosen.message_headers_bytes_max),
         )
         self._consumer = Consumer(
@@ -119,6 +126,7 @@ class QueuesCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self.throughput.run),
+            BackgroundJob(self.validator_process.run, Role.GATEWAY),
             BackgroundJob(self._sampler.run, Role.CONTROL, leader_only=True),
             BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.recover_all, "recover queues"), Role.CONTROL, leader_only=True),
         )

@@ -33,7 +33,7 @@ from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
 from postroad.queues.records import QueueRecord, QueueState
-from postroad.queues.schemas import check_schema
+from postroad.queues.schemas import Schemas
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
@@ -53,11 +53,12 @@ class QueueLifecycle:
         tenant_settings: TenantSettingsStore,
         audit: Audit,
         dead_letters: DeadLetters,
+        schemas: Schemas,
         replicas: int,
     ) -> None:
         self._connection, self._table, self._outbox, self._clock = connection, table, outbox, clock
         self._tenant_settings, self._audit = tenant_settings, audit
-        self._dead_letters, self._replicas = dead_letters, replicas
+        self._dead_letters, self._schemas, self._replicas = dead_letters, schemas, replicas
         self._locks: dict[str, asyncio.Lock] = {}
 
     def cached(self, tenant: str, name: str) -> QueueRecord | None:
@@ -85,11 +86,11 @@ class QueueLifecycle:
     async def put(self, context: RequestContext, name: str, settings: StrictQueueSettings | None) -> tuple[QueueRecord, bool]:
         """Create the queue or replace its settings; return the queue and whether it is new.
 
-        Without settings an existing queue is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, EngineUnavailable,
-        EngineRefused.
+        Without settings an existing queue is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, Overloaded,
+        EngineUnavailable, EngineRefused.
         """
         if settings is not None and settings.schema is not None:
-            check_schema(settings.schema)
+            await self._schemas.check_schema(context.tenant, settings.schema)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' are reserved")
         key = _key(context.tenant, name)

@@ -19,6 +19,7 @@ from postroad.api.queues import (
     Published,
     QueueNotFound,
     SchemaMismatch,
+    SchemaTooSlow,
 )
 from postroad.http.problems import problem_of
 from postroad.http.request import Request
@@ -57,7 +58,7 @@ class MessageRoutes:
                 body=NewMessage,
                 response=Published,
                 status=201,
-                errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, *_STORE_ERRORS),
+                errors=(QueueNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, *_STORE_ERRORS),
                 description="The message is stored durably before the response.",
                 headers=_PUBLISH_HEADERS,
             ),

@@ -1,6 +1,6 @@
 """Metrics of queues."""
 
-from postroad.kernel.buffered_metrics import Histogram
+from postroad.kernel.buffered_metrics import Counter, Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")
@@ -9,6 +9,9 @@ acked = TenantCounter("postroad_messages_acked_total", "Messages acknowledged.")
 nacked = TenantCounter("postroad_messages_nacked_total", "Messages requeued or retried by consumers.")
 dead = TenantCounter("postroad_messages_dead_total", "Messages that became dead letters.")
 redriven = TenantCounter("postroad_messages_redriven_total", "Dead letters moved back to a queue.")
+validator_ends = Counter(
+    "postroad_schema_validator_ends_total", "Validator processes that ended, mostly because a validation exceeded its budget."
+)
 queue_wait = Histogram(
     "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
 )

@@ -62,26 +62,27 @@ class Publisher:
         clock: Clock,
         *,
         tenant_settings: TenantSettingsStore,
+        schemas: Schemas,
         limits: MessageLimits,
     ) -> None:
         self._connection, self._committers, self._lifecycle = connection, committers, lifecycle
         self._stats, self._outbox, self._throughput, self._clock = stats, outbox, throughput, clock
-        self._tenant_settings, self._limits = tenant_settings, limits
-        self._schemas = Schemas()
+        self._tenant_settings, self._schemas, self._limits = tenant_settings, schemas, limits
         self._capacities: dict[str, QueueCapacity] = {}
         table.on_change(self._queue_changed)
 
     async def publish(self, context: RequestContext, queue: str, new: NewMessage) -> Published:
         """Return once the message and the first event of its job are durable.
 
-        Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, IdempotencyMismatch, EngineFull, Overloaded,
-        EngineUnavailable.
+        Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, SchemaTooSlow, IdempotencyMismatch, EngineFull,
+        Overloaded, EngineUnavailable.
         """
         check_message(new, self._limits, self._tenant_settings.of(context.tenant).max_message_bytes)
         record = self._lifecycle.cached(context.tenant, queue)
         if record is None:
             record = await self._lifecycle.find_or_create(context, queue)
-        self._schemas.check(record, new)
+        if record.settings.schema is not None:
+            await self._schemas.check(record, new)
         pending = self._prepare(record, context, new)
         if len(pending.writes) == 1 and not record.settings.max_messages:  # the common case, with less overhead
             await self._committers.of(record.stream).append(pending.writes[0])
@@ -101,7 +102,7 @@ class Publisher:
         bytes_max = self._tenant_settings.of(context.tenant).max_message_bytes
         record = await self._lifecycle.find_or_create(context, queue)
         outcomes: list[Published | PostroadError | None] = [
-            self._check(record, new, index, bytes_max) for index, new in enumerate(batch)
+            await self._check(record, new, index, bytes_max) for index, new in enumerate(batch)
         ]
         valid = [index for index, error in enumerate(outcomes) if error is None]
         pending = [self._prepare(record, context, batch[index]) for index in valid]
@@ -120,10 +121,10 @@ class Publisher:
         self._throughput.add_published(record.stream, len(stored))
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
+    async def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, bytes_max, f"$.messages[{index}]")
-            self._schemas.check(record, new, f"$.messages[{index}]")
+            await self._schemas.check(record, new, f"$.messages[{index}]")
         except PostroadError as error:
             return error
         return None
