@@ -35,7 +35,7 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.usage_counters import UsageCounters
-from postroad.outbound.client import Outbound
+from postroad.outbound.client import Outbound, OutboundLimits
 from postroad.platform import Assembly, BackgroundJob, Platform, Role, Work
 from postroad.settings import Secret, Settings
 from postroad.tasks.rules import TaskRecord
@@ -128,7 +128,7 @@ def build_platform(settings: Settings, role: Role, connection: Connection, clock
         identities=identities,
         outbox=Outbox(committers, clock, lambda tenant: tenant_settings.of(tenant).audit_mode),
         tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord), audit, clock),
-        outbound=Outbound(networks(settings.outbound_allow)),
+        outbound=Outbound(networks(settings.outbound_allow), _outbound_limits(settings)),
         platform_keys=platform_keys(settings),
     )
 
@@ -265,6 +265,17 @@ def _app_settings(settings: Settings) -> AppSettings:
         cors_origin=settings.cors_origin,
         access_log=settings.access_log,
         trusted_proxies=networks(settings.trusted_proxies),
+    )
+
+
+def _outbound_limits(settings: Settings) -> OutboundLimits:
+    return OutboundLimits(
+        connections_max=settings.outbound_connections_max,
+        connections_per_tenant_max=settings.outbound_connections_per_tenant_max,
+        connections_per_host_max=settings.outbound_connections_per_host_max,
+        lookups_max=settings.outbound_lookups_max,
+        lookups_per_tenant_max=settings.outbound_lookups_per_tenant_max,
+        lookup_seconds=settings.outbound_lookup_seconds,
     )
 
 

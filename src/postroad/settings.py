@@ -120,9 +120,21 @@ class Settings(Section):
     public_url: str | None = setting(
         None, "Base URL of this installation as clients see it, such as `https://mq.example.com`; used in links.", _is_url
     )
+
+    # Calls to other systems
     outbound_allow: str = setting(
-        "", "Private networks that webhooks may call, comma separated, such as `10.1.0.0/16`.", _are_networks
+        "",
+        "Private networks that webhooks may call, also without TLS; comma separated, such as `10.1.0.0/16`.",
+        _are_networks,
     )
+    outbound_connections_max: int = setting(1000, "Outbound connections per process.", positive)
+    outbound_connections_per_tenant_max: int = setting(
+        200, "Outbound connections per tenant and process; less while many tenants have open ones.", positive
+    )
+    outbound_connections_per_host_max: int = setting(20, "Outbound connections of a tenant to one host.", positive)
+    outbound_lookups_max: int = setting(256, "Running DNS lookups per process.", positive)
+    outbound_lookups_per_tenant_max: int = setting(8, "Running DNS lookups per tenant and process.", positive)
+    outbound_lookup_seconds: float = setting(5.0, "Deadline of a DNS lookup in seconds.", positive)
 
     # Pipeline (docs/pipeline.md)
     pipeline: bool = setting(True, "Run the data pipeline next to the service; `up --no-pipeline` disables it.")

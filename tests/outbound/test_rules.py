@@ -139,6 +139,13 @@ def test_a_loopback_url_is_rejected_unless_allowed() -> None:
     assert refusal("https://10.0.0.1/", allow_loopback=True) == "address"
 
 
+def test_plain_http_is_allowed_to_listed_addresses_and_to_names_that_may_have_them() -> None:
+    assert refusal("http://10.1.2.3/", allowed=("10.1.0.0/16",)) is None
+    assert refusal("http://hook.internal/", allowed=("10.1.0.0/16",)) is None
+    assert refusal("http://10.2.0.1/", allowed=("10.1.0.0/16",)) == "scheme"
+    assert refusal("http://93.184.215.14/", allowed=("10.1.0.0/16",)) == "scheme"
+
+
 def test_only_localhost_and_loopback_addresses_are_loopback_hosts() -> None:
     assert is_loopback_host("localhost")
     assert is_loopback_host("127.0.0.1")

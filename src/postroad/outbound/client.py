@@ -1,15 +1,18 @@
-"""The HTTP client for user-chosen URLs. It connects only to addresses that were checked."""
+"""The HTTP client for user-chosen URLs. It connects only to addresses that were checked, and shares its connections fairly."""
 
 import asyncio
 import ipaddress
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain, zip_longest
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-
+from postroad.outbound import metrics
+from postroad.outbound.connection_pool import ConnectionPool
+from postroad.outbound.fair_slots import FairSlots, SlotLimits, SlotsBusy
+from postroad.outbound.http_connection import BODY_BYTES_MAX, HttpConnection, HttpResult
+from postroad.outbound.resolver import Resolver
 from postroad.outbound.rules import (
     Address,
     Network,
@@ -18,142 +21,212 @@ from postroad.outbound.rules import (
     check_headers,
     check_url,
     is_callable,
-    is_loopback_host,
+    is_listed,
 )
+from postroad.outbound.system_resolver import NameUnresolved, SystemResolver
 
-BODY_BYTES_MAX = 64 * 1024
+__all__ = ["BODY_BYTES_MAX", "HttpResult", "Outbound", "OutboundLimits"]
+
 _CONNECT_SECONDS = 5.0
-_CONNECTIONS_MAX = 200
-_CONNECTIONS_PER_HOST_MAX = 20
-_ADDRESSES_MAX = 8  # of one name; each is tried in turn, and the name's owner chooses their number
-_KEEPALIVE_SECONDS = 4.0  # many servers close after five; a request on a connection that is being closed would fail
+_NEXT_ADDRESS_SECONDS = 0.25  # as RFC 8305 recommends
+_TARGETS_MAX = 4096
 
-Lookup = Callable[[str], Awaitable[Sequence[Address]]]
+Lookup = Callable[[str, str, float], Awaitable[Sequence[Address]]]
 
 
 @dataclass(frozen=True, slots=True)
-class HttpResult:
-    """Status, headers with lower-case names, and body; `is_truncated` if the body was longer than `BODY_BYTES_MAX`."""
+class OutboundLimits:
+    connections_max: int = 1000
+    connections_per_tenant_max: int = 200
+    connections_per_host_max: int = 20
+    lookups_max: int = 256
+    lookups_per_tenant_max: int = 8
+    lookup_seconds: float = 5.0
 
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    is_truncated: bool = False
 
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status < 300
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A checked URL: where to connect, and the start of each request."""
+
+    host: str
+    port: int
+    is_tls: bool
+    origin: str
+    head: bytes
 
 
 class Outbound:
     """The client, one per process. It follows no redirects, keeps no cookies and ignores proxies from the environment."""
 
     def __init__(
-        self, allowed: Sequence[Network] = (), *, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None
+        self,
+        allowed: Sequence[Network] = (),
+        limits: OutboundLimits | None = None,
+        *,
+        lookup: Lookup | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._allowed, self._lookup, self._tls = tuple(allowed), lookup or system_lookup, tls
-        self._session: aiohttp.ClientSession | None = None
+        chosen = limits or OutboundLimits()
+        self._allowed, self._tls = tuple(allowed), tls
+        self._slots = FairSlots(
+            SlotLimits(chosen.connections_max, chosen.connections_per_tenant_max, chosen.connections_per_host_max)
+        )
+        self._pool = ConnectionPool(chosen.connections_max)
+        lookups = FairSlots(SlotLimits(chosen.lookups_max, chosen.lookups_per_tenant_max, 1))
+        self._resolver = Resolver(SystemResolver(seconds=chosen.lookup_seconds), lookups)
+        self._lookup = lookup or self._resolver.resolve
+        self._target = lru_cache(_TARGETS_MAX)(self._parse)
 
     def check(self, url: str, *, allow_loopback: bool = False) -> None:
         """Raises OutboundRefused if the URL is not allowed. The addresses of its host are checked on each request."""
         check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
 
     async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float, allow_loopback: bool = False
+        self,
+        tenant: str,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        seconds: float,
+        allow_loopback: bool = False,
     ) -> HttpResult:
-        """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`."""
-        target = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
-        check_headers(headers)
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS))
+        """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`.
+
+        The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`.
+        """
         try:
-            async with self._open_session().post(
-                target, data=body, headers={**headers, "Accept-Encoding": "identity"}, timeout=timeout, allow_redirects=False
-            ) as response:
-                return await _read(response)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
-            raise OutboundFailed(_reason(exc)) from exc
+            target = self._target(url, allow_loopback)
+            check_headers(headers)
+            result = await self._exchange(tenant, target, _request(target, body, headers), seconds)
+        except (OutboundRefused, OutboundFailed) as problem:
+            metrics.calls.labels(problem.reason if isinstance(problem, OutboundFailed) else "refused").inc()
+            raise
+        metrics.calls.labels(f"{result.status // 100}xx").inc()
+        return result
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self._pool.close()
+        await self._resolver.close()
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                resolver=_CheckedResolver(self._lookup, self._allowed),
-                ssl=self._tls or True,
-                use_dns_cache=False,  # connect to the addresses that were just checked
-                limit=_CONNECTIONS_MAX,
-                limit_per_host=_CONNECTIONS_PER_HOST_MAX,
-                keepalive_timeout=_KEEPALIVE_SECONDS,
+    async def _exchange(self, tenant: str, target: _Target, request: bytes, seconds: float) -> HttpResult:
+        deadline = asyncio.get_running_loop().time() + seconds
+        key = (tenant, target.origin)
+        try:
+            await self._slots.acquire(*key, deadline)
+        except SlotsBusy as exc:
+            raise OutboundFailed("busy") from exc
+        connection: HttpConnection | None = None
+        try:
+            connection = self._pool.take(key) or await self._connect(tenant, target, deadline)
+            return await connection.exchange(request, deadline)
+        finally:
+            if connection is not None:
+                self._pool.put(key, connection)
+            self._slots.release(*key)
+
+    async def _connect(self, tenant: str, target: _Target, deadline: float) -> HttpConnection:
+        """Raises OutboundRefused, OutboundFailed."""
+        self._pool.make_space(self._slots.in_use)
+        loop = asyncio.get_running_loop()
+        try:
+            addresses = await self._addresses(tenant, target, deadline)
+            async with asyncio.timeout_at(min(deadline, loop.time() + _CONNECT_SECONDS)):
+                return await _connect_first([partial(self._open, target, one) for one in addresses])
+        except SlotsBusy as exc:
+            raise OutboundFailed("busy") from exc
+        except NameUnresolved as exc:
+            raise OutboundFailed("dns") from exc
+        except TimeoutError as exc:
+            raise OutboundFailed("timeout") from exc
+        except ssl.SSLError as exc:
+            raise OutboundFailed("tls") from exc
+        except (OSError, ValueError) as exc:  # ValueError: a name that TLS does not accept
+            raise OutboundFailed("connect") from exc
+
+    async def _addresses(self, tenant: str, target: _Target, deadline: float) -> list[Address]:
+        """Addresses to connect to, all of them checked. Raises OutboundRefused, NameUnresolved, SlotsBusy, TimeoutError."""
+        if target.host == "localhost":  # allowed by `check_url`; name servers have no influence on it
+            return [ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1")]
+        try:
+            return [ipaddress.ip_address(target.host)]  # checked by `check_url`
+        except ValueError:
+            found = await self._lookup(tenant, target.host, deadline)
+        if not all(is_callable(address, self._allowed) for address in found):
+            raise OutboundRefused("address")
+        if not target.is_tls and not all(is_listed(address, self._allowed) for address in found):
+            raise OutboundRefused("scheme")
+        return _interleave(found)
+
+    async def _open(self, target: _Target, address: Address) -> HttpConnection:
+        """Connect to exactly this address: it is passed as a number, which is not looked up."""
+        if self._tls is None and target.is_tls:
+            self._tls = _tls_context()
+        _transport, connection = await asyncio.get_running_loop().create_connection(
+            HttpConnection,
+            str(address),
+            target.port,
+            ssl=self._tls if target.is_tls else None,
+            server_hostname=target.host.rstrip(".") if target.is_tls else None,
+        )
+        return connection
+
+    def _parse(self, url: str, allow_loopback: bool) -> _Target:
+        checked = check_url(url, allowed=self._allowed, allow_loopback=allow_loopback)
+        host, port = (checked.raw_host or "").lower(), checked.port or 0
+        head = (
+            f"POST {checked.raw_path_qs} HTTP/1.1\r\nHost: {checked.host_port_subcomponent}\r\n"
+            "User-Agent: Postroad\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+        )
+        return _Target(host, port, checked.scheme == "https", f"{checked.scheme}://{host}:{port}", head.encode("ascii"))
+
+
+def _request(target: _Target, body: bytes, headers: Mapping[str, str]) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (target.head, lines.encode("ascii"), len(body), body)
+
+
+def _tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _interleave(addresses: Sequence[Address]) -> list[Address]:
+    """IPv6 and IPv4 in turn, as RFC 8305 recommends: one of the two may not work on this machine."""
+    six = [one for one in addresses if one.version == 6]
+    four = [one for one in addresses if one.version == 4]
+    return [one for one in chain.from_iterable(zip_longest(six, four)) if one is not None]
+
+
+async def _connect_first(attempts: Sequence[Callable[[], Awaitable[HttpConnection]]]) -> HttpConnection:
+    """The first connection that succeeds; attempts start one after the other, at once after a failure. Raises OSError."""
+    if len(attempts) == 1:
+        return await attempts[0]()
+    waiting, running, failure = list(attempts), set[asyncio.Future[HttpConnection]](), OSError("no addresses")
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(asyncio.ensure_future(waiting.pop(0)()))
+            done, _ = await asyncio.wait(
+                running, timeout=_NEXT_ADDRESS_SECONDS if waiting else None, return_when=asyncio.FIRST_COMPLETED
             )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                skip_auto_headers=("Content-Type",),
-                headers={"User-Agent": "Postroad"},
-            )
-        return self._session
+            for one in done:
+                running.discard(one)
+                problem = one.exception()
+                if problem is None:
+                    return one.result()
+                if not isinstance(problem, OSError):
+                    raise problem
+                failure = problem
+        raise failure
+    finally:
+        for one in running:
+            one.cancel()
+            one.add_done_callback(_close_late)
 
 
-class _CheckedResolver(AbstractResolver):
-    """Resolves a name if all its addresses are allowed. One lookup serves check and connection."""
-
-    def __init__(self, lookup: Lookup, allowed: Sequence[Network]) -> None:
-        self._lookup, self._allowed = lookup, allowed
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        """Raises OutboundRefused if any of the addresses is not allowed."""
-        if is_loopback_host(host):  # allowed by `check_url`; name servers have no influence on it
-            found: Sequence[Address] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
-        else:
-            found = (await self._lookup(host))[:_ADDRESSES_MAX]
-            if not all(is_callable(address, self._allowed) for address in found):
-                raise OutboundRefused("address")
-        if not found:
-            raise OSError("the name has no addresses")
-        return [_result(host, address, port) for address in found]
-
-    async def close(self) -> None:
-        pass
-
-
-async def system_lookup(host: str) -> Sequence[Address]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    texts = dict.fromkeys(str(address[0]).partition("%")[0] for _family, _type, _proto, _name, address in found)
-    return [ipaddress.ip_address(text) for text in texts]
-
-
-def _result(host: str, address: Address, port: int) -> ResolveResult:
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-    return ResolveResult(hostname=host, host=str(address), port=port, family=family, proto=0, flags=flags)
-
-
-async def _read(response: aiohttp.ClientResponse) -> HttpResult:
-    """The response with up to `BODY_BYTES_MAX` of its body. Unread bytes close the connection."""
-    body = bytearray()
-    while len(body) <= BODY_BYTES_MAX:
-        chunk = await response.content.read(BODY_BYTES_MAX + 1 - len(body))
-        if not chunk:
-            break
-        body += chunk
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return HttpResult(response.status, headers, bytes(body[:BODY_BYTES_MAX]), is_truncated=len(body) > BODY_BYTES_MAX)
-
-
-def _reason(exc: Exception) -> str:
-    match exc:
-        case TimeoutError():
-            return "timeout"
-        case aiohttp.ClientConnectorDNSError():
-            return "dns"
-        case aiohttp.ClientSSLError() | ssl.SSLError():
-            return "tls"
-        case aiohttp.ClientConnectorError():
-            return "connect"
-        case _:
-            return "broken"
+def _close_late(attempt: "asyncio.Future[HttpConnection]") -> None:
+    """Close the connection of an attempt that succeeded although another one was faster."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()

@@ -22,6 +22,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
 _RESERVED_HEADERS = frozenset(  # they control how the client sends the request
     [
+        "accept",
         "accept-encoding",
         "connection",
         "content-length",
@@ -34,6 +35,7 @@ _RESERVED_HEADERS = frozenset(  # they control how the client sends the request
         "trailer",
         "transfer-encoding",
         "upgrade",
+        "user-agent",
     ]
 )
 
@@ -69,9 +71,10 @@ class OutboundRefused(Exception):
 
 
 class OutboundFailed(Exception):
-    """The request failed and may be retried. `reason`: dns, connect, tls, timeout or broken.
+    """The request failed and may be retried. `reason`: busy, dns, connect, tls, timeout or broken.
 
-    No details, since they would disclose our network to the user who chose the URL.
+    `busy` says nothing about the called system: the tenant's other calls occupied its share of connections or lookups until the
+    deadline. No details, since they would disclose our network to the user who chose the URL.
     """
 
     def __init__(self, reason: str) -> None:
@@ -83,7 +86,8 @@ def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: boo
     """Parse and check a URL. Raises OutboundRefused.
 
     Use the returned value as it is: another parser may read the text differently. `https` is allowed always, `http` only on this
-    machine. A host that is an address is checked here, since it is not resolved later.
+    machine and in `allowed` networks. A host that is an address is checked here, since it is not resolved later. If it is a
+    name, its addresses are checked at each call: by `is_callable`, and by `is_listed` for `http`.
     """
     if len(text) > URL_CHARS_MAX:
         raise OutboundRefused("length")
@@ -104,7 +108,9 @@ def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: boo
         raise OutboundRefused("port")
     address = _parse_address(host)
     if url.scheme == "http" and not is_loopback_host(host):
-        raise OutboundRefused("scheme")
+        may_be_listed = bool(allowed) if address is None else is_listed(address, allowed)
+        if not may_be_listed:
+            raise OutboundRefused("scheme")
     if address is None and is_loopback_host(host):
         address = ipaddress.IPv4Address("127.0.0.1")
     if address is not None and not is_callable(address, allowed, allow_loopback=allow_loopback):
@@ -123,14 +129,19 @@ def is_loopback_host(host: str) -> bool:
 
 def is_callable(address: Address, allowed: Sequence[Network] = (), *, allow_loopback: bool = False) -> bool:
     """True if an address is public, or in an allowed network. IPv4 addresses embedded in IPv6 count as IPv4."""
-    plain = _embedded_v4(address)
-    if _is_in(plain, allowed) or _is_in(address, allowed):
+    if is_listed(address, allowed):
         return True
+    plain = _embedded_v4(address)
     if _is_in(plain, _LOOPBACK):
         return allow_loopback
     if isinstance(plain, ipaddress.IPv4Address):
         return plain.is_global and not _is_in(plain, _NON_PUBLIC_V4)
     return plain in _PUBLIC_V6 and plain.is_global and not plain.is_multicast and not _is_in(plain, _NON_PUBLIC_V6)
+
+
+def is_listed(address: Address, allowed: Sequence[Network]) -> bool:
+    """True if an address is in an allowed network, which the operator listed."""
+    return _is_in(_embedded_v4(address), allowed) or _is_in(address, allowed)
 
 
 def check_headers(headers: Mapping[str, str]) -> None:

@@ -30,7 +30,6 @@ _COALESCE_SECONDS = 0.002  # many appends at once cause one check
 _RETRY_SECONDS = 1.0
 _DISABLED_RETRY_MS = 5_000
 _CALL_SECONDS_MIN, _CALL_SECONDS_MAX = 5.0, 30.0
-_CALLS_PER_TENANT_MAX = 8  # one tenant's slow webhooks must not delay those of others
 
 log = structlog.get_logger("postroad.streams")
 
@@ -62,7 +61,6 @@ class WakeDelivery:
         self._watchers: dict[str, StreamWatcher] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._processing: dict[str, asyncio.Task[None]] = {}
-        self._call_limits: dict[str, asyncio.Semaphore] = {}
         self._due: set[str] = set()
         self._timers: list[tuple[int, str]] = []
         self._timer_of: dict[str, int] = {}  # the valid timer of each key; other entries in the heap are outdated
@@ -89,7 +87,6 @@ class WakeDelivery:
             if watcher.is_idle:
                 self._watchers.pop(tenant)
                 self._watching.pop(tenant).cancel()
-                self._call_limits.pop(tenant, None)
         self._schedule(key)
 
     def _schedule(self, key: str) -> None:
@@ -123,7 +120,6 @@ class WakeDelivery:
                 self._watchers,
                 self._watching,
                 self._processing,
-                self._call_limits,
                 self._due,
                 self._timer_of,
                 self._timers,
@@ -259,10 +255,14 @@ class WakeDelivery:
         }
         seconds = min(max(record.lease_ttl_ms / 1000, _CALL_SECONDS_MIN), _CALL_SECONDS_MAX)
         try:
-            async with self._call_limits.setdefault(record.tenant, asyncio.Semaphore(_CALLS_PER_TENANT_MAX)):
-                result = await self._outbound.post(
-                    record.webhook_url or "", body, headers, seconds=seconds, allow_loopback=self._has_localhost
-                )
+            result = await self._outbound.post(
+                record.tenant,
+                record.webhook_url or "",
+                body,
+                headers,
+                seconds=seconds,
+                allow_loopback=self._has_localhost,
+            )
         except (OutboundFailed, OutboundRefused) as problem:
             log.info("webhook_failed", tenant=record.tenant, subscription=record.id, reason=problem.reason)
             return False, False
