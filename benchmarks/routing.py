@@ -15,12 +15,14 @@ import msgspec
 import uvicorn
 
 from benchmarks.harness import table, wrk
-from postroad.http.app import App, AppSettings
+from postroad.container import app_settings
+from postroad.http.app import App
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.response import Response
 from postroad.http.routing import Route, Router
 from postroad.kernel.identity import Caller
 from postroad.runtime.embedded_server import free_port
+from postroad.settings import Settings
 
 NOUNS = ("queues", "topics", "streams", "buckets", "services", "routes", "grants", "quotas", "bans", "alerts")
 
@@ -66,7 +68,7 @@ def postroad_app() -> App:
             ("POST", "/v1/{}/{{name}}/messages"),
         ):
             routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, response=Answer))
-    return App(Router(routes), Nobody(), AppSettings(1 << 20, 10_000))
+    return App(Router(routes), Nobody(), app_settings(Settings()))
 
 
 def starlette_app() -> Any:

@@ -20,6 +20,7 @@ from postroad.api.health import Check
 from postroad.governance.audit import Audit
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.tenant_settings import SETTINGS_BUCKET, TenantSettingsRecord, TenantSettingsStore, default_settings
+from postroad.http.admission import AdmissionLimits
 from postroad.http.app import App, AppSettings
 from postroad.http.client_ip import networks
 from postroad.http.openapi import openapi_document
@@ -220,7 +221,7 @@ async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms)
                     await table.wait_loaded()
             jobs = [job for capability in assembly.capabilities for job in capability.background_jobs()]
             tasks += [background.create_task(work()) for work in _works(platform, jobs)]
-            app = App(Router(routes), platform.use(AccessCapability).authenticator, _app_settings(settings), platform.usage)
+            app = App(Router(routes), platform.use(AccessCapability).authenticator, app_settings(settings), platform.usage)
             try:
                 yield Node(app, platform, assembly, routes)
             finally:
@@ -258,10 +259,18 @@ def _led(leadership: Leadership, works: Iterable[Work]) -> Work:
     return lead
 
 
-def _app_settings(settings: Settings) -> AppSettings:
+def app_settings(settings: Settings) -> AppSettings:
     return AppSettings(
         body_bytes_max=settings.body_bytes_max,
-        requests_max=settings.requests_max,
+        anonymous_body_bytes_max=settings.anonymous_body_bytes_max,
+        limits=AdmissionLimits(
+            requests_max=settings.requests_max,
+            requests_per_tenant_max=settings.requests_per_tenant_max,
+            requests_per_address_max=settings.requests_per_address_max,
+            live_connections_max=settings.live_connections_max,
+            live_connections_per_tenant_max=settings.live_connections_per_tenant_max,
+            body_buffer_bytes_max=settings.body_buffer_bytes_max,
+        ),
         cors_origin=settings.cors_origin,
         access_log=settings.access_log,
         trusted_proxies=networks(settings.trusted_proxies),

@@ -100,8 +100,24 @@ class Settings(Section):
 
     # HTTP
     body_bytes_max: int = setting(8 * _MIB, "Largest request body.", positive)
-    requests_max: int = setting(
-        10_000, "Open requests per worker, live readers included; beyond that the response is 503.", positive
+    anonymous_body_bytes_max: int = setting(16 * _KIB, "Largest request body on routes that need no credential.", positive)
+    body_buffer_bytes_max: int = setting(
+        256 * _MIB,
+        "Bytes of received bodies of open requests per worker; beyond that 503. One tenant: half of it, then 429.",
+        positive,
+    )
+    requests_max: int = setting(10_000, "Open requests per worker; beyond that the response is 503.", positive)
+    requests_per_tenant_max: int = setting(
+        2_500, "Open requests per tenant and worker; beyond that the response is 429.", positive
+    )
+    requests_per_address_max: int = setting(
+        1_000, "Open requests and live connections without credentials per client address and worker; beyond that 429.", positive
+    )
+    live_connections_max: int = setting(
+        10_000, "Waiting long polls and streamed responses per worker; beyond that the response is 503.", positive
+    )
+    live_connections_per_tenant_max: int = setting(
+        5_000, "Waiting long polls and streamed responses per tenant and worker; beyond that the response is 429.", positive
     )
     header_bytes_max: int = setting(32 * _KIB, "Largest request line and headers together.", positive, old_name="head_bytes_max")
     header_seconds_max: float = setting(

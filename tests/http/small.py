@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from postroad.container import app_settings
 from postroad.http.app import App, AppSettings
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.response import Response
 from postroad.http.routing import Handler, Route, Router
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller
+from postroad.settings import Settings
 from tests.gateway import Answer, Client, served, session
 
 
@@ -46,8 +48,11 @@ NOTES = route("/notes", note_length, "POST", body=Note, response=NoteLength)
 
 
 def small_app(*routes: Route, **settings: Any) -> App:
-    chosen = AppSettings(**{"body_bytes_max": 1000, "requests_max": 100, **settings})
-    return App(Router(routes), NobodyIsKnown(), chosen)
+    return App(Router(routes), NobodyIsKnown(), settings_of(**settings))
+
+
+def settings_of(**changes: Any) -> AppSettings:
+    return app_settings(Settings.of(**{"body_bytes_max": 1000, "requests_max": 100, **changes}))
 
 
 @asynccontextmanager

@@ -313,7 +313,7 @@ async def test_limit_errors_match_the_document(engine_url: str) -> None:
         tenant = await gateway.tenant()
         await tenant.queue("first")
         assert (await Checked(tenant, "second").call("PUT", body={})).status == 403
-        object.__setattr__(gateway.node.app._settings, "requests_max", 0)
+        object.__setattr__(gateway.node.app._settings.limits, "requests_max", 0)
         assert (await Checked(tenant, "first").call("GET")).status == 503
 
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from postroad.http.app import App, AppSettings
+from postroad.http.app import App
 from postroad.http.request import Receive, Request, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Router
 from tests.gateway import served
-from tests.http.small import NOTES, NobodyIsKnown, raw_connection, route, small_app
+from tests.http.small import NOTES, NobodyIsKnown, raw_connection, route, settings_of, small_app
 from tests.waiting import eventually
 
 GET = b"GET /it HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -137,7 +137,7 @@ class WrongLengthApp(App):
 
 @pytest.mark.parametrize("length", [b"1", b"3"])
 async def test_a_response_of_the_wrong_length_closes_the_connection(length: bytes) -> None:
-    app = WrongLengthApp(Router([NOTES]), NobodyIsKnown(), AppSettings(body_bytes_max=1000, requests_max=100))
+    app = WrongLengthApp(Router([NOTES]), NobodyIsKnown(), settings_of())
     app.length = length
     async with served(app) as url, raw_connection(url) as connection:
         await connection.send(GET)

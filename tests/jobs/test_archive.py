@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postroad.api.jobs import Job
-from postroad.http.app import App, AppSettings
+from postroad.http.app import App
 from postroad.http.routing import Router
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import delete_stream, ensure_stream, purge_stream
@@ -18,6 +18,7 @@ from postroad.jobs.page_merge import LOWEST, KeyRange
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
+from tests.http.small import settings_of
 from tests.jobs.archive_samples import DAY, archive, day_text, ended, id_at, store
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
@@ -57,7 +58,7 @@ async def jobs(engine: Connection, tmp_path: Path, background: Background, budge
 
 @pytest.fixture
 async def client(jobs: JobsCapability, tenant_id: str) -> AsyncIterator[Client]:
-    app = App(Router(jobs.routes()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
+    app = App(Router(jobs.routes()), Everyone(), settings_of())
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 

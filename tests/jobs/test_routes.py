@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.http.app import App, AppSettings
+from postroad.http.app import App
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.connection import Connection
@@ -14,6 +14,7 @@ from postroad.kernel.errors import Forbidden
 from postroad.kernel.identity import ALL_SCOPES, Caller, RouteRequirement
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
+from tests.http.small import settings_of
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
 from tests.jobs.lifecycles import Life
 from tests.servers import OpenConnection, Server
@@ -53,7 +54,7 @@ def outbox(engine: Connection) -> Outbox:
 async def client(engine: Connection, tmp_path: Path, background: Background, tenant_id: str) -> AsyncIterator[Client]:
     jobs = jobs_on(engine, tmp_path, 30)
     background(jobs.lead())
-    app = App(Router(jobs.routes()), Everyone(), AppSettings(body_bytes_max=1000, requests_max=100))
+    app = App(Router(jobs.routes()), Everyone(), settings_of())
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 

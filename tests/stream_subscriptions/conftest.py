@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.gateway import Answer, Client, ShiftedClock, served, session
+from tests.http.small import settings_of
 from tests.platforms import platform_on
 from tests.waiting import eventually
 
 from postroad.governance.audit import audit_stream
-from postroad.http.app import App, AppSettings
+from postroad.http.app import App
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.bucket import Bucket
@@ -185,7 +186,7 @@ async def running(
     real, parts = platform.add(StreamsCapability), platform.add(capability.StreamSubscriptionsCapability)
     following = [asyncio.create_task(table.run()) for table in parts.tables()]
     app = App(
-        Router([*parts.routes(), *real.routes()]), HeaderAuthenticator(), AppSettings(body_bytes_max=1_000_000, requests_max=1000)
+        Router([*parts.routes(), *real.routes()]), HeaderAuthenticator(), settings_of(body_bytes_max=1_000_000, requests_max=1000)
     )
     async with served(app) as url:
         tenant = name

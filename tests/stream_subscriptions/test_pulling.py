@@ -68,6 +68,19 @@ async def test_an_ack_without_done_is_a_heartbeat(node: Node) -> None:
     assert [one["generation"] for one in await wakes(node, 2)] == [1, 2]
 
 
+async def test_an_ack_of_many_streams_needs_a_valid_token_before_it_is_read(node: Node) -> None:
+    await node.create("wake/pool")
+    await node.subscribe(**PULL)
+    tail = await node.create("events/a", 1)
+    await wakes(node, 1)
+    claim = (await node.act("claim", {"worker": "w"})).ok()
+    wake = {"wake_id": claim["wake_id"], "generation": claim["generation"]}
+    many = {**wake, "acks": [{"stream": "events/a", "offset": tail}] * 500}
+    assert (await node.act("ack", many, claim["token"])).status == 200
+    assert (await node.act("ack", many, claim["token"] + "x")).status == 413
+    assert (await node.act("ack", wake, claim["token"] + "x")).status == 401
+
+
 async def test_a_missing_wake_stream_is_retried(node: Node) -> None:
     (await node.subscribe(**PULL)).ok(201)
     await node.create("events/a", 1)

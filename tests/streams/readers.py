@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.http.app import App, AppSettings
+from postroad.http.app import App
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
 from postroad.jetstream.connection import Connection
@@ -27,6 +27,7 @@ from tests.gateway import (
     served,
     session,
 )
+from tests.http.small import settings_of
 from tests.platforms import platform_on
 from tests.streams.workers import TEXT
 
@@ -154,7 +155,7 @@ async def small_gateway(
     service = platform.add(StreamsCapability).service
     live = LiveReads(service, LiveOptions(poll_seconds, sse_seconds, heartbeat_seconds))
     routes = StreamRoutes(service, live, platform.clock, None).table()
-    app = App(Router(routes), HeaderAuthenticator(), AppSettings(body_bytes_max=8_000_000, requests_max=1000))
+    app = App(Router(routes), HeaderAuthenticator(), settings_of(body_bytes_max=8_000_000, requests_max=1000))
     async with served(app) as url, session() as http:
         yield Stream(Client(url, http, {"X-Tenant": tenant}), "/v1/stream/a"), app
         app.drain()

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from postroad.http import metrics
+from postroad.http.admission import Admission, AdmissionLimits
 from postroad.http.client_ip import Network, client_address
 from postroad.http.problems import problem_response
 from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
@@ -29,13 +30,15 @@ from postroad.kernel.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from postroad.kernel.identity import Caller, RouteRequirement
+from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import ShortIds
+from postroad.kernel.log_limit import LogLimit
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _CORS_HEADERS = b"*, Authorization, Content-Type, Idempotency-Key, X-Request-Id, X-Postroad-Tenant, Last-Event-ID, traceparent"
 _PLATFORM = RouteRequirement.PLATFORM  # an attribute lookup in the enum would cost more than the rest of counting
+_ANONYMOUS = Credential.NONE
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("postroad.http")
@@ -54,7 +57,8 @@ class Authenticator(Protocol):
 @dataclass(frozen=True, slots=True)
 class AppSettings:
     body_bytes_max: int
-    requests_max: int
+    anonymous_body_bytes_max: int
+    limits: AdmissionLimits
     cors_origin: str = "*"
     access_log: bool = False
     trusted_proxies: tuple[Network, ...] = ()
@@ -68,6 +72,8 @@ class App:
     ) -> None:
         self._router, self._authenticator, self._settings = router, authenticator, settings
         self._usage = usage or UsageCounters()
+        self._admission = Admission(settings.limits)
+        self._overload_log_limit = LogLimit()
         self._counters_by_tenant = self._usage.by_tenant
         self._request_ids = ShortIds()
         self.draining = asyncio.Event()
@@ -104,14 +110,14 @@ class App:
                 if method == "OPTIONS":
                     response = self._preflight(scope["path"])
                 else:
-                    if self._usage.open_requests > self._settings.requests_max:
-                        raise Overloaded("too many requests are open", retry_after=1)
                     route, parameters = self._router.find(method, scope["path"])
                     request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
+                    if not route.is_unlimited:
+                        request.slot = self._admission.open()
                     response = await self._handle(route, request, scope)
             except PostroadError as problem:
                 if problem.status >= 500:
-                    log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail)
+                    self._log_failure(problem, request_id)
                 response = problem_response(problem, request_id)
             except ClientDisconnected:
                 status = 499
@@ -128,6 +134,8 @@ class App:
                 raise
         finally:
             self._usage.open_requests -= 1
+            if request is not None and request.slot is not None:
+                request.slot.close()
             counters = counters or self._counters_of(request, route)
             counters.requests += 1
             if status >= 400:
@@ -145,16 +153,44 @@ class App:
         if route.scope is not None:
             request._caller = await self._authenticator.authenticate(request, route)
             request._watch = self._authenticator.watch
+        body_bytes_max = self._admit_caller(request, route)
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
-            body = await self._read_body(_json_only(request))
+            body = await self._read_body(_json_only(request), body_bytes_max)
             self._counters_of(request, route).bytes_in += len(body)
             request.body = json.decode(route.body_decoder, body)
         elif route.raw_body:
-            request.body = await self._read_body(request)
+            request.body = await self._read_body(request, body_bytes_max)
             self._counters_of(request, route).bytes_in += len(request.body)
-        return await route.handler(request)
+        response = await route.handler(request)
+        if isinstance(response.body, AsyncIterator) and request.slot is not None:
+            request.slot.begin_live()
+        return response
+
+    def _admit_caller(self, request: Request, route: Route) -> int:
+        """Apply the limits that depend on the caller, and return that of the body, which is not read yet. Raises RateLimited."""
+        slot, caller, settings = request.slot, request._caller, self._settings
+        if slot is None:
+            return settings.anonymous_body_bytes_max
+        if caller is not None:
+            if caller.credential is _ANONYMOUS:
+                slot.assign_address(request.client)
+            if not caller.is_platform:
+                slot.assign_tenant(caller.tenant)
+            return settings.body_bytes_max
+        tenant = route.token_tenant(request) if route.token_tenant is not None else None
+        if tenant is not None:
+            slot.assign_tenant(tenant)
+            return settings.body_bytes_max
+        slot.assign_address(request.client)
+        return min(settings.anonymous_body_bytes_max, settings.body_bytes_max)
+
+    def _log_failure(self, problem: PostroadError, request_id: str) -> None:
+        suppressed = self._overload_log_limit.admit() if isinstance(problem, Overloaded) else 0
+        if suppressed is not None:
+            more = {"suppressed": suppressed} if suppressed else {}
+            log.warning("request_failed", request_id=request_id, code=problem.code, detail=problem.detail, **more)
 
     def _counters_of(self, request: Request | None, route: Route | None) -> TenantCounters:
         """The counters of the caller's tenant, or of `ANONYMOUS`."""
@@ -162,9 +198,9 @@ class App:
             return self._counters_by_tenant[ANONYMOUS]
         return self._counters_by_tenant[request._caller.tenant]
 
-    async def _read_body(self, request: Request) -> bytes:
-        """The body, which nearly always is one chunk. The server enforces the time limit. Raises TooLarge."""
-        limit = self._settings.body_bytes_max
+    async def _read_body(self, request: Request, limit: int) -> bytes:
+        """The body, which nearly always is one chunk. The server enforces the time limit. Raises TooLarge, Overloaded,
+        RateLimited."""
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             raise TooLarge(f"the body has {int(length)} bytes; {limit} is the limit")
@@ -178,6 +214,8 @@ class App:
             size += len(chunk)
             if size > limit:
                 raise TooLarge(f"the body exceeds {limit} bytes")
+            if request.slot is not None:
+                request.slot.add_body(len(chunk))
             if not message.get("more_body"):
                 return b"".join([*chunks, chunk]) if chunks else chunk
             chunks.append(chunk)

@@ -13,3 +13,4 @@ live_readers = Gauge("postroad_http_live_readers", "Open streaming responses.", 
 protocol_errors = Counter(
     "postroad_http_protocol_errors_total", "Connections closed for a malformed, oversized or slow request.", ["code"]
 )
+refusals = Counter("postroad_http_refusals_total", "Requests refused by a limit of the worker, tenant or address.", ["limit"])

@@ -237,9 +237,11 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
     if route.parameters or route.query is not None:
         errors.append(InvalidParameter)
     if route.scope:
-        errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RateLimited, RegistryStale]
+        errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RegistryStale]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
     if route.raw_body:
         errors += [TooLarge, BodyTooSlow]
-    return list(dict.fromkeys([*errors, Overloaded, PostroadError]))
+    if not route.is_unlimited:
+        errors += [RateLimited, Overloaded]
+    return list(dict.fromkeys([*errors, PostroadError]))

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from postroad.http.admission import RequestSlot
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Draining, Unauthenticated
+from postroad.kernel.errors import Draining, PostroadError, Unauthenticated
 from postroad.kernel.identity import Caller
 
 Scope = MutableMapping[str, Any]
@@ -47,6 +48,7 @@ class Request:
     query_string: bytes = b""
     body: Any = None
     query: Any = None
+    slot: RequestSlot | None = None  # None on routes without limits
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
@@ -89,7 +91,16 @@ class Request:
 
     async def cancel_on_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Cancels it and raises ClientDisconnected, Unauthenticated or Draining if the client
-        disconnects, its credential is revoked, or the process shuts down first."""
+        disconnects, its credential is revoked, or the process shuts down first.
+
+        Meanwhile the request counts as a live connection. Raises Overloaded, RateLimited.
+        """
+        try:
+            if self.slot is not None:
+                self.slot.begin_live()
+        except PostroadError:
+            work.close()
+            raise
         working = asyncio.ensure_future(work)
         ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._disconnected()),
@@ -112,6 +123,8 @@ class Request:
             for end in ends:
                 end.cancel()
             working.cancel()
+            if self.slot is not None:
+                self.slot.end_live()
 
     async def _disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":

@@ -41,7 +41,9 @@ class Route:
     `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
     `resource` is the resource that a stream token must be for, made of path parameters. `accepts_jwt`: JWTs of the tenant are
     accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
-    `alternative_scope` is a scope that is accepted instead of `scope`.
+    `alternative_scope` is a scope that is accepted instead of `scope`. `token_tenant`, on a route without a scope: the tenant
+    of a signed token that the handler checks, None without a valid one; then the limits of anonymous requests apply.
+    `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     """
 
     method: str
@@ -65,6 +67,8 @@ class Route:
     raw_body: bool = False
     matches_rest: bool = False
     alternative_scope: Scope | None = None
+    token_tenant: Callable[[Request], str | None] | None = None
+    is_unlimited: bool = False
     sdk: str = ""  # generated SDK method, such as `tasks.list`
     sdk_arguments: tuple[tuple[str, str], ...] = ()  # optional or long-named fields that are required arguments, and their names
     sdk_page: str = ""  # generated SDK method that returns one page of the list, for pages with more fields than the items

@@ -33,6 +33,7 @@ class SystemRoutes:
     checks: ReadinessChecks
     authenticator: Authenticator
     metrics_dir: Path | None = None
+    _checking: "asyncio.Future[dict[str, Check]] | None" = field(init=False, default=None)
     _describe: Callable[[], dict[str, Any]] = field(init=False, default=dict)
     _document: bytes = field(init=False, default=b"")
     _errors_page: bytes = field(init=False, default=b"")
@@ -40,9 +41,13 @@ class SystemRoutes:
     def table(self) -> Sequence[Route]:
         tag = "Operation"
         return [
-            Route("GET", "/healthz", self.healthz, None, "Check that the process is alive", tag, response=Health),
-            Route("GET", "/livez", self.livez, None, "Check that the process is alive", tag, response=Health),
-            Route("GET", "/health", self.health, None, "Check that the process is alive", tag, response=Health),
+            Route(
+                "GET", "/healthz", self.healthz, None, "Check that the process is alive", tag, response=Health, is_unlimited=True
+            ),
+            Route("GET", "/livez", self.livez, None, "Check that the process is alive", tag, response=Health, is_unlimited=True),
+            Route(
+                "GET", "/health", self.health, None, "Check that the process is alive", tag, response=Health, is_unlimited=True
+            ),
             Route(
                 "GET",
                 "/readyz",
@@ -52,6 +57,7 @@ class SystemRoutes:
                 tag,
                 response=Readiness,
                 other_statuses=(503,),
+                is_unlimited=True,
             ),
             Route(
                 "GET",
@@ -62,6 +68,7 @@ class SystemRoutes:
                 tag,
                 media="text/plain",
                 errors=(Unauthenticated, Forbidden),
+                is_unlimited=True,
                 description="Open on the same machine. Other addresses need a platform key, since tenant ids are labels.",
             ),
             Route("GET", "/openapi.json", self.openapi, None, "Show this OpenAPI document", tag),
@@ -86,7 +93,9 @@ class SystemRoutes:
         return await self.healthz(request)
 
     async def readyz(self, request: Request) -> Response:
-        checks = await self.checks()
+        if self._checking is None or self._checking.done():  # any number of requests cost one check
+            self._checking = asyncio.ensure_future(self.checks())
+        checks = await asyncio.shield(self._checking)
         if request.draining.is_set():
             checks = {**checks, "process": Check(False, "shutting down")}
         is_ready = all(check.ok for check in checks.values())

@@ -113,7 +113,7 @@ class Forbidden(AuthError, code="forbidden", status=403, title="Forbidden"):
 
 
 class RateLimited(AuthError, code="rate-limited", status=429, retryable=True, title="Rate limited"):
-    """This address sent too many requests with unknown credentials; `Retry-After` has the time to wait."""
+    """The address, key or tenant has reached a limit on its requests, see `detail`; `Retry-After` has the time to wait."""
 
 
 # The named resource does not exist.
@@ -166,7 +166,7 @@ class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, t
 
 
 class Overloaded(Unavailable, code="overloaded", status=503, retryable=True, title="Overloaded"):
-    """The write buffer of the worker is full. The request was not stored."""
+    """The worker has reached a limit on open requests, live connections or buffered bytes. The request was not executed."""
 
 
 class Draining(Unavailable, code="draining", status=503, retryable=True, title="Shutting down"):

@@ -156,6 +156,7 @@ class SubscriptionRoutes:
                 None,
                 "Acknowledge the wake of a webhook",
                 body=WakeRequest,
+                token_tenant=self._token_tenant,
                 response=WakeAcked,
                 errors=(*by_token, OffsetRefused),
                 description=_TOKEN,
@@ -167,6 +168,7 @@ class SubscriptionRoutes:
                 None,
                 "Acknowledge a claimed wake",
                 body=WakeRequest,
+                token_tenant=self._token_tenant,
                 response=WakeAcked,
                 errors=(*by_token, OffsetRefused),
                 description=f"{_TOKEN} Without `done` the lease is renewed.",
@@ -178,6 +180,7 @@ class SubscriptionRoutes:
                 None,
                 "Release a claimed wake",
                 body=WakeRequest,
+                token_tenant=self._token_tenant,
                 status=204,
                 errors=by_token,
                 description=_TOKEN,
@@ -260,6 +263,12 @@ class SubscriptionRoutes:
     async def get_webhook_keys(self, _request: Request) -> Response:
         headers = [(b"cache-control", b"public, max-age=300")]
         return Response(self._keys.published, media=_JWKS_MEDIA.encode(), headers=headers)
+
+    def _token_tenant(self, request: Request) -> str | None:
+        try:
+            return self._subscriptions.token_tenant(_token(request))
+        except Unauthenticated:
+            return None  # the handler refuses the request
 
     def _root(self, request: Request) -> str:
         """Base URL of the streams API as the caller reached it, for the callback URL of webhooks."""

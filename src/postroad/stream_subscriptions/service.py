@@ -243,12 +243,7 @@ class StreamSubscriptions:
 
     async def _verify_token(self, wake: WakeRef) -> str:
         """The tenant of the token. Raises Unauthenticated, TenantDisabled, and WakeFenced for a valid token of another wake."""
-        try:
-            tenant, subscription, generation, wake_id = msgspec.json.decode(
-                self._signer.verify(b"wake", wake.token), type=tuple[str, str, int, str]
-            )
-        except (SignatureInvalid, msgspec.DecodeError) as exc:
-            raise Unauthenticated("the token is invalid") from exc
+        tenant, subscription, generation, wake_id = self._parse_token(wake.token)
         if subscription != wake.subscription or wake.project not in (None, tenant):
             raise Unauthenticated("the token is for another subscription")
         if not await self._is_served(tenant):
@@ -256,6 +251,16 @@ class StreamSubscriptions:
         if (generation, wake_id) != (wake.generation, wake.wake_id):
             raise wake_state.fenced()
         return tenant
+
+    def token_tenant(self, token: str) -> str:
+        """The tenant of a token, which may have ended. Raises Unauthenticated."""
+        return self._parse_token(token)[0]
+
+    def _parse_token(self, token: str) -> tuple[str, str, int, str]:
+        try:
+            return msgspec.json.decode(self._signer.verify(b"wake", token), type=tuple[str, str, int, str])
+        except (SignatureInvalid, msgspec.DecodeError) as exc:
+            raise Unauthenticated("the token is invalid") from exc
 
     async def _check_current(self, tenant: str, wake: WakeRef) -> SubscriptionRecord:
         """The record, read from JetStream if this worker's copy is outdated. Raises SubscriptionNotFound, WakeFenced."""

@@ -1,0 +1,140 @@
+"""Admission of requests: limits on open requests, live connections and received bodies, per worker, tenant and client address.
+
+A request belongs to the worker from its headers to the end of its response, to a tenant once its caller is authenticated, and to
+a client address if its caller is anonymous. A long poll or a streamed response is a live connection while it waits: it costs
+little and lasts long, so it has limits of its own. Platform keys belong to no tenant: an operator can act for a tenant at its
+limit.
+"""
+
+from dataclasses import dataclass
+
+from postroad.http import metrics
+from postroad.kernel.errors import Overloaded, PostroadError, RateLimited
+
+_RETRY_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    requests_max: int
+    requests_per_tenant_max: int
+    requests_per_address_max: int
+    live_connections_max: int
+    live_connections_per_tenant_max: int
+    body_buffer_bytes_max: int
+
+    @property
+    def body_buffer_bytes_per_tenant_max(self) -> int:
+        return self.body_buffer_bytes_max // 2
+
+
+class _Load:
+    """What the requests of a worker or a tenant hold."""
+
+    __slots__ = ("body_bytes", "live", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.live = self.body_bytes = 0
+
+
+class Admission:
+    """The requests of one worker."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self.limits = limits
+        self.worker = _Load()
+        self.tenants: dict[str, _Load] = {}
+        self.addresses: dict[str, int] = {}  # of anonymous callers
+
+    def open(self) -> "RequestSlot":
+        """Raises Overloaded."""
+        if self.worker.requests >= self.limits.requests_max:
+            raise _refusal(Overloaded, "worker_requests", f"{self.limits.requests_max} requests are open")
+        return RequestSlot(self)
+
+
+class RequestSlot:
+    """The share of one request in the limits. Must be closed."""
+
+    __slots__ = ("_address", "_admission", "_body_bytes", "_is_live", "_tenant")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._tenant: _Load | None = None
+        self._address: str | None = None
+        self._is_live = False
+        self._body_bytes = 0
+        admission.worker.requests += 1
+
+    def assign_tenant(self, tenant: str) -> None:
+        """Raises RateLimited."""
+        admission = self._admission
+        load = admission.tenants.get(tenant)
+        if load is None:
+            load = admission.tenants[tenant] = _Load()
+        if load.requests >= admission.limits.requests_per_tenant_max:
+            raise _refusal(RateLimited, "tenant_requests", f"the tenant has {load.requests} open requests")
+        load.requests += 1
+        self._tenant = load
+
+    def assign_address(self, address: str) -> None:
+        """Raises RateLimited."""
+        addresses = self._admission.addresses
+        count = addresses.get(address, 0)
+        if count >= self._admission.limits.requests_per_address_max:
+            raise _refusal(RateLimited, "address_requests", f"this address has {count} open requests without credentials")
+        addresses[address] = count + 1
+        self._address = address
+
+    def add_body(self, size: int) -> None:
+        """Count received bytes of the body, until the slot is closed. Raises Overloaded, RateLimited."""
+        limits, worker, tenant = self._admission.limits, self._admission.worker, self._tenant
+        worker.body_bytes += size
+        self._body_bytes += size
+        if tenant is not None:
+            tenant.body_bytes += size
+            if tenant.body_bytes > limits.body_buffer_bytes_per_tenant_max:
+                raise _refusal(RateLimited, "tenant_body_bytes", "the tenant's open requests have too large bodies together")
+        if worker.body_bytes > limits.body_buffer_bytes_max:
+            raise _refusal(Overloaded, "worker_body_bytes", "the open requests have too large bodies together")
+
+    def begin_live(self) -> None:
+        """Count the request as a live connection. Raises Overloaded, RateLimited."""
+        limits, worker, tenant = self._admission.limits, self._admission.worker, self._tenant
+        if worker.live >= limits.live_connections_max:
+            raise _refusal(Overloaded, "worker_live_connections", f"{worker.live} live connections are open")
+        if tenant is not None:
+            if tenant.live >= limits.live_connections_per_tenant_max:
+                raise _refusal(RateLimited, "tenant_live_connections", f"the tenant has {tenant.live} live connections")
+            tenant.live += 1
+            tenant.requests -= 1
+        worker.live += 1
+        worker.requests -= 1
+        self._is_live = True
+
+    def end_live(self) -> None:
+        if self._is_live:
+            self._is_live = False
+            for load in (self._admission.worker, self._tenant):
+                if load is not None:
+                    load.live -= 1
+                    load.requests += 1
+
+    def close(self) -> None:
+        self.end_live()
+        worker, tenant, size = self._admission.worker, self._tenant, self._body_bytes
+        worker.requests -= 1
+        worker.body_bytes -= size
+        if tenant is not None:
+            tenant.requests -= 1
+            tenant.body_bytes -= size
+        if self._address is not None:
+            addresses = self._admission.addresses
+            addresses[self._address] -= 1
+            if not addresses[self._address]:
+                del addresses[self._address]
+
+
+def _refusal(kind: type[PostroadError], limit: str, detail: str) -> PostroadError:
+    metrics.refusals.labels(limit).inc()
+    return kind(detail, retry_after=_RETRY_SECONDS)
