@@ -260,6 +260,7 @@ def _led(leadership: Leadership, works: Iterable[Work]) -> Work:
 
 
 def app_settings(settings: Settings) -> AppSettings:
+    is_open = settings.section(AccessSettings).open
     return AppSettings(
         body_bytes_max=settings.body_bytes_max,
         anonymous_body_bytes_max=settings.anonymous_body_bytes_max,
@@ -271,7 +272,8 @@ def app_settings(settings: Settings) -> AppSettings:
             live_connections_per_tenant_max=settings.live_connections_per_tenant_max,
             body_buffer_bytes_max=settings.body_buffer_bytes_max,
         ),
-        cors_origin=settings.cors_origin,
+        cors_origin="" if is_open and settings.cors_origin == "*" else settings.cors_origin,
+        is_open=is_open,
         access_log=settings.access_log,
         trusted_proxies=networks(settings.trusted_proxies),
     )

@@ -129,7 +129,7 @@ class Settings(Section):
     )
     keepalive_seconds: int = setting(75, "Keep-alive timeout in seconds.", positive, old_name="rest_seconds_max")
     stop_seconds: float = setting(2.0, "Seconds that open requests may continue after a stop signal.", positive)
-    cors_origin: str = setting("*", "Origin that browsers may call from; empty disables CORS.")
+    cors_origin: str = setting("*", "Origin that browsers may call from; empty disables CORS. With `open`, `*` does too.")
     trusted_proxies: str = setting(
         "", "Addresses or networks of proxies whose X-Forwarded-For is trusted, comma separated.", _are_networks
     )

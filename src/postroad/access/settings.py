@@ -13,7 +13,9 @@ class AccessSettings(Section):
         lambda value: ":" in value,
     )
     open: bool = setting(
-        False, "Allow anonymous use of the default tenant's streams. Only on a loopback address; `up --open` sets it."
+        False,
+        "Allow anonymous use of the default tenant's streams. Only on a loopback address and `Host`, and without CORS "
+        "unless `cors_origin` names an origin; `up --open` sets it.",
     )
     keys_in_urls: bool = setting(False, "Accept API keys in `?bearer=` too. Proxies log URLs: prefer stream tokens.")
     auth_failures_burst: int = setting(

@@ -16,6 +16,7 @@ import structlog
 from postroad.http import metrics
 from postroad.http.admission import Admission, AdmissionLimits
 from postroad.http.client_ip import Network, client_address
+from postroad.http.loopback import check_loopback
 from postroad.http.problems import problem_response
 from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
 from postroad.http.response import Response
@@ -60,6 +61,7 @@ class AppSettings:
     anonymous_body_bytes_max: int
     limits: AdmissionLimits
     cors_origin: str = "*"
+    is_open: bool = False  # only for clients and pages on this machine
     access_log: bool = False
     trusted_proxies: tuple[Network, ...] = ()
 
@@ -107,6 +109,8 @@ class App:
         self._usage.open_requests += 1
         try:
             try:
+                if self._settings.is_open:
+                    check_loopback(headers, self._settings.cors_origin.encode())
                 if method == "OPTIONS":
                     response = self._preflight(scope["path"])
                 else:

@@ -93,6 +93,10 @@ class HeadersTooLarge(InvalidRequest, code="headers-too-large", status=431, titl
     """The request line and headers exceed the limit."""
 
 
+class MisdirectedRequest(InvalidRequest, code="misdirected-request", status=421, title="Misdirected request"):
+    """An open installation (`--open`) serves loopback host names only."""
+
+
 class UnsupportedMediaType(InvalidRequest, code="unsupported-media-type", status=415, title="Unsupported media type"):
     """The route does not accept this content type."""
 
