@@ -23,7 +23,7 @@ from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.kernel.clock import now_ms
+from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.identity import ALL_SCOPES, Scope
 from postroad.settings import Secret, Settings
 from postroad.telemetry.frames import frame_subject, unpack
@@ -262,13 +262,19 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @asynccontextmanager
-async def running_gateway(settings: Settings, role: Role = Role.GATEWAY) -> AsyncIterator[Gateway]:
-    """A node on the engine of the settings, which is prepared first, with the tenant `default`."""
+async def running_gateway(
+    settings: Settings, role: Role = Role.GATEWAY, *, system_clock: Clock | None = None
+) -> AsyncIterator[Gateway]:
+    """A node on the engine of the settings, which is prepared first, with the tenant `default`.
+
+    Its time is the engine's, measured against `system_clock`, or without one that of `Gateway.clock`.
+    """
     clock = ShiftedClock()
     admin_key = new_key(PLATFORM_PREFIX)
     async with running_platform(settings, "tests-setup") as platform:
         await prepare_engine(platform)
-    async with _on_its_own(running_node(settings, role, clock=clock)) as node, served(node.app) as url, session() as opened:
+    times = {"clock": clock} if system_clock is None else {"system_clock": system_clock}
+    async with _on_its_own(running_node(settings, role, **times)) as node, served(node.app) as url, session() as opened:
         if not await node.access.tenants.create_default(tenant_key=new_key(), admin_key=admin_key):
             await node.access.keys.add(key_record(admin_key, None, "a test's admin", ALL_SCOPES, now_ms()))
         assert await node.platform.identities.tenant(DEFAULT_TENANT)

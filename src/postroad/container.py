@@ -27,13 +27,14 @@ from postroad.http.openapi import openapi_document
 from postroad.http.routing import Route, Router
 from postroad.http.system_routes import SystemRoutes
 from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.kernel.clock import Clock, now_ms
+from postroad.kernel.clock import Clock, EngineClock, now_ms
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound, OutboundLimits
@@ -95,7 +96,12 @@ def platform_keys(settings: Settings) -> tuple[str, ...]:
     return tuple(key.strip() for key in settings.platform_key.reveal().split(","))
 
 
-def build_platform(settings: Settings, role: Role, connection: Connection, clock: Clock = now_ms) -> Platform:
+def build_platform(
+    settings: Settings, role: Role, connection: Connection, clock: Clock | None = None, *, system_clock: Clock = now_ms
+) -> Platform:
+    """The services on a connection. Their clock is the engine's, as `clock_sync` measures it, unless another is passed."""
+    engine_clock = EngineClock(system_clock)
+    clock = clock or engine_clock
     policy = CommitPolicy(batch_min_pending=settings.commit_batch_min_pending, deadline_seconds=settings.engine_timeout)
     committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max))
 
@@ -121,6 +127,12 @@ def build_platform(settings: Settings, role: Role, connection: Connection, clock
         role=role,
         worker=f"{socket.gethostname()}-{os.getpid()}",
         clock=clock,
+        clock_sync=ClockSync(
+            connection,
+            engine_clock,
+            [spec.name for kind in registry.capabilities() for spec in kind.streams(settings)],
+            skew_seconds_max=settings.clock_skew_seconds_max,
+        ),
         connection=connection,
         committers=committers,
         usage=UsageCounters(tuple(name for kind in registry.capabilities() for name in kind.usage)),
@@ -190,6 +202,7 @@ async def prepare_engine(platform: Platform) -> None:
         await ensure_stream(platform.connection, spec)
     for name in (*(bucket for kind in kinds for bucket in kind.buckets), LEASES_BUCKET):
         await platform.bucket(name).ensure(replicas=replicas)
+    await platform.clock_sync.measure()
 
 
 @asynccontextmanager
@@ -198,6 +211,7 @@ async def running_platform(settings: Settings, name: str) -> AsyncIterator[Platf
     platform = build_platform(settings, Role.CONTROL, Connection(connection_settings(settings, name)))
     await platform.connection.open()
     try:
+        await platform.clock_sync.measure()
         yield platform
     finally:
         await platform.outbound.close()
@@ -205,13 +219,16 @@ async def running_platform(settings: Settings, name: str) -> AsyncIterator[Platf
 
 
 @asynccontextmanager
-async def running_node(settings: Settings, role: Role, *, clock: Clock = now_ms) -> AsyncIterator[Node]:
+async def running_node(
+    settings: Settings, role: Role, *, clock: Clock | None = None, system_clock: Clock = now_ms
+) -> AsyncIterator[Node]:
     """A process of this role, ready to serve. A background job that fails ends the process; the supervisor restarts it."""
     connection = Connection(connection_settings(settings, f"postroad-{role}-{os.getpid()}"))
-    platform = build_platform(settings, role, connection, clock)
+    platform = build_platform(settings, role, connection, clock, system_clock=system_clock)
     assembly, routes = build(platform)
     await connection.open()
     try:
+        await platform.clock_sync.measure()
         async with asyncio.TaskGroup() as background:
             tables = [table for capability in assembly.capabilities for table in capability.tables()]
             tasks = [background.create_task(table.run()) for table in tables]

@@ -15,6 +15,7 @@ from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec
@@ -66,6 +67,7 @@ class Platform:
     role: Role
     worker: str
     clock: Clock
+    clock_sync: ClockSync
     connection: Connection
     committers: Committers
     usage: UsageCounters

@@ -170,6 +170,9 @@ class Settings(Section):
     watchdog_seconds: float = setting(
         10.0, "Kill and restart a worker whose event loop sends no heartbeat for so many seconds.", lambda value: value >= 1
     )
+    clock_skew_seconds_max: float = setting(
+        1.0, "Seconds between the system's clock and the engine's from which a process reports not ready.", positive
+    )
     log_level: str = setting("info", "debug, info, warning or error.", lambda v: v in ("debug", "info", "warning", "error"))
     log_format: str = setting("auto", "json, text, or auto: text on a terminal.", lambda v: v in ("auto", "json", "text"))
     access_log: bool = setting(False, "Log every request, not only failed ones.")

@@ -1,6 +1,6 @@
 """Metrics of the JetStream layer."""
 
-from postroad.kernel.buffered_metrics import Counter, Histogram
+from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 
 commit_messages = Counter("postroad_commit_messages_total", "Messages stored, by how they were sent.", ["way"])
 commit_batch_size = Histogram(
@@ -11,5 +11,10 @@ commit_rejected_batches = Counter(
     "postroad_commit_rejected_batches_total", "Batches refused as a whole and sent again one by one."
 )
 tail_gaps = Counter("postroad_tail_gaps_total", "Gaps in live tails that were filled from the log.")
+clock_skew = Gauge(
+    "postroad_clock_skew_seconds",
+    "Seconds that the system's clock is ahead of the engine's; negative if it is behind.",
+    multiprocess_mode="livemostrecent",
+)
 stored_alone = commit_messages.labels("single")
 stored_in_batch = commit_messages.labels("batch")

@@ -19,6 +19,27 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class EngineClock:
+    """The engine's time, by a measured offset to the monotonic clock: steps of the system's clock have no effect.
+
+    It is the system's time until the offset is measured, and monotonic between two measurements.
+    """
+
+    __slots__ = ("_system", "offset_ns")
+
+    def __init__(self, system: Clock = now_ms) -> None:
+        self._system = system
+        self.offset_ns = system() * 1_000_000 - time.monotonic_ns()
+
+    def __call__(self) -> int:
+        return (time.monotonic_ns() + self.offset_ns) // 1_000_000
+
+    @property
+    def skew_seconds(self) -> float:
+        """How far the system's clock is ahead of the engine's."""
+        return (self._system() - self()) / 1000
+
+
 def rfc3339(at_ms: int) -> str:
     """`2026-11-15T20:45:07.123Z`."""
     second, millis = divmod(at_ms, 1000)

@@ -1,8 +1,9 @@
 """Wiring of the event frames, the live stream and the samplers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from postroad import __version__
+from postroad.api.health import Check
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.event import PLATFORM
@@ -43,6 +44,7 @@ class TelemetryCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self._sample_process),
+            BackgroundJob(self.platform.clock_sync.run),
             BackgroundJob(self.storage.run, Role.CONTROL, leader_only=True),
         )
 
@@ -55,6 +57,9 @@ class TelemetryCapability(Capability):
         started = WorkerStarted(tenant=PLATFORM, worker=platform.worker, role=platform.role.value, postroad_version=__version__)
         platform.outbox.record(None, started)
         await self._processes.run()
+
+    async def readiness(self) -> Mapping[str, Check]:
+        return {"clock": self.platform.clock_sync.check()}
 
     async def flush(self) -> None:
         self._processes.sample()
