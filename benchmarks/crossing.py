@@ -33,14 +33,14 @@ def measure(sync: str) -> list[list[object]]:
         child = EmbeddedServer(EmbeddedServerSettings(Path(home), sync=sync))
         server = subprocess.Popen(child.prepare().argv)
         try:
-            return [[sync, *row] for row in uvloop.run(rows_of(child.url))]
+            return [[sync, *row] for row in uvloop.run(rows_of(ConnectionSettings((child.url,), nkey_file=child.nkey_file)))]
         finally:
             server.terminate()
             server.wait()
 
 
-async def rows_of(url: str) -> list[list[object]]:
-    connection = Connection(ConnectionSettings((url,)))
+async def rows_of(engine: ConnectionSettings) -> list[list[object]]:
+    connection = Connection(engine)
     await connection.open()
     try:
         await ensure_stream(connection, StreamSpec("CROSSING", ("crossing.>",), {"allow_atomic": True, "retention": "workqueue"}))

@@ -16,7 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from postroad.runtime.embedded_server import free_port
+from postroad.container import connection_settings
+from postroad.jetstream.connection import ConnectionSettings
+from postroad.runtime.embedded_server import free_port, with_running_engine
+from postroad.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +29,9 @@ class Server:
     home: Path
 
     @property
-    def nats_url(self) -> str:
-        """Address of the child server, with its credentials."""
-        configuration = (self.home / "nats" / "nats.conf").read_text()
-        listen = re.search(r'listen: "(.*?)"', configuration)
-        password = re.search(r'password: "(.*?)"', configuration)
-        if listen is None or password is None:
-            raise SystemExit("the child's configuration is not as expected")
-        return f"nats://postroad:{password[1]}@{listen[1]}"
+    def engine(self) -> ConnectionSettings:
+        """For a connection to the child server."""
+        return connection_settings(with_running_engine(Settings.of(data_dir=self.home)), "benchmark")
 
 
 @contextlib.contextmanager

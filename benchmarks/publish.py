@@ -28,9 +28,9 @@ BODY = (
 CONNECTIONS = (1, 64, 256)
 
 
-async def bare_loop(url: str, size: int, seconds: float) -> float:
+async def bare_loop(engine: ConnectionSettings, size: int, seconds: float) -> float:
     """Messages per second of batches of `size`, one after the other."""
-    connection = Connection(ConnectionSettings((url,), name="bare loop"))
+    connection = Connection(engine)
     await connection.open()
     try:
         options = {"retention": "workqueue", "allow_atomic": True, "duplicate_window": 60_000_000_000}
@@ -52,7 +52,7 @@ def _payload() -> msgspec.Raw:
 
 
 def bare(server: Server, size: int, seconds: float) -> float:
-    return uvloop.run(bare_loop(server.nats_url, size, seconds))
+    return uvloop.run(bare_loop(server.engine, size, seconds))
 
 
 def script(server: Server) -> str:

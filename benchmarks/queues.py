@@ -20,6 +20,7 @@ from nats.js import JetStreamContext
 
 from benchmarks.harness import Load, Server, postroad, table, wrk
 from benchmarks.publish import BODY, script
+from postroad.jetstream.connection import ConnectionSettings
 
 PAYLOAD = BODY[len('{"payload":') : -1].encode()
 CONNECTIONS = 64
@@ -89,8 +90,8 @@ async def many(tasks: int, seconds: float, work: Callable[[int], Awaitable[int]]
     return done / (time.perf_counter() - started)
 
 
-async def bare_pull_ack(url: str, seconds: float, size: int, streams: int, tasks: int) -> float:
-    connection = await nats.connect(url)
+async def bare_pull_ack(engine: ConnectionSettings, seconds: float, size: int, streams: int, tasks: int) -> float:
+    connection = await nats.connect(list(engine.urls), nkeys_seed=str(engine.nkey_file))
     js = connection.jetstream(timeout=10)
     try:
         names = await bare_streams(js, streams)
@@ -109,8 +110,8 @@ async def bare_pull_ack(url: str, seconds: float, size: int, streams: int, tasks
         await connection.close()
 
 
-async def bare_batches(url: str, seconds: float, tasks: int) -> float:
-    connection = await nats.connect(url)
+async def bare_batches(engine: ConnectionSettings, seconds: float, tasks: int) -> float:
+    connection = await nats.connect(list(engine.urls), nkeys_seed=str(engine.nkey_file))
     js = connection.jetstream(timeout=10)
     numbers = itertools.count()
     try:
@@ -177,7 +178,7 @@ def batch_row(seconds: float, sync: str) -> list[object]:
         url = f"{server.url}/v1/queues/bench/messages/batch"
         wrk(url, 4, 1, lua)
         rate, bare = around(
-            lambda: uvloop.run(bare_batches(server.nats_url, seconds / 2, 8)),
+            lambda: uvloop.run(bare_batches(server.engine, seconds / 2, 8)),
             lambda: checked(wrk(url, 8, seconds, lua)).per_second * BATCH,
         )
     return [f"publish in batches of {BATCH}", sync, f"{rate:,.0f}", f"{bare:,.0f}", f"{rate / bare:.2f}"]
@@ -190,7 +191,7 @@ def pull_row(seconds: float, sync: str, size: int, queues: int, connections: int
         quoted = ",".join(f'"{name}"' for name in names)
         lua = headers_script(server) + PULL_ACK % {"size": size, "names": quoted}
         rate, bare = around(
-            lambda: uvloop.run(bare_pull_ack(server.nats_url, seconds / 2, size, queues, connections)),
+            lambda: uvloop.run(bare_pull_ack(server.engine, seconds / 2, size, queues, connections)),
             lambda: drained(server, names, connections, seconds, lua),
         )
     what = f"pull({size}) + ack, {queues} queue{'s' if queues > 1 else ''}, {connections} connections"

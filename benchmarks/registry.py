@@ -32,9 +32,9 @@ from postroad.kernel.ids import new_id
 ROUNDS = 5
 
 
-async def fill(url: str, tenants: int, keys_each: int) -> None:
+async def fill(engine: ConnectionSettings, tenants: int, keys_each: int) -> None:
     """Write registry records in batches."""
-    connection = Connection(ConnectionSettings((url,), name="fill"))
+    connection = Connection(engine)
     await connection.open()
     try:
         committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 30))
@@ -79,7 +79,7 @@ def main() -> None:
     keys_each = int(sys.argv[2]) if len(sys.argv) > 2 else 10
     with ExitStack() as stack:
         few, many = stack.enter_context(postroad()), stack.enter_context(postroad())
-        uvloop.run(fill(many.nats_url, tenants, keys_each))
+        uvloop.run(fill(many.engine, tenants, keys_each))
         starts = {"few": restarted(few), "many": restarted(many)}
         rates: dict[str, list[float]] = {"few": [], "many": []}
         for _ in range(ROUNDS):

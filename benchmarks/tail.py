@@ -15,7 +15,7 @@ import httpx
 from benchmarks.harness import Server, postroad
 from benchmarks.streams import BODY, JSON
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage
-from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.ids import new_id
 
@@ -23,7 +23,7 @@ ROUNDS = 400
 
 
 async def fill(server: Server, messages: int) -> None:
-    connection = Connection(ConnectionSettings((server.nats_url,), name="fill"))
+    connection = Connection(server.engine)
     await connection.open()
     committer = Committer(connection, "S_default", CommitPolicy(), WriteBufferLimit(1 << 30))
     for _ in range(messages // 1000):

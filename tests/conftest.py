@@ -57,8 +57,9 @@ async def open_connection() -> AsyncIterator[OpenConnection]:
     """Opens further connections, which are closed after the test."""
     opened: list[Connection] = []
 
-    async def open_one(url: str) -> Connection:
-        opened.append(Connection(ConnectionSettings((url,), name="tests")))
+    async def open_one(server: str | ConnectionSettings) -> Connection:
+        settings = ConnectionSettings((server,), name="tests") if isinstance(server, str) else server
+        opened.append(Connection(settings))
         await opened[-1].open(deadline=10)
         return opened[-1]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
+from postroad.jetstream.connection import ConnectionSettings
 from postroad.runtime.embedded_server import free_port
 from tests.waiting import eventually
 
@@ -80,10 +80,16 @@ class Installation:
 
     @property
     def nats_url(self) -> str:
-        text = (self.home / "var" / "nats" / "nats.conf").read_text()
-        listen, password = re.search(r'listen: "(.*?)"', text), re.search(r'password: "(.*?)"', text)
-        assert listen and password
-        return f"nats://postroad:{password[1]}@{listen[1]}"
+        return (self.home / "var" / "engine.url").read_text()
+
+    @property
+    def nkey_file(self) -> Path:
+        return self.home / "var" / "nats" / "user.nk"
+
+    @property
+    def engine(self) -> ConnectionSettings:
+        """For a connection to its embedded server."""
+        return ConnectionSettings((self.nats_url,), name="tests", nkey_file=self.nkey_file)
 
     def children(self, word: str) -> list[int]:
         """The processes that it started whose command line has this word."""

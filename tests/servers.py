@@ -10,22 +10,27 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from postroad.jetstream.connection import Connection
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, free_port
 from postroad.runtime.process_supervisor import _die_with_parent
 from tests.waiting import eventually
 
-OpenConnection = Callable[[str], Awaitable[Connection]]
+_USER, _PASSWORD = "tests", "only-on-loopback"
+OpenConnection = Callable[[str | ConnectionSettings], Awaitable[Connection]]
 
 
 class Server:
-    """A server that a test can kill, and start again on the same port and data."""
+    """A server that a test can kill, and start again on the same port and data. Its `url` contains the password of a second user,
+    so that clients need nothing else."""
 
     def __init__(self, settings: EmbeddedServerSettings) -> None:
         self.settings = replace(settings, port=settings.port or free_port())
         self.child = EmbeddedServer(self.settings)
         self.command = self.child.prepare()
-        self.url = self.child.url
+        configuration = self.settings.data_dir / "nats" / "nats.conf"
+        user = f'users: [ {{ user: "{_USER}", password: "{_PASSWORD}" }}, '
+        configuration.write_text(configuration.read_text().replace("users: [", user))
+        self.url = self.child.url.replace("//", f"//{_USER}:{_PASSWORD}@")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, seconds: float = 10) -> "Server":
@@ -35,6 +40,7 @@ class Server:
         self.process = subprocess.Popen(
             self.command.argv,
             env=dict(self.command.env),
+            pass_fds=self.command.pass_fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=_die_with_parent,

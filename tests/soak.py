@@ -28,7 +28,7 @@ from typing import Any
 
 import aiohttp
 
-from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.telemetry.frames import STREAMS
 from tests.http.small import raw_connection
@@ -229,7 +229,7 @@ def jobs_cache(running: Installation) -> int:
 
 async def trim(running: Installation) -> None:
     """Behind everybody, as the pipeline does."""
-    connection = Connection(ConnectionSettings((running.nats_url,), name="soak"))
+    connection = Connection(running.engine)
     await connection.open()
     try:
         while True:

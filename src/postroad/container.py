@@ -81,6 +81,7 @@ def connection_settings(settings: Settings, name: str) -> ConnectionSettings:
         urls=tuple(url.strip() for url in settings.nats_url.reveal().split(",")),
         name=name,
         credentials_file=settings.nats_credentials,
+        nkey_file=settings.nats_nkey,
         tls_ca=settings.nats_tls_ca,
         tls_cert=settings.nats_tls_cert,
         tls_key=settings.nats_tls_key,

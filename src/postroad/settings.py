@@ -64,9 +64,19 @@ class Settings(Section):
     # NATS
     nats_url: Secret | None = setting(None, "NATS servers, comma separated. Without it, Postroad runs an embedded server.")
     nats_credentials: Path | None = setting(None, "NATS credentials file (JWT and seed).")
+    nats_nkey: Path | None = setting(None, "File with the seed of the NATS nkey user; for the embedded server `up` creates it.")
     nats_tls_ca: Path | None = setting(None, "CA certificates to verify the NATS servers with.")
     nats_tls_cert: Path | None = setting(None, "Client certificate for NATS.")
     nats_tls_key: Path | None = setting(None, "Private key of the client certificate.")
+    nats_monitor_url: str | None = setting(
+        None, "Monitoring addresses of external NATS servers, comma separated (`http://n1:8222`); `sync_interval` is read there."
+    )
+    nats_sync_check: str = setting(
+        "warn",
+        "`warn`, or `refuse` to start, if streams have one replica on an external NATS server whose `sync_interval` is not "
+        "`always` or cannot be read.",
+        lambda value: value in ("warn", "refuse"),
+    )
     nats_port: int = setting(0, "Port of the embedded server; 0 selects a free one.", _is_port)
     replicas: int = setting(
         0, "Replicas of each stream: 1, 3 or 5; 0 means 1 on the embedded server and 3 on a cluster.", lambda v: v in (0, 1, 3, 5)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.connection import Connection
 from tests.faults.conftest import Install
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -59,7 +59,7 @@ class Publishers:
 
 
 async def stored_numbers(running: Installation) -> Counter[int]:
-    connection = Connection(ConnectionSettings((running.nats_url,)))
+    connection = Connection(running.engine)
     await connection.open()
     found: Counter[int] = Counter()
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import stat
 from pathlib import Path
@@ -28,14 +29,23 @@ async def pull(running: Installation, queue: str = "orders") -> list[str]:
         return [message["messageId"] for message in (await answer.json())["messages"]]
 
 
+def umask(pid: int) -> int:
+    [value] = re.findall(r"^Umask:\s*(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(value, 8)
+
+
 async def test_the_first_start_makes_keys_and_says_where_everything_is(install: Install) -> None:
     running = await install().start().ready()
     credentials = running.home / "var" / "credentials.toml"
     keys = running.credentials
+    started = [running.pid, *running.children("")]
+    masks = {umask(pid) for pid in started}
 
     code, output = await running.stop()
 
     assert code == 0
+    assert len(started) == 4 and masks == {0o077}
+    assert stat.S_IMODE((running.home / "var").stat().st_mode) == 0o700
     assert set(keys) == {"tenant_key", "admin_key"}
     assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
     assert credentials.read_text().count("\n") == 3
@@ -150,7 +160,8 @@ async def test_two_workers_share_the_port_and_their_metrics(install: Install) ->
 async def test_each_role_serves_health_and_only_the_gateway_the_api(install: Install, role: str) -> None:
     whole = await install().start().ready()
     platform_key = (whole.home / "var" / "platform.key").read_text().strip()
-    part = install("serve", "--role", role, POSTROAD_NATS_URL=whole.nats_url, POSTROAD_PLATFORM_KEY=platform_key)
+    engine = {"POSTROAD_NATS_URL": whole.nats_url, "POSTROAD_NATS_NKEY": str(whole.nkey_file)}
+    part = install("serve", "--role", role, POSTROAD_PLATFORM_KEY=platform_key, **engine)
 
     await part.start().ready()
 

@@ -12,8 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from postroad.container import connection_settings
 from postroad.jetstream import stream_reader
-from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.connection import Connection
+from postroad.runtime.embedded_server import with_running_engine
+from postroad.settings import Settings
 from postroad.telemetry.frames import unpack
 from tests.installation import Installation
 from tests.waiting import eventually
@@ -60,7 +63,8 @@ class Console:
 
 async def counted(home: Path) -> dict[str, Counter[str]]:
     """What really happened to each tenant, counted on the raw streams without any of the pipeline's code."""
-    connection = Connection(ConnectionSettings(((home / "var" / "engine.url").read_text().strip(),), name="tests"))
+    settings = with_running_engine(Settings.of(data_dir=home / "var"))
+    connection = Connection(connection_settings(settings, "tests"))
     await connection.open()
     counts: dict[str, Counter[str]] = {tenant: Counter() for tenant in TENANTS}
     seen: set[str] = set()

@@ -413,7 +413,7 @@ def test_a_day_is_a_word_or_a_date() -> None:
 
 async def stored(running: Installation, open_connection: OpenConnection, tenant: str, hours: tuple[int, ...]) -> None:
     """Store a day's results as the pipeline does, with rows in each of these hours."""
-    link = await open_connection(running.nats_url)
+    link = await open_connection(running.engine)
 
     async def put(report: str, part: str, rows: list[dict[str, Any]]) -> None:
         await publish(link, tenant, report, "20261116", part, rows, batch=17)

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import socket
@@ -42,7 +43,36 @@ def test_the_server_listens_on_loopback_only(own_server: Server) -> None:
     assert listening == [f"0100007F:{_port(own_server):04X}"]
 
 
-def test_a_connection_without_the_password_is_refused(own_server: Server) -> None:
+async def test_a_client_with_the_nkey_connects(own_server: Server, open_connection: OpenConnection) -> None:
+    settings = ConnectionSettings((own_server.child.url,), nkey_file=own_server.child.nkey_file)
+
+    assert (await open_connection(settings)).is_up
+
+
+async def test_a_client_sends_no_secret_to_a_process_that_has_the_port_of_the_server(tmp_path: Path) -> None:
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
+    server.prepare()
+    server.release()
+    seed = server.nkey_file.read_text().strip()
+    received: list[bytes] = []
+
+    async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"nonce":"abc","headers":true}\r\n')
+        received.append(await reader.readline())
+        await reader.read()  # no answer, until the client disconnects
+        writer.close()
+
+    host, port = server.url.removeprefix("nats://").split(":")
+    async with await asyncio.start_server(on_connect, host, int(port)):
+        connection = Connection(ConnectionSettings((server.url,), nkey_file=server.nkey_file))
+        with pytest.raises(EngineUnavailable):
+            await connection.open(deadline=0.3)
+        await connection.close()
+    assert b'"sig":' in received[0] and b'"nkey":' in received[0]
+    assert not [line for line in received if seed.encode() in line or b'"pass"' in line]
+
+
+def test_a_connection_without_credentials_is_refused(own_server: Server) -> None:
     for greeting in (b"CONNECT {}\r\nPING\r\n", b'CONNECT {"user":"postroad","pass":"guess"}\r\nPING\r\n'):
         with socket.create_connection(("127.0.0.1", _port(own_server)), timeout=5) as raw:
             raw.sendall(greeting)
@@ -53,7 +83,7 @@ def test_a_connection_without_the_password_is_refused(own_server: Server) -> Non
         assert b"PONG" not in answer
 
 
-async def test_a_client_without_the_password_cannot_connect(own_server: Server) -> None:
+async def test_a_client_without_the_nkey_cannot_connect(own_server: Server) -> None:
     anonymous = Connection(ConnectionSettings((f"nats://127.0.0.1:{_port(own_server)}",)))
     with pytest.raises(EngineUnavailable):
         await anonymous.open(deadline=0.2)
@@ -70,28 +100,40 @@ def test_files_are_private_for_any_umask(tmp_path: Path) -> None:
         server.release()
     home = tmp_path / "nats"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [home, *home.iterdir()]}
-    assert modes == {"nats": 0o700, "nats.conf": 0o600, "password": 0o600, "lock": 0o600}
+    private = ("nats.conf", "user.nk", "lock", "server.lock")
+    assert modes == {"nats": 0o700, **dict.fromkeys(private, 0o600)}
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
 def test_permissions_of_an_existing_directory_are_restricted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     (tmp_path / "nats").mkdir(mode=0o755)
     server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
     server.prepare()
     server.release()
-    assert stat.S_IMODE((tmp_path / "nats").stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path, tmp_path / "nats")] == [0o700, 0o700]
 
 
-def test_the_password_is_long_persistent_and_unique_to_its_directory(tmp_path: Path) -> None:
-    urls = []
+def test_the_nkey_is_persistent_and_unique_to_its_directory(tmp_path: Path) -> None:
+    seeds = []
     for directory in ("one", "one", "other"):
         server = EmbeddedServer(EmbeddedServerSettings(tmp_path / directory, port=4999))
         command = server.prepare()
         server.release()
-        urls.append(server.url)
-        password = server.url.removeprefix("nats://postroad:").partition("@")[0]
-        assert len(password) >= 40
-        assert password not in " ".join(command.argv) + " ".join(command.env.values())
-    assert urls[0] == urls[1] != urls[2]
+        seeds.append(server.nkey_file.read_text().strip())
+        assert seeds[-1] not in " ".join(command.argv) + " ".join(command.env.values()) + server.url
+        assert seeds[-1] not in (tmp_path / directory / "nats" / "nats.conf").read_text()
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_a_directory_with_a_password_is_migrated(tmp_path: Path) -> None:
+    (tmp_path / "nats").mkdir()
+    (tmp_path / "nats" / "password").write_text("hunter2")
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path))
+    server.prepare()
+    server.release()
+    assert server.nkey_file.exists()
+    assert not (tmp_path / "nats" / "password").exists()
 
 
 def test_a_data_directory_is_locked_until_it_is_released(tmp_path: Path) -> None:
@@ -212,7 +254,7 @@ def test_a_configured_port_is_used(tmp_path: Path) -> None:
     server = EmbeddedServer(EmbeddedServerSettings(tmp_path, port=port))
     server.prepare()
     server.release()
-    assert server.url.endswith(f"@127.0.0.1:{port}")
+    assert server.url == f"nats://127.0.0.1:{port}"
 
 
 # Choice of the binary
@@ -292,6 +334,34 @@ def test_an_orphaned_server_is_stopped(tmp_path: Path, is_stuck: bool, monkeypat
         if orphan.process.returncode is None:
             orphan.process.kill()
         reaper.join(5)
+
+
+def test_a_server_that_cannot_be_identified_prevents_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.runtime.embedded_server._command_line", lambda _pid: None)  # neither /proc nor `ps`
+    settings = EmbeddedServerSettings(tmp_path)
+    orphan = Server(settings).start()
+    try:
+        orphan.child.release()
+        with pytest.raises(DataDirectoryInUse, match="may be a nats-server"):
+            EmbeddedServer(settings).prepare()
+    finally:
+        orphan.stop()
+
+
+def test_a_running_server_holds_the_lock_even_if_its_pid_file_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.runtime.embedded_server._LOCK_SECONDS", 0.1)
+    settings = EmbeddedServerSettings(tmp_path)
+    orphan = Server(settings).start()
+    try:
+        orphan.child.release()
+        (tmp_path / "nats" / "nats.pid").unlink()
+        with pytest.raises(DataDirectoryInUse, match="still uses"):
+            EmbeddedServer(settings).prepare()
+    finally:
+        orphan.stop()
+    successor = EmbeddedServer(settings)
+    successor.prepare()
+    successor.release()
 
 
 def test_another_process_with_the_old_pid_is_not_stopped(tmp_path: Path) -> None:

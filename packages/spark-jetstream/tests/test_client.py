@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from nats_server import NatsServer, StartServer, free_port
 from spark_jetstream.api import JetStreamApi
 from spark_jetstream.client import Client
-from spark_jetstream.credentials import read_credentials
+from spark_jetstream.credentials import read_credentials, read_nkey
 from spark_jetstream.errors import ConnectionLost, OptionError, Rejected, Unreachable
 from spark_jetstream.options import ConnectionOptions, read_options
 
@@ -115,6 +115,26 @@ def test_a_credentials_file_is_accepted(start_nats: StartServer, tmp_path: Path)
     with pytest.raises(Rejected):
         connect(connection(url=server.url))
     assert user.seed.decode() not in repr(read_credentials(str(file)))
+
+
+def test_an_nkey_file_is_accepted(start_nats: StartServer, tmp_path: Path) -> None:
+    user, other = _pair(nkeys.PREFIX_BYTE_USER, 5), _pair(nkeys.PREFIX_BYTE_USER, 6)
+    server = start_nats(f"authorization {{ users: [ {{ nkey: {user.public_key.decode()} }} ] }}")
+    for pair in (user, other):
+        (tmp_path / pair.public_key.decode()).write_bytes(pair.seed + b"\n")
+
+    connect(connection(url=server.url, nkey=str(tmp_path / user.public_key.decode())))
+    with pytest.raises(Rejected):
+        connect(connection(url=server.url, nkey=str(tmp_path / other.public_key.decode())))
+
+
+def test_an_invalid_nkey_file_is_named_and_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"'nkey' names .*/missing, which cannot be read"):
+        read_nkey(str(tmp_path / "missing"))
+    (tmp_path / "wrong").write_text("s3cret nonsense")
+    with pytest.raises(OptionError, match="contains no nkey seed") as error:
+        read_nkey(str(tmp_path / "wrong"))
+    assert "s3cret" not in str(error.value)
 
 
 def test_an_invalid_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:

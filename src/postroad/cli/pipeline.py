@@ -1,12 +1,12 @@
 """`postroad pipeline`: run, backfill, status. Spark is imported where it is started."""
 
 import logging
+import os
 import re
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,15 +128,14 @@ def show_status(as_json: AsJson = False) -> None:
 
 
 def _settings(data_dir: object, master: str | None, lake: str | None, seconds: float | None) -> "Settings":
-    from postroad.settings import Secret, SettingsInvalid, load_settings
+    from postroad.runtime.embedded_server import with_running_engine
+    from postroad.runtime.private_files import PRIVATE_UMASK
+    from postroad.settings import SettingsInvalid, load_settings
 
+    os.umask(PRIVATE_UMASK)  # the tables contain what tenants send
     overrides = {"data_dir": data_dir, "pipeline_master": master, "lake": lake, "pipeline_seconds": seconds}
     try:
-        settings = load_settings(overrides=overrides)
-        child = settings.data_dir / "engine.url"
-        if settings.nats_url is None and child.exists():  # the engine of a `postroad up` in this data directory
-            settings = replace(settings, nats_url=Secret(child.read_text().strip()))
-        return settings
+        return with_running_engine(load_settings(overrides=overrides))
     except SettingsInvalid as faults:
         typer.echo(f"Invalid settings:\n{faults}", err=True)
         raise typer.Exit(2) from None

@@ -113,14 +113,18 @@ def openapi_command() -> None:
 
 def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides: object) -> None:
     import asyncio
+    import os
 
     from postroad.kernel.errors import PostroadError
     from postroad.logs import configure_logging
+    from postroad.runtime.private_files import PRIVATE_UMASK, make_private_directory
     from postroad.settings import SettingsInvalid, load_settings
 
     try:
         settings = load_settings(overrides=overrides)
         configure_logging(settings.log_level, settings.log_format)
+        os.umask(PRIVATE_UMASK)  # of all child processes, the engine and the pipeline included
+        make_private_directory(settings.data_dir)
         asyncio.run(start(settings))
     except SettingsInvalid as faults:
         typer.echo(f"Invalid settings:\n{faults}", err=True)

@@ -41,6 +41,7 @@ class ConnectionSettings:
     urls: tuple[str, ...] = field(repr=False)  # with passwords
     name: str = "postroad"
     credentials_file: Path | None = None
+    nkey_file: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -122,6 +123,7 @@ class Connection:
             servers=list(chosen.urls),
             name=chosen.name,
             user_credentials=str(chosen.credentials_file) if chosen.credentials_file else None,
+            nkeys_seed=str(chosen.nkey_file) if chosen.nkey_file else None,
             tls=self._tls(),
             connect_timeout=int(chosen.connect_timeout) or 1,
             max_reconnect_attempts=-1,

@@ -26,6 +26,7 @@ def engine_options(settings: Settings) -> dict[str, str]:
     options: dict[str, Any] = {
         "url": settings.nats_url.reveal(),
         "credentials": settings.nats_credentials,
+        "nkey": settings.nats_nkey,
         "tlsCa": settings.nats_tls_ca,
         "tlsCert": settings.nats_tls_cert,
         "tlsKey": settings.nats_tls_key,

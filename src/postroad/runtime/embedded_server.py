@@ -5,22 +5,34 @@ import fcntl
 import os
 import re
 import resource
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import nkeys
 
 from postroad.jetstream.connection import VERSION_FLOOR
 from postroad.kernel.errors import DataDirectoryInUse, EngineRefused
-from postroad.runtime.private_files import write_private
+from postroad.runtime.private_files import make_private_directory, write_private
 from postroad.runtime.process_supervisor import Command
+from postroad.settings import Secret, Settings
 
-_USER = "postroad"
+_ENGINE_URL = "engine.url"  # in the data directory, for commands that connect to the engine of a running `postroad up`
+_NKEY_FILE = Path("nats", "user.nk")
+_LOCK_SECONDS = 2.0  # after the end of a server, until the kernel has released its lock
+
+
+def with_running_engine(settings: Settings) -> Settings:
+    """Settings that connect to the engine of a `postroad up` in this data directory, unless they name a NATS server."""
+    url = settings.data_dir / _ENGINE_URL
+    if settings.nats_url is not None or not url.exists():
+        return settings
+    return replace(settings, nats_url=Secret(url.read_text().strip()), nats_nkey=settings.data_dir.resolve() / _NKEY_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,61 +46,90 @@ class EmbeddedServerSettings:
 
 
 class EmbeddedServer:
-    """Configures the server. `prepare` returns the command to start it; `url` has a password that only this user can read."""
+    """Configures the server. `prepare` returns the command to start it.
+
+    Clients authenticate with the nkey in `nkey_file`, which only this user can read: they sign a nonce, and send no secret to a
+    process that listens on the server's port while the server is down. `server_lock` is inherited by the server, so it is held
+    as long as a server runs on the data; `lock` belongs to the supervisor.
+    """
 
     def __init__(self, settings: EmbeddedServerSettings) -> None:
         self._settings = settings
         self._home = settings.data_dir / "nats"
-        self._lock = -1
+        self._locks: list[int] = []
         self.url = ""
+        self.nkey_file = settings.data_dir / _NKEY_FILE
 
     def prepare(self) -> Command:
         """Lock the data directory and write the configuration. Raises DataDirectoryInUse, and EngineRefused without a binary."""
         binary = find_server()
-        self._home.mkdir(parents=True, exist_ok=True)
-        self._home.chmod(0o700)
-        self._acquire_lock()
-        self._stop_orphan()
+        make_private_directory(self._settings.data_dir)
+        make_private_directory(self._home)
+        if not self._try_lock("lock"):
+            raise DataDirectoryInUse(f"another Postroad is running on {self._settings.data_dir}")
+        try:
+            self._stop_orphan()
+            self._lock_server()
+        except DataDirectoryInUse:
+            self.release()
+            raise
         raise_descriptor_limit()
-        password = self._password()
         port = self._settings.port or free_port()
-        self.url = f"nats://{_USER}:{password}@127.0.0.1:{port}"
-        write_private(self._home / "nats.conf", self._configuration(port, password))
+        self.url = f"nats://127.0.0.1:{port}"
+        write_private(self._home / "nats.conf", self._configuration(port, self._public_key()))
+        write_private(self._settings.data_dir / _ENGINE_URL, self.url)
         env = {"POSTROAD_JETSTREAM_KEY": _quoted(self._settings.encryption_key)} if self._settings.encryption_key else {}
-        return Command("nats-server", (str(binary), "-c", str(self._home / "nats.conf")), env, inherits_environment=False)
+        argv = (str(binary), "-c", str(self._home / "nats.conf"))
+        return Command("nats-server", argv, env, (self._locks[-1],), inherits_environment=False)
 
     def release(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        while self._locks:
+            os.close(self._locks.pop())
 
-    def _acquire_lock(self) -> None:
-        self._lock = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _try_lock(self, name: str) -> bool:
+        descriptor = os.open(self._home / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            self.release()
-            raise DataDirectoryInUse(f"another Postroad is running on {self._settings.data_dir}") from exc
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._locks.append(descriptor)
+        return True
+
+    def _lock_server(self) -> None:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not self._try_lock("server.lock"):
+            if time.monotonic() > deadline:
+                raise DataDirectoryInUse(f"a nats-server of an earlier start still uses {self._home}: stop it, then start again")
+            time.sleep(0.02)
 
     def _stop_orphan(self) -> None:
-        """Stop a server whose parent was killed. Only Linux terminates it with its parent."""
+        """Stop a server whose parent was killed; only Linux terminates it with its parent.
+
+        Raises DataDirectoryInUse if a process has the recorded pid and its command line cannot be read.
+        """
         pid_file = self._home / "nats.pid"
-        if not pid_file.exists():
-            return
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError, PermissionError):
             pid = int(pid_file.read_text())
-            if str(self._home / "nats.conf") in _command_line(pid):
+            os.kill(pid, 0)
+            command_line = _command_line(pid)
+            if command_line is None:
+                raise DataDirectoryInUse(
+                    f"process {pid} may be a nats-server that uses {self._home}: stop it, then delete {pid_file}"
+                )
+            if str(self._home / "nats.conf") in command_line:
                 os.kill(pid, signal.SIGTERM)
                 _wait_ended(pid, self._settings.stop_seconds)
         pid_file.unlink(missing_ok=True)
 
-    def _password(self) -> str:
-        path = self._home / "password"
-        if not path.exists():
-            write_private(path, secrets.token_urlsafe(32))
-        return path.read_text().strip()
+    def _public_key(self) -> str:
+        """The public key of the user, whose seed is created on the first start. Removes the password of an earlier version."""
+        if not self.nkey_file.exists():
+            write_private(self.nkey_file, nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER).decode() + "\n")
+        (self._home / "password").unlink(missing_ok=True)
+        return str(nkeys.from_seed(self.nkey_file.read_text().strip().encode()).public_key.decode())
 
-    def _configuration(self, port: int, password: str) -> str:
+    def _configuration(self, port: int, public_key: str) -> str:
         settings = self._settings
         encryption = "  cipher: chachapoly\n  key: $POSTROAD_JETSTREAM_KEY\n" if settings.encryption_key else ""
         return (
@@ -100,7 +141,7 @@ class EmbeddedServer:
             "logfile_size_limit: 16MB\nlogfile_max_num: 4\n"
             f"max_payload: {settings.max_payload}\n"
             "max_pending: 256MB\nwrite_deadline: 10s\n"
-            f'authorization {{ user: "{_USER}", password: "{password}", timeout: 5 }}\n'
+            f'authorization {{ users: [ {{ nkey: "{public_key}" }} ], timeout: 5 }}\n'
             "jetstream {\n"
             f'  store_dir: "{self._home / "jetstream"}"\n'
             f'  sync_interval: "{settings.sync}"\n'
@@ -141,9 +182,16 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _command_line(pid: int) -> str:
+def _command_line(pid: int) -> str | None:
+    """None if it cannot be read: there is neither /proc nor `ps`."""
+    if sys.platform == "linux":
+        with contextlib.suppress(FileNotFoundError):
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     command = ["ps", "-ww", "-o", "command=", "-p", str(pid)]  # -ww: not truncated at $COLUMNS
-    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+    except OSError:
+        return None
 
 
 def _wait_ended(pid: int, seconds: float) -> None:

@@ -1,7 +1,24 @@
-"""Small files that only their owner can read."""
+"""Files and directories that only their owner can read."""
 
 import os
+import stat
 from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger("postroad")
+
+PRIVATE_UMASK = 0o077
+
+
+def make_private_directory(path: Path) -> None:
+    """Create the directory, or restrict the permissions of an existing one. Logs a warning if another user owns it."""
+    path.mkdir(parents=True, exist_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) & PRIVATE_UMASK:
+        try:
+            path.chmod(0o700)
+        except PermissionError:
+            log.warning("directory_not_private", path=str(path), remedy="change its owner, or its permissions to 0700")
 
 
 def write_private(path: Path, text: str) -> None:

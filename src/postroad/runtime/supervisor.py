@@ -28,6 +28,7 @@ from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSetti
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command, SupervisedProcess
+from postroad.runtime.sync_check import check_sync
 from postroad.runtime.watchdog import Watchdog
 from postroad.settings import Secret, Settings
 
@@ -45,7 +46,6 @@ class StartupInfo:
     is_first_start: bool
 
 
-ENGINE_URL = "engine.url"  # file with the embedded server's URL, for commands that connect to the engine
 Announce = Callable[[StartupInfo], None]
 T = TypeVar("T")
 
@@ -63,11 +63,11 @@ async def up(settings: Settings, announce: Announce) -> None:
         return
     server = EmbeddedServer(_server_settings(settings))
     command = server.prepare()
-    write_private(settings.data_dir / ENGINE_URL, server.url)
     try:
         async with _supervised(SupervisedProcess(command)):
             engine = f"nats-server (child), fsync {settings.sync}"
-            await _serve(replace(settings, nats_url=Secret(server.url)), Role.ALL, announce, engine)
+            embedded = replace(settings, nats_url=Secret(server.url), nats_nkey=server.nkey_file)
+            await _serve(embedded, Role.ALL, announce, engine)
     finally:
         server.release()
 
@@ -76,6 +76,7 @@ async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     """Run workers of one role on the engine that POSTROAD_NATS_URL names, until a signal arrives."""
     connection_settings(settings, "check")  # reports missing settings here, and not in every worker
     platform_keys(settings)
+    await check_sync(settings)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
 
@@ -190,14 +191,19 @@ def _worker_command(
     settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
 ) -> Command:
     env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
-    if settings.nats_url is not None:
-        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    env |= _engine_environment(settings)
     if settings.platform_key is not None:
         env["POSTROAD_PLATFORM_KEY"] = settings.platform_key.reveal()
     env |= {"POSTROAD_METRICS_DIR": str(metrics_dir), "PROMETHEUS_MULTIPROC_DIR": str(metrics_dir)}
     descriptors = (listener.fileno(), watchdog.descriptor)
     argv = (sys.executable, "-m", "postroad.runtime.worker", role.value, *map(str, descriptors))
     return Command(name, argv, env, descriptors)
+
+
+def _engine_environment(settings: Settings) -> dict[str, str]:
+    """The engine's address and nkey, which `up` chooses for the embedded server."""
+    given = {"POSTROAD_NATS_URL": settings.nats_url and settings.nats_url.reveal(), "POSTROAD_NATS_NKEY": settings.nats_nkey}
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _pipeline_command(settings: Settings) -> Command | None:
@@ -207,8 +213,7 @@ def _pipeline_command(settings: Settings) -> Command | None:
         log.warning("pipeline_off", missing=missing)
         return None
     env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_PIPELINE_SECONDS": str(settings.pipeline_seconds)}
-    if settings.nats_url is not None:
-        env["POSTROAD_NATS_URL"] = settings.nats_url.reveal()
+    env |= _engine_environment(settings)
     argv = ("nice", "-n", _PIPELINE_NICE, sys.executable, "-m", "postroad", "pipeline", "run", "--quiet")
     return Command("pipeline", argv, env)
 

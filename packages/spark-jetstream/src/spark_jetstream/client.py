@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from spark_jetstream import protocol
-from spark_jetstream.credentials import read_credentials
+from spark_jetstream.credentials import read_credentials, read_nkey
 from spark_jetstream.errors import ConnectionLost, JetStreamError, Rejected, Unreachable
 from spark_jetstream.options import ConnectionOptions, Server
 from spark_jetstream.retry import ATTEMPTS_MAX, backoff_seconds
@@ -229,8 +229,9 @@ class Client:
             "lang": "python", "version": "1", "protocol": 1, "name": "spark-jetstream",
         }  # fmt: skip
         if self._options.credentials is not None:
-            credentials = read_credentials(self._options.credentials)
-            fields |= {"jwt": credentials.jwt, "sig": credentials.sign(info.get("nonce", ""))}
+            fields |= read_credentials(self._options.credentials).connect_fields(info.get("nonce", ""))
+        elif self._options.nkey is not None:
+            fields |= read_nkey(self._options.nkey).connect_fields(info.get("nonce", ""))
         elif server.token is not None:
             fields["auth_token"] = server.token
         elif server.user is not None:

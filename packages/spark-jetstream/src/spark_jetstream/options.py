@@ -10,8 +10,8 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.subjects import is_filter, is_subject, overlap
 
 _CONNECTION = (
-    "url", "user", "password", "token", "credentials", "tlsCa", "tlsCert", "tlsKey", "timeoutSeconds", "domain", "apiPrefix",
-    "inboxPrefix",
+    "url", "user", "password", "token", "credentials", "nkey", "tlsCa", "tlsCert", "tlsKey", "timeoutSeconds", "domain",
+    "apiPrefix", "inboxPrefix",
 )  # fmt: skip
 _READ = (
     *_CONNECTION, "stream", "subject", "startingPosition", "startingSequence", "startingTime", "endingSequence", "endingTime",
@@ -46,6 +46,7 @@ class ConnectionOptions:
 
     servers: tuple[Server, ...]
     credentials: str | None = None
+    nkey: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -236,12 +237,13 @@ def _subjects(text: str | None) -> tuple[str, ...]:
 
 def _connection(raw: _RawOptions) -> ConnectionOptions:
     raw.check_pair("user", "password")
-    raw.check_exclusive("user", "token", "credentials")
+    raw.check_exclusive("user", "token", "credentials", "nkey")
     raw.check_pair("tlsCert", "tlsKey")
     user, password, token = raw.secret("user"), raw.secret("password"), raw.secret("token")
     return ConnectionOptions(
         servers=tuple(_server(part.strip(), user, password, token) for part in raw.required("url").split(",")),
         credentials=raw.text("credentials"),
+        nkey=raw.text("nkey"),
         tls_ca=raw.text("tlsCa"),
         tls_cert=raw.text("tlsCert"),
         tls_key=raw.text("tlsKey"),
