@@ -33,6 +33,7 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.storage_budget import StorageBudgets
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, EngineClock, now_ms
 from postroad.kernel.errors import PostroadError
@@ -104,7 +105,8 @@ def build_platform(
     engine_clock = EngineClock(system_clock)
     clock = clock or engine_clock
     policy = CommitPolicy(batch_min_pending=settings.commit_batch_min_pending, deadline_seconds=settings.engine_timeout)
-    committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max))
+    storage = StorageBudgets(factor=settings.workers * settings.replica_count)
+    committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max), storage)
 
     def bucket(name: str) -> Bucket:
         return Bucket(connection, name, committers)

@@ -96,6 +96,21 @@ class Settings(Section):
         lambda value: 0 <= value <= 1000,
         old_name="batch_from",
     )
+    store_bytes_max: int = setting(
+        0,
+        "Largest size of the store, replicas included. 0 on the embedded server: three quarters of the disk space that it has; "
+        "elsewhere: the limit of the NATS account.",
+        lambda value: value == 0 or value >= 16 * _MIB,
+    )
+    store_reserve_bytes: int = setting(
+        0,
+        "Part of the store that is kept for deletions, revocations, acknowledgements and the operator; ordinary writes get 507. "
+        "0: a tenth of the store, at least 8 MiB and at most 1 GiB.",
+        lambda value: value >= 0,
+    )
+    store_dir: Path | None = setting(
+        None, "Directory of the NATS server's store if it is on this machine: its free disk space counts, too. `up` sets it."
+    )
     write_buffer_bytes_max: int = setting(
         64 * _MIB, "Bytes of pending writes per worker; beyond that the response is 503.", positive, old_name="waiting_bytes_max"
     )
@@ -212,6 +227,10 @@ class Settings(Section):
     @property
     def replica_count(self) -> int:
         return self.replicas or (3 if self.is_cluster else 1)
+
+    def share_of_store(self, parts: int) -> int:
+        """Largest size of a stream that may fill one of so many parts of the store; -1, no limit, if the store's is unknown."""
+        return self.store_bytes_max // parts // self.replica_count or -1
 
     @property
     def is_cluster(self) -> bool:

@@ -7,7 +7,7 @@ from tests.access.control import AT_ONCE, DEFAULTS, SETTINGS, fresh
 from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
-LIMITS = {"receiptTtlMaxMs": 60_000, "pullMax": 5, "maxMessageBytes": 100, "maxQueues": 5, "maxKeys": 5}
+LIMITS = {"receiptTtlMaxMs": 60_000, "pullMax": 5, "maxMessageBytes": 100, "maxQueues": 5, "maxKeys": 5, "maxStorageBytes": 5}
 
 
 def operator(gateway: Gateway, tenant: Tenant) -> Client:
@@ -56,6 +56,7 @@ async def test_a_new_tenant_has_the_defaults(gateway: Gateway, tenant: Tenant) -
         "maxMessageBytes": 1_048_576,
         "maxQueues": 10_000,
         "maxKeys": 1000,
+        "maxStorageBytes": None,
     }
 
 

@@ -268,7 +268,7 @@ async def test_a_publish_during_the_deletion_of_its_queue_fails_soon(
         assert {result["problem"]["code"] for result in answer.ok()["results"]} == {"queue-not-found"}
     else:
         answer.problem(404, "queue-not-found")
-    assert gateway.node.platform.committers._buffer_limit.bytes == 0
+    assert gateway.node.platform.committers.buffer_limit.bytes == 0
 
 
 async def test_concurrent_deletions_of_a_queue_delete_it_once(gateway: Gateway, second_gateway: Gateway, tenant: Tenant) -> None:

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from postroad.jetstream import stream_reader
 from postroad.jetstream.management import stream_info
 from postroad.kernel.clock import now_ms
+from postroad.settings import Settings
+from postroad.telemetry.capability import TelemetryCapability
 from postroad.telemetry.frames import STREAMS, frame_headers, frame_streams, frame_subject, pack, unpack
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant
@@ -40,6 +42,15 @@ async def test_the_streams_have_the_expected_configuration(gateway: Gateway) -> 
         assert info.config["subjects"] == list(spec.subjects)
         assert info.config["republish"]["dest"].startswith("live.")
         assert info.config["max_age"] == 14 * 86_400 * 10**9
+
+
+def test_the_streams_have_a_share_of_a_store_whose_size_is_known() -> None:
+    def sizes(settings: Settings) -> list[object]:
+        return [spec.options["max_bytes"] for spec in TelemetryCapability.streams(settings)]
+
+    assert sizes(Settings.of()) == [-1, -1]
+    assert sizes(Settings.of(store_bytes_max=1600)) == [200, 100]
+    assert sizes(Settings.of(store_bytes_max=4800, replicas=3)) == [200, 100]
 
 
 async def test_a_stored_frame_has_its_headers_and_its_tenants_subject(gateway: Gateway, tenant: Tenant) -> None:

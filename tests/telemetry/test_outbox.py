@@ -8,6 +8,7 @@ from prometheus_client import REGISTRY
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, Committers, PendingMessage
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.storage_budget import StorageBudgets, StoreMeasurement
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import now_ms
@@ -142,6 +143,21 @@ async def test_a_full_outbox_drops_recorded_events_and_counts_them(gateway: Gate
     assert (await queues_of(gateway, tenant))[-1] == "again"
 
 
+async def test_events_of_tenants_are_dropped_and_not_failed_when_the_reserve_is_half_used(
+    gateway: Gateway, tenant: Tenant, connection: Connection
+) -> None:
+    committers = Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20))
+    committers.storage.store.measure(StoreMeasurement(limit=40), reserve=100)
+    outbox, before = Outbox(committers, now_ms), dropped()
+    await outbox.commit(None, event(tenant.id, "dropped"))
+    outbox.record(None, event(tenant.id, "dropped"))
+    await outbox.drain()
+    assert dropped() - before == 2
+    committers.storage.store.measure(StoreMeasurement(limit=60), reserve=100)
+    await outbox.commit(None, event(tenant.id, "stored"))
+    assert await queues_of(gateway, tenant) == ["stored"]
+
+
 # When it cannot be stored
 
 
@@ -181,13 +197,14 @@ class _Broken(Committer):
     def __init__(self) -> None:
         self.calls = 0
 
-    async def append(self, draft: PendingMessage) -> NoReturn:
+    async def append(self, message: PendingMessage, *, uses_reserve: bool = False) -> NoReturn:
         self.calls += 1
         raise RuntimeError("a bug")
 
 
 class _BrokenCommitters(Committers):
     def __init__(self) -> None:
+        self.storage = StorageBudgets()
         self.broken = _Broken()
 
     def of(self, stream: str) -> Committer:

@@ -128,7 +128,7 @@ async def test_the_control_role_samples_periodically_and_a_sample_covers_the_tim
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert storage_sampler.INTERVAL_SECONDS == 60
-    monkeypatch.setattr(StorageSampler.__init__, "__kwdefaults__", {"seconds": 0.3})
+    monkeypatch.setattr(StorageSampler.__init__, "__kwdefaults__", {"seconds": 0.3, "usage_seconds": 10.0})
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with running_gateway(gateway_settings(own_server.url), Role.ALL) as gateway:

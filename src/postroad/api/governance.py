@@ -24,6 +24,7 @@ _Lease = Annotated[int, Meta(ge=0, le=43_200_000)]
 _MaxLease = Annotated[int, Meta(ge=1000, le=43_200_000)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 _Bytes = Annotated[int, Meta(ge=1, le=8 * 1024 * 1024 - 64 * 1024)]
+_StoredBytes = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 _Pull = Annotated[int, Meta(ge=1, le=1000)]
 _Ttl = Annotated[int, Meta(ge=1000, le=30 * 86_400_000)]
 
@@ -40,6 +41,7 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_message_bytes: _Bytes
     max_queues: _Count
     max_keys: _Count
+    max_storage_bytes: _StoredBytes | None = None
 
 
 class EffectiveSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -69,6 +71,10 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     max_message_bytes: Annotated[_Bytes | UnsetType | None, Meta(description="Largest payload. Platform keys only.")] = UNSET
     max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_storage_bytes: Annotated[
+        _StoredBytes | UnsetType | None,
+        Meta(description="Storage quota; 0 for none, null for the tenant's share of the store. Platform keys only."),
+    ] = UNSET
 
 
 # Audit log

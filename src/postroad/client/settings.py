@@ -26,6 +26,7 @@ class SettingsCalls:
         max_message_bytes: int | None = None,
         max_queues: int | None = None,
         max_keys: int | None = None,
+        max_storage_bytes: int | None = None,
         platform: bool = False,
     ) -> Call[EffectiveSettings]:
         """Change settings; omitted arguments keep their value. Raises Forbidden if a tenant's key changes a limit."""
@@ -39,6 +40,7 @@ class SettingsCalls:
             maxMessageBytes=max_message_bytes,
             maxQueues=max_queues,
             maxKeys=max_keys,
+            maxStorageBytes=max_storage_bytes,
         )
         return Call(method="POST", path=_path(platform), body=body, response=EffectiveSettings)
 

@@ -93,7 +93,7 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
 
 
 # Retryable errors that guarantee that the request had no effect; after others, an unsafe call could be executed twice.
-_NOT_EXECUTED = frozenset({"overloaded", "draining", "storage-full", "rate-limited", "registry-stale"})
+_NOT_EXECUTED = frozenset({"overloaded", "draining", "storage-full", "storage-quota-exceeded", "rate-limited", "registry-stale"})
 _POLL_PAUSES = (0.1, 1.0)
 
 

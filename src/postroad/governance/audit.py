@@ -25,6 +25,8 @@ _PAGE = 500
 _WINDOW_ENTRIES_MAX = 2_000  # a window with more entries is read in halves
 _WINDOW_MAX = 4_194_304
 _SCANNED_MAX = 20_000
+# Changes that release storage or end an access; those of keys are among them because an update can disable a key.
+_RELEASES = frozenset({"delete", "purge", "revoke", "rotate", "cancel", "pause", "resume", "remove_stream"})
 _SECRET_FIELDS = frozenset({"secret", "key", "code", "token", "password", "locked", "sha256", "hashes"})
 
 
@@ -66,7 +68,7 @@ def audit_stream(replicas: int, keep_days: int = 0) -> StreamSpec:
 class Audit:
     def __init__(self, connection: Connection, committers: Committers, clock: Clock) -> None:
         self._connection, self._clock = connection, clock
-        self._committer = committers.of(AUDIT_STREAM)
+        self._committer, self._storage = committers.of(AUDIT_STREAM), committers.storage
 
     async def record(
         self,
@@ -80,8 +82,9 @@ class Audit:
         outcome: str = "ok",
         of: str | None = None,
     ) -> str:
-        """Append an entry; return its id once it is durable."""
+        """Append an entry; return its id once it is durable. Raises EngineFull (`StorageBudgets.check_change`)."""
         caller = context.caller
+        self._storage.check_change(is_platform=caller.is_platform, is_release=_is_release(action))
         entry = AuditEntry(
             v=1,
             id=new_id(),
@@ -179,6 +182,10 @@ _decode = msgspec.json.Decoder(AuditEntry).decode
 
 def _is_action(wanted: str, action: str) -> bool:
     return action.startswith(wanted[:-1]) if wanted.endswith("*") else action == wanted
+
+
+def _is_release(action: str) -> bool:
+    return action.rpartition(".")[2] in _RELEASES or action == "key.change"
 
 
 def _masked(resource: object) -> dict[str, Any] | None:

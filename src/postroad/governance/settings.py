@@ -27,4 +27,9 @@ class GovernanceSettings(Section):
         1024 * 1024, "Largest payload of one message.", lambda value: 0 < value <= 8 * 1024 * 1024 - 64 * 1024
     )
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
+    storage_percent_per_tenant_max: int = setting(
+        50,
+        "Share of the store that one tenant may fill, in percent, unless its setting `maxStorageBytes` is set; 100 for no quota.",
+        lambda value: 1 <= value <= 100,
+    )
     keys_per_tenant_max: int = setting(1000, "Keys per tenant.", positive)

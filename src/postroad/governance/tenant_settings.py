@@ -18,7 +18,7 @@ from postroad.kernel.event import PLATFORM
 SETTINGS_BUCKET = "postroad_settings"
 
 
-_PLATFORM_ONLY = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys"})
+_PLATFORM_ONLY = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys", "max_storage_bytes"})
 
 
 def default_settings(chosen: GovernanceSettings) -> TenantSettings:
@@ -33,6 +33,7 @@ def default_settings(chosen: GovernanceSettings) -> TenantSettings:
         max_message_bytes=chosen.message_bytes_max,
         max_queues=chosen.queues_per_tenant_max,
         max_keys=chosen.keys_per_tenant_max,
+        max_storage_bytes=None,
     )
 
 

@@ -24,7 +24,7 @@ class InsightsCapability(Capability):
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
-        return (insights_stream(settings.replica_count),)
+        return (insights_stream(settings.replica_count, settings.share_of_store(16)),)
 
     def routes(self) -> Sequence[Route]:
         return InsightRoutes(self.service, self.pipeline).table()

@@ -24,7 +24,7 @@ _SECOND_NS = 1_000_000_000
 log = structlog.get_logger("postroad.insights")
 
 
-def insights_stream(replicas: int) -> StreamSpec:
+def insights_stream(replicas: int, bytes_max: int = -1) -> StreamSpec:
     """Keeps the latest message of each subject. A repeated batch has the same message ids, so that it is not stored twice."""
     return StreamSpec(
         STREAM,
@@ -33,6 +33,7 @@ def insights_stream(replicas: int) -> StreamSpec:
             "num_replicas": replicas,
             "max_msgs_per_subject": 1,
             "max_age": 400 * 86_400 * _SECOND_NS,
+            "max_bytes": bytes_max,
             "duplicate_window": 120 * _SECOND_NS,
         },
     )

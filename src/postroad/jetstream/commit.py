@@ -21,6 +21,7 @@ from postroad.jetstream.batching import (
 )
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish
+from postroad.jetstream.storage_budget import Budget, StorageBudgets, StoreBudget
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineRefused, EngineUnavailable, PostroadError, TooLarge
@@ -57,8 +58,16 @@ class _PendingWrite:
 class Committer:
     """Appends to one stream; concurrent callers share a batch and its fsync."""
 
-    def __init__(self, connection: Connection, stream: str, policy: CommitPolicy, buffer_limit: WriteBufferLimit) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        policy: CommitPolicy,
+        buffer_limit: WriteBufferLimit,
+        budget: Budget | None = None,
+    ) -> None:
         self.stream = stream
+        self._budget = budget or StoreBudget()
         self._connection = connection
         self._policy = policy
         self._buffer_limit = buffer_limit
@@ -72,18 +81,18 @@ class Committer:
         self._closed_by: PostroadError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(self, message: PendingMessage) -> PublishAck:
-        """Return once the message would survive a crash.
+    async def append(self, message: PendingMessage, *, uses_reserve: bool = False) -> PublishAck:
+        """Return once the message would survive a crash. `uses_reserve`: not refused for want of storage (`storage_budget.py`).
 
-        Raises Conflict if a precondition in the headers does not hold, EngineFull when the stream is at its limit, TooLarge,
-        Overloaded when too many bytes are pending, and EngineUnavailable when no leader answered before the deadline: then
-        the message may or may not be stored, and the same `message.id` can be sent again.
+        Raises Conflict if a precondition in the headers does not hold, EngineFull when the stream is at its limit or the store is
+        full, StorageQuotaExceeded, TooLarge, Overloaded when too many bytes are pending, and EngineUnavailable when no leader
+        answered before the deadline: then the message may or may not be stored, and the same `message.id` can be sent again.
         """
-        return (await self.submit((message,)))[0]
+        return (await self.submit((message,), uses_reserve=uses_reserve))[0]
 
-    async def append_together(self, messages: Sequence[PendingMessage]) -> Sequence[PublishAck]:
+    async def append_together(self, messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> Sequence[PublishAck]:
         """Like `append`, for messages of which either all are stored or none."""
-        return await self.submit(messages)
+        return await self.submit(messages, uses_reserve=uses_reserve)
 
     async def append_each(self, writes: Sequence[Sequence[PendingMessage]]) -> list[Sequence[PublishAck] | PostroadError]:
         """Like `append_together` for each of many writes, which share batches. Return the outcomes in order."""
@@ -101,7 +110,7 @@ class Committer:
                 outcomes.append(error)
         return outcomes
 
-    def submit(self, messages: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
+    def submit(self, messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> "asyncio.Future[Sequence[PublishAck]]":
         """Like `append_together`, but returns a future."""
         size = 0
         for message in messages:
@@ -111,6 +120,10 @@ class Committer:
                     f"a message of {len(message.payload)} bytes exceeds the engine's limit of {self._connection.max_payload}"
                 )
             size += message_size
+        if uses_reserve:
+            self._budget.count(size)
+        else:
+            self._budget.admit(size)
         self._buffer_limit.reserve(size)
         write = _PendingWrite(messages, size, asyncio.get_running_loop().time() + self._policy.deadline_seconds)
         self._queue.add(write)
@@ -362,14 +375,22 @@ def _single_ack(write: _PendingWrite, ack: PubAck) -> Sequence[PublishAck]:
 class Committers:
     """The process's committers, one per stream, created on first use. An idle one costs a few hundred bytes and no task."""
 
-    def __init__(self, connection: Connection, policy: CommitPolicy, buffer_limit: WriteBufferLimit) -> None:
-        self._connection, self._policy, self._buffer_limit = connection, policy, buffer_limit
+    def __init__(
+        self,
+        connection: Connection,
+        policy: CommitPolicy,
+        buffer_limit: WriteBufferLimit,
+        storage: StorageBudgets | None = None,
+    ) -> None:
+        self._connection, self._policy, self.buffer_limit = connection, policy, buffer_limit
+        self.storage = storage or StorageBudgets()
         self._by_stream: dict[str, Committer] = {}
 
     def of(self, stream: str) -> Committer:
         found = self._by_stream.get(stream)
         if found is None:
-            found = self._by_stream[stream] = Committer(self._connection, stream, self._policy, self._buffer_limit)
+            budget = self.storage.of_stream(stream)
+            found = self._by_stream[stream] = Committer(self._connection, stream, self._policy, self.buffer_limit, budget)
         return found
 
     def forget(self, stream: str, error: PostroadError | None = None) -> None:

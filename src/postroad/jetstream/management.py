@@ -143,6 +143,24 @@ async def stream_states(connection: Connection) -> dict[str, StreamState]:
             return states
 
 
+class _AccountLimits(msgspec.Struct):
+    max_storage: int = -1
+
+
+class _AccountResponse(msgspec.Struct):
+    storage: int = 0
+    limits: _AccountLimits = msgspec.field(default_factory=_AccountLimits)
+
+
+_decode_account = msgspec.json.Decoder(_AccountResponse).decode
+
+
+async def account_storage(connection: Connection) -> tuple[int, int]:
+    """Bytes that the account stores, replicas included, and its limit; 0 if the account has none."""
+    found = _decode_account(await connection.call("INFO"))
+    return found.storage, max(0, found.limits.max_storage)
+
+
 class ConsumerState(msgspec.Struct, frozen=True):
     num_pending: int = 0
     num_ack_pending: int = 0

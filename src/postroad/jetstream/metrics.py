@@ -10,6 +10,9 @@ commit_retries = Counter("postroad_commit_retries_total", "Sends repeated becaus
 commit_rejected_batches = Counter(
     "postroad_commit_rejected_batches_total", "Batches refused as a whole and sent again one by one."
 )
+writes_refused = Counter(
+    "postroad_writes_refused_total", "Writes refused for want of storage, by limit: quota, store.", ["limit"]
+)
 tail_gaps = Counter("postroad_tail_gaps_total", "Gaps in live tails that were filled from the log.")
 clock_skew = Gauge(
     "postroad_clock_skew_seconds",
@@ -18,3 +21,5 @@ clock_skew = Gauge(
 )
 stored_alone = commit_messages.labels("single")
 stored_in_batch = commit_messages.labels("batch")
+refused_by_quota = writes_refused.labels("quota")
+refused_by_store = writes_refused.labels("store")

@@ -38,7 +38,7 @@ _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 log = structlog.get_logger("postroad.jobs")
 
 
-def history_stream(replicas: int) -> StreamSpec:
+def history_stream(replicas: int, bytes_max: int = -1) -> StreamSpec:
     return StreamSpec(
         STREAM,
         (ARCHIVED_JOBS.subjects,),
@@ -46,6 +46,7 @@ def history_stream(replicas: int) -> StreamSpec:
             "num_replicas": replicas,
             "max_msgs_per_subject": 1,
             "max_age": 400 * _DAY * 1_000_000,
+            "max_bytes": bytes_max,
             "duplicate_window": 120 * _SECOND_NS,
         },
     )

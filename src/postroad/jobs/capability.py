@@ -30,7 +30,7 @@ class JobsCapability(Capability):
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
-        return (history_stream(settings.replica_count),)
+        return (history_stream(settings.replica_count, settings.share_of_store(8)),)
 
     def routes(self) -> Sequence[Route]:
         return JobRoutes(self.service).table()

@@ -9,7 +9,7 @@ class that is imported, by code.
     ├── AuthError           the caller is unknown or not allowed        401, 403, 429
     ├── NotFound            the named resource does not exist           404, 405, 410
     ├── ConflictError       the current state forbids the operation     409
-    └── Unavailable         not possible now, or storage is full        5xx
+    └── Unavailable         not possible now, or storage is full        5xx, 429
 """
 
 from collections.abc import Mapping, Sequence
@@ -182,7 +182,11 @@ class RegistryStale(Unavailable, code="registry-stale", status=503, retryable=Tr
 
 
 class EngineFull(Unavailable, code="storage-full", status=507, retryable=True, title="Storage limit reached"):
-    """The queue is at its limit, or JetStream is out of storage. The request was not stored."""
+    """The queue is at its limit, or the store is full up to its reserve. The request was not stored."""
+
+
+class StorageQuotaExceeded(EngineFull, code="storage-quota-exceeded", status=429, retryable=True, title="Storage quota exceeded"):
+    """The tenant has used up its storage quota. Consume or delete data, or ask the operator for a larger quota."""
 
 
 class EngineRefused(Unavailable, code="engine-refused", status=502, title="Engine refused the request"):

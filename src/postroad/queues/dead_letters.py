@@ -92,7 +92,12 @@ class DeadLetters:
     # Storing
 
     async def record_failure(self, record: QueueRecord, message_id: str, reason: str) -> None:
-        """Store why an attempt failed; it becomes the last error if the message is dead-lettered."""
+        """Store why an attempt failed; it becomes the last error if the message is dead-lettered.
+
+        Stores nothing while only the reserve of the store is left, which a nack must not use up.
+        """
+        if self._committers.storage.store.is_reserved:
+            return
         key, now = _failure_key(record, message_id), self._clock()
         before = await self._failure(key)
         failure = Failure(reason=reason[:_REASON_CHARS_MAX], first_at=before.first_at if before else now, last_at=now)
@@ -131,7 +136,7 @@ class DeadLetters:
         # The id contains the sequence in the queue: a redriven message that is dead-lettered again is not a duplicate.
         unique_id = f"{record.incarnation}/{sequence}/{attempts}"
         pending = PendingMessage(f"{record.dead_subject}.{message.id}", msgspec.json.encode(letter), unique_id)
-        ack = await self._committers.of(record.dead_stream).append(pending)
+        ack = await self._committers.of(record.dead_stream).append(pending, uses_reserve=True)
         entry = await stream_reader.at(self._connection, record.dead_stream, ack.sequence) if ack.is_duplicate else None
         first = _read(entry) if entry is not None else None
         return letter if first is None else first.letter

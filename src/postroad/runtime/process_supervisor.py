@@ -92,6 +92,12 @@ class SupervisedProcess:
             ending.cancel()
             hanging.cancel()
 
+    def restart(self) -> None:
+        """Terminate the current process, which `run` then starts again."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
     async def _spawn(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *self.command.argv,

@@ -10,7 +10,7 @@ import socket
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,11 +23,13 @@ from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
+from postroad.jetstream.storage_budget import default_reserve
 from postroad.kernel.errors import PostroadError
-from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, raise_descriptor_limit
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, default_store_bytes, raise_descriptor_limit
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command, SupervisedProcess
+from postroad.runtime.store_watch import watch_store
 from postroad.runtime.sync_check import check_sync
 from postroad.runtime.watchdog import Watchdog
 from postroad.settings import Secret, Settings
@@ -61,10 +63,12 @@ async def up(settings: Settings, announce: Announce) -> None:
     if settings.nats_url is not None:
         await serve(settings, Role.ALL, announce)
         return
+    settings = with_store_limit(settings)
     server = EmbeddedServer(_server_settings(settings))
     command = server.prepare()
     try:
-        async with _supervised(SupervisedProcess(command)):
+        process = SupervisedProcess(command)
+        async with _supervised(process), _running(watch_store(process, server, _reserve_of(settings))):
             engine = f"nats-server (child), fsync {settings.sync}"
             embedded = replace(settings, nats_url=Secret(server.url), nats_nkey=server.nkey_file)
             await _serve(embedded, Role.ALL, announce, engine)
@@ -134,10 +138,14 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -
         stopping.cancel()
 
 
-@asynccontextmanager
-async def _supervised(process: SupervisedProcess) -> AsyncIterator[None]:
+def _supervised(process: SupervisedProcess) -> AbstractAsyncContextManager[None]:
     """Run the process during the block, and wait for its end afterwards."""
-    task = asyncio.create_task(process.run())
+    return _running(process.run())
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
@@ -173,6 +181,7 @@ def _server_settings(settings: Settings) -> EmbeddedServerSettings:
         port=settings.nats_port,
         sync=settings.sync,
         encryption_key=settings.encryption_key.reveal() if settings.encryption_key else None,
+        store_bytes_max=settings.store_bytes_max,
     )
 
 
@@ -190,7 +199,10 @@ def _record_end(metrics: SupervisorMetrics, metrics_dir: Path, name: str) -> Cal
 def _worker_command(
     settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
 ) -> Command:
-    env = {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
+    env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max)}
+    if settings.store_dir is not None:
+        env["POSTROAD_STORE_DIR"] = str(settings.store_dir)
+    env |= {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
     env |= _engine_environment(settings)
     if settings.platform_key is not None:
         env["POSTROAD_PLATFORM_KEY"] = settings.platform_key.reveal()
@@ -251,6 +263,17 @@ def _write_credentials(data_dir: Path) -> dict[str, str]:
     text = "# The operator's copy; Postroad itself stores only hashes. Written on the first start.\n"
     write_private(data_dir / "credentials.toml", text + "".join(f'{name} = "{key}"\n' for name, key in credentials.items()))
     return credentials
+
+
+def with_store_limit(settings: Settings) -> Settings:
+    """Add the directory of the embedded server's store, and its largest size, if that is not set."""
+    directory = settings.data_dir.resolve() / "nats" / "jetstream"
+    directory.mkdir(parents=True, exist_ok=True)
+    return replace(settings, store_dir=directory, store_bytes_max=settings.store_bytes_max or default_store_bytes(directory))
+
+
+def _reserve_of(settings: Settings) -> int:
+    return settings.store_reserve_bytes or default_reserve(settings.store_bytes_max)
 
 
 def with_platform_key(settings: Settings) -> Settings:

@@ -241,7 +241,7 @@ class Fanout:
         condition = precondition(log.subject, log.position)
         messages[0] = msgspec.structs.replace(messages[0], headers=condition, is_conditional=True)
         try:
-            stored = await self._committer.append_together(messages)
+            stored = await self._committer.append_together(messages, uses_reserve=True)
         except Conflict:
             return  # a concurrent change; the next reconciliation tries again
         await purge_stream(self._connection, self._name.store, log.subject, before=stored[0].sequence)

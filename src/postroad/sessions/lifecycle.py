@@ -118,7 +118,7 @@ class SessionLifecycle:
         if ending is None:
             ending = self._ending(record, is_expired=is_expired)
             messages = _end_messages(tenant, record, snapshot, ending)
-            stored = await self._committers.of(streams_store(tenant)).append_together(messages)
+            stored = await self._committers.of(streams_store(tenant)).append_together(messages, uses_reserve=True)
             record_at = stored[0].sequence
             stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
         self._outbox.record(None, _ended_event(tenant, record.id, ending))

@@ -207,7 +207,7 @@ class Sessions:
         remaining = {name: one for name, one in record.subscriptions.items() if name != source}
         changed = msgspec.structs.replace(record, subscriptions=remaining)
         messages = [session_message(tenant, changed, snapshot.record_at), leave_message(tenant, source, session)]
-        await self._committer(tenant).append_together(messages)
+        await self._committer(tenant).append_together(messages, uses_reserve=True)
         metrics.count("subscription", "unsubscribe")
         self._outbox.record(context, SessionUnsubscribed(session_id=session, stream_id=source))
 
@@ -319,7 +319,7 @@ class Sessions:
         record, snapshot = await self._lifecycle.find(context.tenant, session)
         expires = self._expiry(self._clock())
         message = self._stream_message(name, snapshot.stream, record, expires, is_new=False)
-        await self._committer(context.tenant).append(message)
+        await self._committer(context.tenant).append(message, uses_reserve=True)
         metrics.count("session", "session_touch")
         self._outbox.record(context, SessionTouched(session_id=session, expires_at=rfc3339(expires)))
         return expires

@@ -190,7 +190,7 @@ class StreamLifecycle:
         event = events.StreamDeleted(tenant=name.tenant, stream_id=name.id)
         if record.forks:
             soft_deleted = msgspec.structs.replace(record, state=State.SOFT_DELETED)
-            await self._store.committer(name).append(record_message(name, soft_deleted, condition))
+            await self._store.committer(name).append(record_message(name, soft_deleted, condition), uses_reserve=True)
             self._record_deleted(context, record, event)
         else:
             await self._delete(context, name, record, condition, event)
@@ -224,7 +224,7 @@ class StreamLifecycle:
         deleted = msgspec.structs.replace(record, state=State.DELETED)
         release = await self._release_sources(name.tenant, record.origin)
         messages = [record_message(name, deleted, condition), *release.messages]
-        stored = await self._store.committer(name).append_together(messages)
+        stored = await self._store.committer(name).append_together(messages, uses_reserve=True)
         self._record_deleted(context, record, event)
         for source in release.expired:
             self._record_deleted(None, source, _expired_event(name.tenant, source.id))

@@ -191,11 +191,12 @@ class StreamStore:
             producers=dict(snapshot.producers),
             last_seq=snapshot.last_seq,
         )
-        await self.committer(name).append(PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), LAST_ONLY))
+        message = PendingMessage(name.checkpoint, encode_record(checkpoint), new_id(), LAST_ONLY)
+        await self.committer(name).append(message, uses_reserve=True)
 
     async def save_read_time(self, name: StreamName) -> None:
         """Store the current time as the time of the last read."""
-        await self.committer(name).append(PendingMessage(name.last_read, b"", new_id(), LAST_ONLY))
+        await self.committer(name).append(PendingMessage(name.last_read, b"", new_id(), LAST_ONLY), uses_reserve=True)
 
     # Data and records
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroad import __version__
 from postroad.api.health import Check
+from postroad.governance.capability import GovernanceCapability
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.kernel.event import PLATFORM
@@ -31,12 +32,20 @@ class TelemetryCapability(Capability):
             tenants=platform.identities.tenant_ids,
             seconds=platform.settings.section(TelemetrySettings).sample_seconds,
         )
-        self.storage = StorageSampler(platform.connection, platform.outbox, platform.identities.tenant_ids)
+        self.storage = StorageSampler(
+            platform.connection,
+            platform.outbox,
+            platform.identities.tenant_ids,
+            platform.use(GovernanceCapability).storage.broadcast,
+            usage_seconds=platform.settings.section(TelemetrySettings).storage_sample_seconds,
+        )
         self._routes = TelemetryRoutes(platform.connection)
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
-        return frame_streams(settings.replica_count)
+        return frame_streams(
+            settings.replica_count, job_bytes_max=settings.share_of_store(8), telemetry_bytes_max=settings.share_of_store(16)
+        )
 
     def routes(self) -> Sequence[Route]:
         return self._routes.table()

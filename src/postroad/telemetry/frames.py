@@ -34,8 +34,10 @@ def unpack(payload: bytes) -> Iterator[bytes]:
     return (line for line in payload.split(b"\n") if line)
 
 
-def frame_streams(replicas: int) -> list[StreamSpec]:
-    """The streams of frames. The pipeline purges frames that it has read; the maximum age applies if no pipeline runs."""
+def frame_streams(replicas: int, *, job_bytes_max: int = -1, telemetry_bytes_max: int = -1) -> list[StreamSpec]:
+    """The streams of frames. The pipeline purges frames that it has read; if no pipeline runs, the engine drops the oldest frames
+    by age and size, so that the events of a busy tenant cannot fill the store."""
+    bytes_max = {"JOBS": job_bytes_max, "TELEMETRY": telemetry_bytes_max}
     return [
         StreamSpec(
             stream,
@@ -44,6 +46,7 @@ def frame_streams(replicas: int) -> list[StreamSpec]:
                 "allow_atomic": True,
                 "num_replicas": replicas,
                 "max_age": 14 * 86_400 * 1_000_000_000,
+                "max_bytes": bytes_max[stream],
                 "duplicate_window": 60_000_000_000,
                 "republish": republish(f"{word}.>"),
             },

@@ -1,8 +1,9 @@
 """The outbox: buffers events per tenant. Events that arrive while a frame is being stored form the next frame.
 
 `commit` returns once the events are durable, for responses that promise it. `record` never waits and never fails: its events
-are lost only if the process dies before they are stored, or the engine is unavailable for longer than the buffer lasts, which
-the metric `postroad_events_dropped_total` counts.
+are lost only if the process dies before they are stored, the engine is unavailable for longer than the buffer lasts, or half of
+the store's reserve is used; the metric `postroad_events_dropped_total` counts them. In the last case `commit` drops the events of
+tenants, too, so that acknowledgements and deletions, which release storage, do not fail.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
-from postroad.kernel.event import Event
+from postroad.kernel.event import PLATFORM, Event
 from postroad.kernel.ids import new_id
 from postroad.telemetry import metrics
 from postroad.telemetry.frames import encode_event, frame_headers, frame_subject, pack
@@ -69,7 +70,7 @@ class Outbox:
         Empty ids, times, tenant, key and request are filled in from the context. Job events follow the tenant's audit mode.
         """
         complete = self._complete(context, events)
-        if not complete:
+        if not complete or self._is_dropped(complete):
             return
         if self._waiting_bytes > self._waiting_bytes_max:
             self._drop(complete[0].stream, len(complete))
@@ -82,7 +83,7 @@ class Outbox:
         Raises EngineUnavailable, also when the buffer is full. The operation that the events report has happened all the same.
         """
         complete = self._complete(context, events)
-        if not complete:
+        if not complete or self._is_dropped(complete):
             return
         lines = [encode_event(event) for event in complete]
         if self._waiting_bytes > self._waiting_bytes_max:
@@ -111,6 +112,13 @@ class Outbox:
                 _fill_caller(event, context)
             complete.append(event)
         return complete
+
+    def _is_dropped(self, events: Sequence[Event]) -> bool:
+        """Drop the events of a tenant if the rest of the store is for the operator."""
+        if not self._committers.storage.store.is_critical or events[0].tenant == PLATFORM:
+            return False
+        self._drop(events[0].stream, len(events))
+        return True
 
     def _drop(self, stream: str, count: int) -> None:
         self.dropped += count

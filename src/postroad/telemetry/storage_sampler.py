@@ -1,8 +1,11 @@
-"""Samples the storage of each tenant periodically (`storage.sampled`). Runs in the leader of the control role."""
+"""Measures the storage of each tenant: every few seconds for its quota, every minute as an event (`storage.sampled`).
+
+Runs in the leader of the control role.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -15,6 +18,7 @@ from postroad.telemetry.events import StorageSampled
 from postroad.telemetry.outbox import Outbox
 
 INTERVAL_SECONDS = 60.0
+_DUTY_FACTOR = 20  # a measurement that takes long, because there are many streams, is repeated less often
 
 log = structlog.get_logger("postroad.telemetry")
 
@@ -27,16 +31,19 @@ class _TenantStorage:
 
 
 class StorageSampler:
-    """Samples the tenants that `tenants` returns."""
+    """Samples the tenants that `tenants` returns. `report` receives the bytes of each tenant after each measurement."""
 
     def __init__(
         self,
         connection: Connection,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
+        report: Callable[[Mapping[str, int]], Awaitable[None]] | None = None,
         *,
+        usage_seconds: float = 10.0,
         seconds: float = INTERVAL_SECONDS,
     ) -> None:
+        self._report, self._usage_seconds = report, usage_seconds
         self._connection, self._outbox, self._tenants, self._seconds = connection, outbox, tenants, seconds
         self._kinds: dict[str, ResourceKind] = {}
         self._counts: dict[str, tuple[StreamState, int]] = {}
@@ -48,18 +55,33 @@ class StorageSampler:
         self._kinds = {prefix: kind for kind in kinds for prefix in kind.stream_prefixes}
 
     async def run(self) -> None:
-        """Sample until cancelled. The first sample is after one interval, since a sample covers the time before it."""
-        self._sampled_at = asyncio.get_running_loop().time()
+        """Measure until cancelled. The first event is after one interval, since it covers the time before it."""
+        loop = asyncio.get_running_loop()
+        self._sampled_at = loop.time()
         while True:
-            await asyncio.sleep(self._seconds)
+            started = loop.time()
             try:
-                await self.sample()
+                states = await stream_states(self._connection)
+                if self._report is not None:
+                    await self._report(self._bytes_by_tenant(states))
+                if loop.time() - self._sampled_at >= self._seconds:
+                    await self.sample(states)
             except PostroadError as problem:  # the next sample covers this interval, too
                 log.warning("storage_not_sampled", code=problem.code)
+            pause = max(self._usage_seconds, (loop.time() - started) * _DUTY_FACTOR)
+            await asyncio.sleep(min(pause, self._seconds))
 
-    async def sample(self) -> None:
+    def _bytes_by_tenant(self, states: Mapping[str, StreamState]) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for stream, state in states.items():
+            prefix, _, rest = stream.partition("_")
+            if prefix in self._kinds:
+                found[rest.partition("__")[0]] += state.bytes
+        return dict(found)
+
+    async def sample(self, states: Mapping[str, StreamState] | None = None) -> None:
         """Record a sample of each tenant that has storage, and one of each that had some at the last sample."""
-        states = await stream_states(self._connection)
+        states = await stream_states(self._connection) if states is None else states
         tenants = set(self._tenants())
         found = {tenant: _TenantStorage() for tenant in self._nonempty & tenants}
         for stream, state in states.items():
