@@ -169,7 +169,14 @@ def test_every_error_of_a_route_is_described_as_a_problem(route: Route) -> None:
 def test_every_error_that_a_client_can_get_is_described() -> None:
     described = {error.code for route in ROUTES for error in possible_errors(route)}
     # These come before there is a route, or never leave the process.
-    elsewhere = {"route-not-found", "method-not-allowed", "malformed-request", "request-timeout", "headers-too-large"}
+    elsewhere = {
+        "route-not-found",
+        "method-not-allowed",
+        "malformed-request",
+        "request-timeout",
+        "headers-too-large",
+        "misdirected-request",
+    }
     inside = {"data-directory-in-use", "unreachable"}
     assert set(ERRORS) - described <= elsewhere | inside
 

@@ -29,7 +29,7 @@ async def test_a_running_process_is_healthy(gateway: Gateway, path: str) -> None
 async def test_a_working_gateway_is_ready(gateway: Gateway) -> None:
     ready = (await gateway.nobody.get("/readyz")).ok()
     assert ready["status"] == "ready"
-    assert ready["checks"].keys() == {"engine", "registry", "clock", "pipeline"}
+    assert ready["checks"].keys() == {"engine", "registry", "clock", "storage", "pipeline"}
     assert all(check["ok"] for check in ready["checks"].values())
 
 

@@ -25,7 +25,7 @@ from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PostroadError, TooLarge
+from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PostroadError, StorageQuotaExceeded, TooLarge
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
@@ -34,7 +34,7 @@ from postroad.queues.publishing import Publisher
 from postroad.queues.records import peeked_message_of
 
 _TAG = "Messages"
-_STORE_ERRORS = (TooLarge, EngineFull, Overloaded, EngineUnavailable)
+_STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
 _PUBLISH_HEADERS = (
     ("Idempotency-Key", Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")]),
     ("traceparent", Annotated[str, Meta(description="W3C trace context; consumers receive it with the message.")]),

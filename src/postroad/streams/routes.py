@@ -26,6 +26,7 @@ from postroad.kernel.errors import (
     InvalidParameter,
     MalformedJson,
     PreconditionFailed,
+    StorageQuotaExceeded,
     TooLarge,
     Unauthenticated,
 )
@@ -61,7 +62,7 @@ class StreamRoutes:
                 method, path, handler, scope, summary, _TAG, accepts_jwt=True, allows_anonymous=True, matches_rest=True, **more
             )
 
-        write_errors = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, EngineUnavailable)
+        write_errors = (*_MISSING, InvalidParameter, MalformedJson, TooLarge, EngineFull, StorageQuotaExceeded, EngineUnavailable)
         append_errors = (StreamClosed, ContentTypeMismatch, SequenceConflict, ProducerGap, ProducerFenced)
         return [
             route(
