@@ -109,7 +109,7 @@ def tried(queue: Queue) -> None:
             raise Unavailable(f"the acknowledgement was answered {status}: {body[:200].decode(errors='replace')}")
 
 
-def calm(queue: Queue) -> None:
+def wait_until_responsive(queue: Queue) -> None:
     """Wait until a publish is answered quickly: a slow server still processes requests that wrk sent before it stopped."""
     until = time.monotonic() + CALM_SECONDS_MAX
     while time.monotonic() < until:
@@ -133,7 +133,7 @@ def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
         for connections in CONSUMERS:
             if waiting < needed:  # the consumers would otherwise empty the queue
                 waiting += published(queue, max(CONSUMERS), seconds).per_second * seconds
-            calm(queue)
+            wait_until_responsive(queue)
             load, empty = pulled(queue, connections, seconds - 1)
             waiting -= load.per_second * seconds
             needed = 2 * load.per_second * seconds
@@ -216,7 +216,7 @@ def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
         ("reference server, memory", *reference.PROMISES["memory"], reference.SETUP, lambda: reference.running("memory")),
     ]
     fast: dict[str, list[Load]] = {}
-    calm: dict[str, list[Load]] = {}
+    wait_until_responsive: dict[str, list[Load]] = {}
     why: dict[str, str] = {}
     for number in range(rounds):
         for name, _, _, setup, opened in sides if number % 2 == 0 else sides[::-1]:
@@ -225,8 +225,10 @@ def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
                 install(setup)
                 with opened() as peer:
                     fast.setdefault(name, []).append(heard(peer, "fast"))
-                    calm.setdefault(name, []).append(heard(peer, "calm", streams.PACED))
-                say(f"live, {name}: {fast[name][-1].per_second:,.0f}/s, paced p99 {calm[name][-1].p99_ms:.1f} ms")
+                    wait_until_responsive.setdefault(name, []).append(heard(peer, "calm", streams.PACED))
+                say(
+                    f"live, {name}: {fast[name][-1].per_second:,.0f}/s, paced p99 {wait_until_responsive[name][-1].p99_ms:.1f} ms"
+                )
             except Unavailable as problem:
                 why[name] = str(problem)
     return [
@@ -239,7 +241,7 @@ def live(_seconds: float, rounds: int, clock: Clock) -> list[Row]:
             mean(found[name]) if name in found else None,
             why.get(name, "") or lost(found.get(name, [])),
         )
-        for load, found in ((LIVE, fast), (PACED, calm))
+        for load, found in ((LIVE, fast), (PACED, wait_until_responsive))
         for name, promise, says, _, _ in sides
     ]
 

@@ -61,15 +61,15 @@ async def compare(committer: Committer, size: int) -> tuple[float, float]:
     singly, run_together = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        await asyncio.gather(*[committer.append(draft) for draft in drafts(size)])
+        await asyncio.gather(*[committer.append(draft) for draft in pending_messages(size)])
         singly.append(time.perf_counter() - started)
         started = time.perf_counter()
-        await committer.append_together(drafts(size))
+        await committer.append_together(pending_messages(size))
         run_together.append(time.perf_counter() - started)
     return statistics.median(singly), statistics.median(run_together)
 
 
-def drafts(count: int) -> list[PendingMessage]:
+def pending_messages(count: int) -> list[PendingMessage]:
     return [PendingMessage("crossing.ready", PAYLOAD, new_id()) for _ in range(count)]
 
 

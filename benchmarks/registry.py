@@ -41,8 +41,8 @@ async def fill(engine: ConnectionSettings, tenants: int, keys_each: int) -> None
         for number in range(tenants):
             tenant = f"tenant-{number}"
             keys = [key_record(new_key(), tenant, f"key {index}", ALL_SCOPES, now_ms()) for index in range(keys_each)]
-            drafts = [PendingMessage(f"$KV.{KEYS_BUCKET}.{key.id}", msgspec.json.encode(key), new_id()) for key in keys]
-            await committers.of(f"KV_{KEYS_BUCKET}").append_together(drafts)
+            pending_messages = [PendingMessage(f"$KV.{KEYS_BUCKET}.{key.id}", msgspec.json.encode(key), new_id()) for key in keys]
+            await committers.of(f"KV_{KEYS_BUCKET}").append_together(pending_messages)
             record = TenantRecord(id=tenant, created_at_ms=now_ms(), updated_at_ms=now_ms())
             await committers.of(f"KV_{TENANTS_BUCKET}").append(
                 PendingMessage(f"$KV.{TENANTS_BUCKET}.{tenant}", msgspec.json.encode(record), new_id())

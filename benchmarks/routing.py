@@ -47,7 +47,7 @@ async def bare_app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class Nobody:
+class UnusedAuthenticator:
     async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise AssertionError
 
@@ -68,7 +68,7 @@ def postroad_app() -> App:
             ("POST", "/v1/{}/{{name}}/messages"),
         ):
             routes.append(Route(method, path.format(noun), handle, None, "", "", body=Body, response=Answer))
-    return App(Router(routes), Nobody(), app_settings(Settings()))
+    return App(Router(routes), UnusedAuthenticator(), app_settings(Settings()))
 
 
 def starlette_app() -> Any:

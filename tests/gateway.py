@@ -177,7 +177,7 @@ class Gateway:
     admin_key: str
 
     @property
-    def nobody(self) -> Client:
+    def anonymous(self) -> Client:
         return Client(self.url, self.session)
 
     @property

@@ -63,7 +63,7 @@ class Watched:
     room: int = MEMORY_BYTES
     samples: list[Sample] = field(default_factory=list)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         open_now = len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
         self.samples.append(Sample(time.monotonic(), pages * _PAGE - self.cached(), open_now))
@@ -111,7 +111,7 @@ class Load:
             ("streams", 10, self._append),
             ("lives of streams", 0.5, self._life),
             ("live readers", 4, self._follow),
-            ("sessions", 2, self._session_life),
+            ("sessions", 2, self._run_session),
             ("keys", 2, self._keys),
             ("bad requests", 8, self._bad),
             ("not HTTP", 2, self._not_http),
@@ -176,7 +176,7 @@ class Load:
             self.answers["follow", answer.status] += 1
             await answer.content.readany()
 
-    async def _session_life(self) -> None:
+    async def _run_session(self) -> None:
         named = {"sessionId": f"s-{next(self._numbers)}", "streamId": "soak/0"}
         path = f"{_ROOT}/session/{named['sessionId']}"
         await self._call("subscribe", "POST", f"{_ROOT}/subscribe", named)
@@ -244,7 +244,7 @@ async def watch(processes: list[Watched], warm_up: float) -> None:
     await asyncio.sleep(warm_up)
     while True:
         for one in processes:
-            one.look()
+            one.sample()
         await asyncio.sleep(SAMPLE_SECONDS)
 
 

@@ -39,7 +39,7 @@ async def test_without_the_engine_all_callers_are_refused_after_the_maximum_age_
         await eventually(lambda: not gateway.node.platform.connection.is_up)
 
         async def registry_is_old() -> bool:
-            answer = await gateway.nobody.get("/readyz")
+            answer = await gateway.anonymous.get("/readyz")
             return answer.status == 503 and not answer.json["checks"]["registry"]["ok"]
 
         await eventually(registry_is_old, 4)
@@ -53,11 +53,11 @@ async def test_without_the_engine_all_callers_are_refused_after_the_maximum_age_
         with pytest.raises(RegistryStale):
             gateway.node.platform.identities.check_fresh()
         (await gateway.with_key(new_key()).get(WHOAMI)).problem(503, "registry-stale")
-        assert await status_of(gateway.nobody, "/healthz") == 200
+        assert await status_of(gateway.anonymous, "/healthz") == 200
 
         own_server.start()
         await becomes(200, tenant.client, seconds=5)
-        await becomes(200, gateway.nobody, path="/readyz", seconds=5)
+        await becomes(200, gateway.anonymous, path="/readyz", seconds=5)
 
 
 async def test_a_key_revoked_during_a_disconnection_is_refused_after_it(

@@ -24,7 +24,7 @@ async def hooked(engine_url: str) -> AsyncIterator[Gateway]:
 
 
 @pytest.fixture
-async def guest(hooked: Gateway) -> AsyncIterator[Tenant]:
+async def hook_tenant(hooked: Gateway) -> AsyncIterator[Tenant]:
     """A tenant of the gateway with the hook, which is reset after the test."""
     yield await hooked.tenant()
     hooks.authorize.answer = None
@@ -36,66 +36,66 @@ def answering(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, None])
-async def test_true_and_none_keep_the_decision(hooked: Gateway, guest: Tenant, answer: Decision) -> None:
+async def test_true_and_none_keep_the_decision(hooked: Gateway, hook_tenant: Tenant, answer: Decision) -> None:
     answering(answer)
-    assert await status_of(guest.client) == 200
-    (await guest.client.get(TENANTS)).problem(403, "forbidden")
+    assert await status_of(hook_tenant.client) == 200
+    (await hook_tenant.client.get(TENANTS)).problem(403, "forbidden")
     (await hooked.with_key(new_key()).get(WHOAMI)).problem(401, "unauthenticated")
 
 
 @pytest.mark.parametrize("answer", [False, 0, 1, "yes", "", {}, 1.0], ids=repr)
-async def test_false_and_invalid_results_refuse_the_request(guest: Tenant, answer: object) -> None:
+async def test_false_and_invalid_results_refuse_the_request(hook_tenant: Tenant, answer: object) -> None:
     answering(answer)
-    (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+    (await hook_tenant.client.get(WHOAMI)).problem(403, "forbidden")
 
 
-async def test_a_returned_caller_replaces_the_caller(hooked: Gateway, guest: Tenant) -> None:
+async def test_a_returned_caller_replaces_the_caller(hooked: Gateway, hook_tenant: Tenant) -> None:
     other = await hooked.tenant()
     answering(Caller(other.id, "sso:ada", frozenset({Scope.READ}), name="Ada", credential=Credential.HOOK, subject="ada"))
-    me = (await guest.client.get(WHOAMI)).ok()
+    me = (await hook_tenant.client.get(WHOAMI)).ok()
     assert (me["tenant"], me["keyId"], me["credential"], me["scopes"]) == (other.id, "sso:ada", "hook", ["read"])
-    (await guest.client.get(KEYS)).problem(403, "forbidden")
+    (await hook_tenant.client.get(KEYS)).problem(403, "forbidden")
 
 
-async def test_the_hook_can_accept_an_unknown_credential(hooked: Gateway, guest: Tenant) -> None:
+async def test_the_hook_can_accept_an_unknown_credential(hooked: Gateway, hook_tenant: Tenant) -> None:
     def decide(attempt: Attempt) -> Decision:
         if attempt.caller is not None or attempt.credential != "ticket-7":
             return None
-        return Caller(guest.id, "sso:ada", frozenset({Scope.READ}), credential=Credential.HOOK)
+        return Caller(hook_tenant.id, "sso:ada", frozenset({Scope.READ}), credential=Credential.HOOK)
 
     hooks.authorize.answer = decide
-    assert (await hooked.with_key("ticket-7").get(WHOAMI)).ok()["tenant"] == guest.id
+    assert (await hooked.with_key("ticket-7").get(WHOAMI)).ok()["tenant"] == hook_tenant.id
     (await hooked.with_key("ticket-8").get(WHOAMI)).problem(401, "unauthenticated")
     async with hooked.with_key("ticket-7").events(STREAM) as reader:
-        await guest.queue("q")
+        await hook_tenant.queue("q")
         assert await reader.next() is not None
 
 
-async def test_the_hook_receives_the_attempt(hooked: Gateway, guest: Tenant) -> None:
-    await guest.client.get("/v1/queues/orders")
+async def test_the_hook_receives_the_attempt(hooked: Gateway, hook_tenant: Tenant) -> None:
+    await hook_tenant.client.get("/v1/queues/orders")
     [attempt] = hooks.authorize.attempts
     assert (attempt.method, attempt.route, attempt.parameters) == ("GET", "/v1/queues/{queue}", {"queue": "orders"})
-    assert (attempt.needs, attempt.address, attempt.credential) == ("read", "127.0.0.1", guest.key)
-    assert attempt.caller is not None and attempt.caller.tenant == guest.id
-    assert guest.key not in repr(attempt)
+    assert (attempt.needs, attempt.address, attempt.credential) == ("read", "127.0.0.1", hook_tenant.key)
+    assert attempt.caller is not None and attempt.caller.tenant == hook_tenant.id
+    assert hook_tenant.key not in repr(attempt)
 
 
-async def test_the_hook_may_be_asynchronous(guest: Tenant) -> None:
+async def test_the_hook_may_be_asynchronous(hook_tenant: Tenant) -> None:
     async def refuse() -> bool:
         await asyncio.sleep(0)
         return False
 
     hooks.authorize.answer = lambda _attempt: refuse()
-    (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+    (await hook_tenant.client.get(WHOAMI)).problem(403, "forbidden")
 
     async def agree() -> None:
         await asyncio.sleep(0)
 
     hooks.authorize.answer = lambda _attempt: agree()
-    assert await status_of(guest.client) == 200
+    assert await status_of(hook_tenant.client) == 200
 
 
-async def test_a_hook_that_raises_refuses_the_request_and_is_logged(guest: Tenant) -> None:
+async def test_a_hook_that_raises_refuses_the_request_and_is_logged(hook_tenant: Tenant) -> None:
     async def later() -> Decision:
         raise RuntimeError("later")
 
@@ -105,12 +105,12 @@ async def test_a_hook_that_raises_refuses_the_request_and_is_logged(guest: Tenan
     for answer, word in ((at_once, "at once"), (lambda _attempt: later(), "later")):
         hooks.authorize.answer = answer
         with capture_logs() as logs:
-            problem = (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+            problem = (await hook_tenant.client.get(WHOAMI)).problem(403, "forbidden")
         assert word not in str(problem)
         assert any(word in line.get("error", "") for line in logs)
 
 
-async def test_a_hook_that_times_out_refuses_the_request(guest: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hook_that_times_out_refuses_the_request(hook_tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SECONDS_MAX", 0.05)
     waiting: list[asyncio.Future[Decision]] = []
 
@@ -120,20 +120,20 @@ async def test_a_hook_that_times_out_refuses_the_request(guest: Tenant, monkeypa
 
     hooks.authorize.answer = never
     async with asyncio.timeout(30):
-        (await guest.client.get(WHOAMI)).problem(403, "forbidden")
+        (await hook_tenant.client.get(WHOAMI)).problem(403, "forbidden")
     assert waiting[0].cancelled()
 
 
-async def test_a_caller_of_the_hook_still_needs_scopes_and_permissions(hooked: Gateway, guest: Tenant) -> None:
-    answering(Caller(guest.id, "sso:ada", frozenset({Scope.READ}), allowed={"queue": ("orders.*",)}))
-    (await guest.client.put("/v1/queues/orders.eu")).problem(403, "forbidden")
-    (await guest.client.get("/v1/queues/invoices")).problem(403, "forbidden")
-    (await guest.client.get("/v1/queues/orders.eu")).problem(404, "queue-not-found")
+async def test_a_caller_of_the_hook_still_needs_scopes_and_permissions(hooked: Gateway, hook_tenant: Tenant) -> None:
+    answering(Caller(hook_tenant.id, "sso:ada", frozenset({Scope.READ}), allowed={"queue": ("orders.*",)}))
+    (await hook_tenant.client.put("/v1/queues/orders.eu")).problem(403, "forbidden")
+    (await hook_tenant.client.get("/v1/queues/invoices")).problem(403, "forbidden")
+    (await hook_tenant.client.get("/v1/queues/orders.eu")).problem(404, "queue-not-found")
 
 
-async def test_the_hook_is_not_called_for_routes_without_authentication(hooked: Gateway, guest: Tenant) -> None:
+async def test_the_hook_is_not_called_for_routes_without_authentication(hooked: Gateway, hook_tenant: Tenant) -> None:
     answering(False)
-    assert await status_of(hooked.nobody, "/healthz") == 200
+    assert await status_of(hooked.anonymous, "/healthz") == 200
     assert hooks.authorize.attempts == []
 
 

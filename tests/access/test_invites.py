@@ -23,7 +23,7 @@ async def invite(gateway: Gateway, **body: object) -> tuple[str, dict[str, Any]]
 async def claim(gateway: Gateway, code: str, tenant: str | None = None, **more: object) -> Answer:
     """Claim without a key."""
     named = {} if tenant is None else {"tenant": tenant}
-    return await gateway.nobody.post(CLAIM, {"code": code, **named, **more})
+    return await gateway.anonymous.post(CLAIM, {"code": code, **named, **more})
 
 
 async def view_of(gateway: Gateway, invite_id: str) -> dict[str, Any]:

@@ -271,7 +271,7 @@ async def test_a_jwt_is_refused_by_other_routes(gateway: Gateway, tenant: Tenant
         client.post("/v1/tokens", {"resource": "telemetry"}),
         client.get(SECRETS),
         client.get(TENANTS),
-        gateway.nobody.get(f"{WHOAMI}?bearer={text}"),
+        gateway.anonymous.get(f"{WHOAMI}?bearer={text}"),
     ):
         (await call).problem(401, "unauthenticated")
 

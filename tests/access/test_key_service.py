@@ -39,12 +39,12 @@ async def test_the_text_of_a_new_key_is_shown_once(gateway: Gateway, tenant: Ten
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "ApiKey", "APIKEY"])
 async def test_a_key_is_accepted_with_both_schemes(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
-    assert (await gateway.nobody.get(WHOAMI, headers={"Authorization": f"{scheme} {tenant.key}"})).status == 200
+    assert (await gateway.anonymous.get(WHOAMI, headers={"Authorization": f"{scheme} {tenant.key}"})).status == 200
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "Bearer  ", "pr_live_x", "Bearer x y"])
 async def test_an_invalid_credential_is_refused_without_details(gateway: Gateway, header: str) -> None:
-    (await gateway.nobody.get(WHOAMI, headers={"Authorization": header})).problem(401, "unauthenticated")
+    (await gateway.anonymous.get(WHOAMI, headers={"Authorization": header})).problem(401, "unauthenticated")
 
 
 async def test_an_unknown_key_is_refused(gateway: Gateway) -> None:

@@ -121,7 +121,7 @@ async def test_a_forged_key_does_not_reach_the_engine(gateway: Gateway, key_id: 
     try:
         (await gateway.with_key(forged(key_id)).get("/v1/whoami")).problem(401, "unauthenticated")
         claim = {"code": forged(key_id.replace("\t", "\n"), INVITE_PREFIX), "tenant": "anyone"}
-        (await gateway.nobody.post("/api/control/claim", claim)).problem(404, "invite-not-found")
+        (await gateway.anonymous.post("/api/control/claim", claim)).problem(404, "invite-not-found")
     finally:
         connection._disconnected_cb = before
     assert not lost

@@ -155,14 +155,14 @@ async def test_unknown_keys_of_a_throttled_address_are_not_looked_up(throttled: 
 async def test_unknown_invite_codes_are_throttled_too(throttled: Gateway) -> None:
     for status in (404, 404, 404, 429):
         body = {"code": "pr_invite_x", "tenant": "anyone"}
-        assert (await throttled.nobody.post(CLAIM, body, headers={"X-Forwarded-For": "192.0.2.7"})).status == status
+        assert (await throttled.anonymous.post(CLAIM, body, headers={"X-Forwarded-For": "192.0.2.7"})).status == status
     assert (await guess(throttled, "192.0.2.7")).status == 429
 
 
 async def test_missing_credentials_and_missing_scopes_are_not_failures(throttled: Gateway) -> None:
     tenant = await throttled.tenant()
     for _ in range(5):
-        assert (await throttled.nobody.get(WHOAMI, headers={"X-Forwarded-For": "192.0.2.8"})).status == 401
+        assert (await throttled.anonymous.get(WHOAMI, headers={"X-Forwarded-For": "192.0.2.8"})).status == 401
         assert (await tenant.client.get("/api/control/tenants", headers={"X-Forwarded-For": "192.0.2.8"})).status == 403
     assert (await guess(throttled, "192.0.2.8")).status == 401
 

@@ -39,7 +39,7 @@ REFUSALS = {"unauthenticated": 401, "forbidden": 403, "tenant-disabled": 403, "t
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class PresentedCredential:
     """A credential and its properties. `is_known`: it is valid at this moment."""
 
     text: str | None = None
@@ -56,37 +56,37 @@ class Visitor:
     project: str = ""  # the tenant that it names where a path does so
 
 
-def expected(route: Route, visitor: Visitor) -> str:
+def expected(route: Route, credential: PresentedCredential) -> str:
     """`in`, or the code of the error."""
     if route.scope is None:
         return "unauthenticated" if route.handler.__name__ in BY_WAKE_TOKEN else "in"
-    if not _is_taken(route, visitor):
+    if not _is_taken(route, credential):
         return "unauthenticated"
-    if visitor.fault is not None:
-        return visitor.fault
+    if credential.fault is not None:
+        return credential.fault
     if route.scope is RouteRequirement.PLATFORM:
-        return "in" if visitor.is_platform else "forbidden"
-    if route.scope is not RouteRequirement.IDENTITY and visitor.scopes.isdisjoint({route.scope, route.alternative_scope}):
+        return "in" if credential.is_platform else "forbidden"
+    if route.scope is not RouteRequirement.IDENTITY and credential.scopes.isdisjoint({route.scope, route.alternative_scope}):
         return "forbidden"
-    if visitor.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
+    if credential.only is not None and route.handler.__name__ in ABOUT_THE_WHOLE_TENANT:
         return "forbidden"
     named = [(kind, name_for(kind)) for kind in ("queue", "topic", "stream") if f"{{{kind}}}" in route.path]
     if "{session}" in route.path:  # which is a stream
         named.append(("stream", f"session:{name_for('session')}"))
-    if visitor.only is not None and any(kind not in visitor.only_kinds or name != visitor.only for kind, name in named):
+    if credential.only is not None and any(kind not in credential.only_kinds or name != credential.only for kind, name in named):
         return "forbidden"
     return "in"
 
 
-def _is_taken(route: Route, visitor: Visitor) -> bool:
+def _is_taken(route: Route, credential: PresentedCredential) -> bool:
     """True if the route accepts credentials of this kind, sent in this way."""
-    if visitor.text is None or not visitor.is_known:
+    if credential.text is None or not credential.is_known:
         return False
-    if visitor.kind == "token":
-        return route.resource is not None and visitor.resource == filled(route.resource)
-    if visitor.kind == "jwt":
-        return route.accepts_jwt and not visitor.is_in_url
-    return not visitor.is_in_url
+    if credential.kind == "token":
+        return route.resource is not None and credential.resource == filled(route.resource)
+    if credential.kind == "jwt":
+        return route.accepts_jwt and not credential.is_in_url
+    return not credential.is_in_url
 
 
 def name_for(parameter: str) -> str:
@@ -137,23 +137,25 @@ def bearer(text: str | None, **headers: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-async def visitors(gateway: Gateway, control: Gateway) -> dict[str, Visitor]:
+async def credentials(gateway: Gateway, control: Gateway) -> dict[str, PresentedCredential]:
     tenant, other = await gateway.tenant(), await gateway.tenant()
     found = {
-        "nobody": Visitor(),
-        "garbage": Visitor("garbage", is_known=False),
-        "empty": Visitor("", is_known=False),
-        "of another scheme": Visitor(None, headers={"Authorization": f"Basic {tenant.key}"}),
-        "unknown key": Visitor(new_key(), is_known=False),
-        "altered key": Visitor(tenant.key[:-1] + ("x" if tenant.key[-1] != "x" else "y"), is_known=False),
-        "all scopes": Visitor(tenant.key),
-        "naming another tenant": Visitor(tenant.key, headers={TENANT_HEADER: other.id}, fault="forbidden"),
-        "naming its own tenant": Visitor(tenant.key, headers={TENANT_HEADER: tenant.id}),
-        "in the URL": Visitor(tenant.key, is_in_url=True),
-        "platform": Visitor(gateway.admin_key, is_platform=True),
-        "platform for a tenant": Visitor(gateway.admin_key, headers={TENANT_HEADER: tenant.id}, is_platform=True),
-        "platform for nobody": Visitor(gateway.admin_key, headers={TENANT_HEADER: NOBODY_IS}, fault="tenant-not-found"),
-        "platform in the URL": Visitor(gateway.admin_key, is_in_url=True, is_platform=True),
+        "nobody": PresentedCredential(),
+        "garbage": PresentedCredential("garbage", is_known=False),
+        "empty": PresentedCredential("", is_known=False),
+        "of another scheme": PresentedCredential(None, headers={"Authorization": f"Basic {tenant.key}"}),
+        "unknown key": PresentedCredential(new_key(), is_known=False),
+        "altered key": PresentedCredential(tenant.key[:-1] + ("x" if tenant.key[-1] != "x" else "y"), is_known=False),
+        "all scopes": PresentedCredential(tenant.key),
+        "naming another tenant": PresentedCredential(tenant.key, headers={TENANT_HEADER: other.id}, fault="forbidden"),
+        "naming its own tenant": PresentedCredential(tenant.key, headers={TENANT_HEADER: tenant.id}),
+        "in the URL": PresentedCredential(tenant.key, is_in_url=True),
+        "platform": PresentedCredential(gateway.admin_key, is_platform=True),
+        "platform for a tenant": PresentedCredential(gateway.admin_key, headers={TENANT_HEADER: tenant.id}, is_platform=True),
+        "platform for nobody": PresentedCredential(
+            gateway.admin_key, headers={TENANT_HEADER: NOBODY_IS}, fault="tenant-not-found"
+        ),
+        "platform in the URL": PresentedCredential(gateway.admin_key, is_in_url=True, is_platform=True),
     }
     found |= await _by_scope(tenant) | await _past_and_narrow(gateway, tenant)
     found |= await _jwts(tenant, other) | await _tokens(gateway, tenant)
@@ -162,14 +164,16 @@ async def visitors(gateway: Gateway, control: Gateway) -> dict[str, Visitor]:
     return {name: replace(one, project=one.project or one.headers.get(TENANT_HEADER, tenant.id)) for name, one in found.items()}
 
 
-async def _by_scope(tenant: Tenant) -> dict[str, Visitor]:
+async def _by_scope(tenant: Tenant) -> dict[str, PresentedCredential]:
     sets = {"no scopes": frozenset[Scope]()}
     sets |= {f"{scope} only": frozenset({scope}) for scope in Scope}
     sets |= {f"all but {scope}": frozenset(ALL_SCOPES) - {scope} for scope in Scope}
-    return {name: Visitor((await tenant.another_key(tuple(scopes))).key, scopes=scopes) for name, scopes in sets.items()}
+    return {
+        name: PresentedCredential((await tenant.another_key(tuple(scopes))).key, scopes=scopes) for name, scopes in sets.items()
+    }
 
 
-async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
+async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, PresentedCredential]:
     disabled, in_grace, after_grace = [await tenant.another_key() for _ in range(3)]
     off = await tenant.client.call("PATCH", f"/api/control/keys/{disabled.record.id}", {"enabled": False})
     off.ok()
@@ -182,18 +186,18 @@ async def _past_and_narrow(gateway: Gateway, tenant: Tenant) -> dict[str, Visito
     dormant = await gateway.tenant()
     (await gateway.admin.call("PATCH", f"/api/control/tenants/{dormant.id}", {"enabled": False})).ok()
     return {
-        "disabled": Visitor(disabled.key, is_known=False),
-        "expired": Visitor((await tenant.another_key(expires_at_ms=now_ms() - 1)).key, is_known=False),
-        "rotated, in its grace": Visitor(in_grace.key),
-        "rotated, the new text": Visitor(rotated.ok()["key"]),
-        "rotated, after its grace": Visitor(after_grace.key, is_known=False),
-        "other names only": Visitor(narrow["other names only"].key, only="others-1"),
-        "this queue only": Visitor(narrow["this queue only"].key, only=name_for("queue")),
-        "of a disabled tenant": Visitor(dormant.key, fault="tenant-disabled", project=dormant.id),
+        "disabled": PresentedCredential(disabled.key, is_known=False),
+        "expired": PresentedCredential((await tenant.another_key(expires_at_ms=now_ms() - 1)).key, is_known=False),
+        "rotated, in its grace": PresentedCredential(in_grace.key),
+        "rotated, the new text": PresentedCredential(rotated.ok()["key"]),
+        "rotated, after its grace": PresentedCredential(after_grace.key, is_known=False),
+        "other names only": PresentedCredential(narrow["other names only"].key, only="others-1"),
+        "this queue only": PresentedCredential(narrow["this queue only"].key, only=name_for("queue")),
+        "of a disabled tenant": PresentedCredential(dormant.key, fault="tenant-disabled", project=dormant.id),
     }
 
 
-async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, Visitor]:
+async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, PresentedCredential]:
     secret = (await tenant.client.post("/api/control/jwt-secrets", {"name": "ours"})).ok(201)["secret"]
     foreign = (await other.client.post("/api/control/jwt-secrets", {"name": "theirs"})).ok(201)["secret"]
     headers = {TENANT_HEADER: tenant.id}
@@ -206,36 +210,38 @@ async def _jwts(tenant: Tenant, other: Tenant) -> dict[str, Visitor]:
     nested = urlsafe_b64encode(b'{"kid":' + b"[" * 1400 + b"]" * 1400 + b"}").decode().rstrip("=")
     stream = name_for("stream")
     return {
-        "JWT read": Visitor(signed(secret), headers=headers, kind="jwt", scopes=read),
-        "JWT write": Visitor(signed(secret, scope="write"), headers=headers, kind="jwt", scopes=write),
-        "JWT without a tenant": Visitor(signed(secret), kind="jwt", is_known=False, project=other.id),
-        "JWT of another tenant": Visitor(signed(foreign), headers=headers, kind="jwt", is_known=False),
-        "JWT expired": Visitor(signed(secret, exp=int(time.time()) - 60), headers=headers, kind="jwt", is_known=False),
-        "JWT nested too deeply": Visitor(f"{nested}.e30.AAAA", headers=headers, kind="jwt", is_known=False),
-        "JWT unsigned": Visitor(unsigned, headers=headers, kind="jwt", is_known=False),
-        "JWT for a stream": Visitor(
+        "JWT read": PresentedCredential(signed(secret), headers=headers, kind="jwt", scopes=read),
+        "JWT write": PresentedCredential(signed(secret, scope="write"), headers=headers, kind="jwt", scopes=write),
+        "JWT without a tenant": PresentedCredential(signed(secret), kind="jwt", is_known=False, project=other.id),
+        "JWT of another tenant": PresentedCredential(signed(foreign), headers=headers, kind="jwt", is_known=False),
+        "JWT expired": PresentedCredential(
+            signed(secret, exp=int(time.time()) - 60), headers=headers, kind="jwt", is_known=False
+        ),
+        "JWT nested too deeply": PresentedCredential(f"{nested}.e30.AAAA", headers=headers, kind="jwt", is_known=False),
+        "JWT unsigned": PresentedCredential(unsigned, headers=headers, kind="jwt", is_known=False),
+        "JWT for a stream": PresentedCredential(
             signed(secret, stream_id=stream), headers=headers, kind="jwt", scopes=read, only=stream, only_kinds=("stream",)
         ),
     }
 
 
-async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
+async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, PresentedCredential]:
     async def made(resource: str, by: Tenant = tenant, **more: object) -> str:
         text: str = (await by.client.post("/v1/tokens", {"resource": resource, **more})).ok(201)["token"]
         return text
 
-    found: dict[str, Visitor] = {}
+    found: dict[str, PresentedCredential] = {}
     for resource in RESOURCES:
         route = next(one for one in ROUTES if one.resource is not None and filled(one.resource) == resource)
         used, gone = await made(resource, once=True), await tenant.another_key()
-        spent = Visitor(used, kind="token", resource=resource, project=tenant.id)
+        spent = PresentedCredential(used, kind="token", resource=resource, project=tenant.id)
         assert (await ask(gateway, route, spent)).status in (200, 404), "404: it is let in, and there is no such stream"
         orphan = await made(resource, gone)
         (await tenant.client.delete(f"/api/control/keys/{gone.record.id}")).ok(204)
         for how, text, is_known in (("used", used, False), ("of a deleted key", orphan, False)):
-            found[f"token, {how}, {resource}"] = Visitor(text, kind="token", resource=resource, is_known=is_known)
+            found[f"token, {how}, {resource}"] = PresentedCredential(text, kind="token", resource=resource, is_known=is_known)
         for how, is_in_url in (("header", False), ("URL", True)):
-            found[f"token, {how}, {resource}"] = Visitor(
+            found[f"token, {how}, {resource}"] = PresentedCredential(
                 await made(resource),
                 is_in_url,
                 kind="token",
@@ -244,7 +250,7 @@ async def _tokens(gateway: Gateway, tenant: Tenant) -> dict[str, Visitor]:
             )
     elsewhere = _token_for_elsewhere(gateway, tenant)
     for how, is_in_url in (("header", False), ("URL", True)):
-        found[f"token, {how}, other"] = Visitor(elsewhere, is_in_url, kind="token", resource="elsewhere")
+        found[f"token, {how}, other"] = PresentedCredential(elsewhere, is_in_url, kind="token", resource="elsewhere")
     return found
 
 
@@ -266,14 +272,14 @@ def _token_for_elsewhere(gateway: Gateway, tenant: Tenant) -> str:
 MISFITS = {"Stream-TTL": "soon", "Producer-Id": ""}
 
 
-async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = None) -> Answer:
+async def ask(gateway: Gateway, route: Route, credential: PresentedCredential, body: object = None) -> Answer:
     """Send a request with an invalid body or header, so that an accepted request changes nothing. Endless responses are not
     read to their end."""
-    headers = {**visitor.headers} if visitor.is_in_url else bearer(visitor.text, **visitor.headers)
+    headers = {**credential.headers} if credential.is_in_url else bearer(credential.text, **credential.headers)
     headers |= {"Content-Type": "application/json", **(MISFITS if route.raw_body else {})}
-    query = f"?bearer={visitor.text}" if visitor.is_in_url else ""
+    query = f"?bearer={credential.text}" if credential.is_in_url else ""
     data = None if route.body is None else msgspec.json.encode({"nothing": "of this name"} if body is None else body)
-    url = gateway.url + filled(route.path, visitor.project) + query
+    url = gateway.url + filled(route.path, credential.project) + query
     async with gateway.session.request(route.method, url, headers=headers, data=data) as it:
         is_endless = it.content_type == "text/event-stream"
         seen = b"" if is_endless else await it.read()
@@ -282,7 +288,7 @@ async def ask(gateway: Gateway, route: Route, visitor: Visitor, body: object = N
         return Answer(it.status, {name.lower(): value for name, value in it.headers.items()}, seen)
 
 
-def is_let_in(route: Route, answer: Answer) -> bool:
+def is_accepted(route: Route, answer: Answer) -> bool:
     if answer.status in (401, 403):
         return False
     return answer.status != 404 or code_of(route, answer) != "tenant-not-found" or "{tenant}" in route.path
@@ -297,11 +303,11 @@ def code_of(route: Route, answer: Answer) -> str | None:
     return code
 
 
-def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
+def fault(route: Route, credential: PresentedCredential, answer: Answer) -> str | None:
     """The difference between the response and the expectation."""
-    wanted = expected(route, visitor)
+    wanted = expected(route, credential)
     if wanted == "in":
-        is_right = is_let_in(route, answer) and answer.status < 500
+        is_right = is_accepted(route, answer) and answer.status < 500
     else:
         is_right = answer.status == REFUSALS[wanted] and code_of(route, answer) in (wanted, None)
         if wanted == "tenant-not-found" and route.method != "HEAD":
@@ -311,21 +317,21 @@ def fault(route: Route, visitor: Visitor, answer: Answer) -> str | None:
 
 @pytest.mark.parametrize("name", VISITORS)
 async def test_a_route_accepts_the_credentials_that_it_declares(
-    gateway: Gateway, visitors: dict[str, Visitor], name: str
+    gateway: Gateway, credentials: dict[str, PresentedCredential], name: str
 ) -> None:
-    answers = await asyncio.gather(*(ask(gateway, route, visitors[name]) for route in ROUTES))
-    found = [fault(route, visitors[name], answer) for route, answer in zip(ROUTES, answers, strict=True)]
+    answers = await asyncio.gather(*(ask(gateway, route, credentials[name]) for route in ROUTES))
+    found = [fault(route, credentials[name], answer) for route, answer in zip(ROUTES, answers, strict=True)]
     assert [one for one in found if one is not None] == []
 
 
 def test_every_route_accepts_a_credential_and_every_scope_refuses_one() -> None:
-    good = Visitor("x", is_platform=True)
+    good = PresentedCredential("x", is_platform=True)
     assert all(expected(route, good) == "in" for route in ROUTES if route.scope is not None)
-    assert all(expected(route, Visitor()) == "unauthenticated" for route in ROUTES if route.scope is not None)
+    assert all(expected(route, PresentedCredential()) == "unauthenticated" for route in ROUTES if route.scope is not None)
 
 
 async def test_openapi_describes_the_credentials_of_each_route(gateway: Gateway) -> None:
-    paths = (await gateway.nobody.get("/openapi.json")).ok()["paths"]
+    paths = (await gateway.anonymous.get("/openapi.json")).ok()["paths"]
     assert sum(len(operations) for operations in paths.values()) == len(ROUTES)
     for route in ROUTES:
         operation = paths[route.path][route.method.lower()]
@@ -412,7 +418,7 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
 
 
 @pytest.fixture
-async def stranger(gateway: Gateway) -> AsyncIterator[Tenant]:
+async def other_tenant(gateway: Gateway) -> AsyncIterator[Tenant]:
     yield await gateway.tenant(auto_create_queues=True)
 
 
@@ -423,7 +429,7 @@ def traces(owner: Owner, answer: Answer) -> list[str]:
     return [one for one in ours if one in seen]
 
 
-async def test_a_tenant_cannot_access_resources_of_another(owner: Owner, stranger: Tenant) -> None:
+async def test_a_tenant_cannot_access_resources_of_another(owner: Owner, other_tenant: Tenant) -> None:
     before = await owner.everything()
     assert owner.marker in repr(before) and len(before) >= 7
     assert [one[:2] for one in before if owner.marker in repr(one) and "{stream}" in one[1]] == [
@@ -434,14 +440,14 @@ async def test_a_tenant_cannot_access_resources_of_another(owner: Owner, strange
         for route in ROUTES:
             if route.media == "text/event-stream" or route.scope is None:
                 continue
-            answer = await stranger.client.call(route.method, owner.path(route.path), owner.body(route))
+            answer = await other_tenant.client.call(route.method, owner.path(route.path), owner.body(route))
             assert answer.status < 500 and traces(owner, answer) == [], (route.method, route.path, answer)
     assert await owner.everything() == before
 
 
-async def test_a_tenants_key_cannot_name_another_tenant(owner: Owner, stranger: Tenant) -> None:
+async def test_a_tenants_key_cannot_name_another_tenant(owner: Owner, other_tenant: Tenant) -> None:
     before = await owner.everything()
-    posing = stranger.client.with_headers(**{TENANT_HEADER: owner.tenant.id})
+    posing = other_tenant.client.with_headers(**{TENANT_HEADER: owner.tenant.id})
     for route in ROUTES:
         if route.scope is not None:
             answer = await posing.call(route.method, owner.path(route.path), owner.body(route))
@@ -457,9 +463,9 @@ STREAM_ROUTES = [route for route in ROUTES if "{stream}" in route.path]
 LIVE = ("", "?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-1&live=sse")
 
 
-async def strangers(owner: Owner, stranger: Tenant) -> dict[str, Client]:
+async def other_clients(owner: Owner, other_tenant: Tenant) -> dict[str, Client]:
     """Credentials of others, each with as many permissions as possible."""
-    gateway, client, name = stranger.gateway, stranger.client, owner.names["stream"]
+    gateway, client, name = other_tenant.gateway, other_tenant.client, owner.names["stream"]
     secret = (await client.post("/api/control/jwt-secrets", {"name": "mine"})).ok(201)["secret"]
     claims = {"sub": "user", "scope": "read write", "exp": int(time.time()) + 600}
     signed = gateway.with_key(jwt.encode(claims, secret, algorithm="HS256"))
@@ -467,10 +473,10 @@ async def strangers(owner: Owner, stranger: Tenant) -> dict[str, Client]:
     found = {
         "key": client,
         "JWT": signed,
-        "JWT for its own": signed.with_headers(**{TENANT_HEADER: stranger.id}),
+        "JWT for its own": signed.with_headers(**{TENANT_HEADER: other_tenant.id}),
         "token": gateway.with_key(token),
-        "nobody": gateway.nobody,
-        "platform key for the stranger": gateway.admin.with_headers(**{TENANT_HEADER: stranger.id}),
+        "nobody": gateway.anonymous,
+        "platform key for the stranger": gateway.admin.with_headers(**{TENANT_HEADER: other_tenant.id}),
         "platform key for nobody": gateway.admin.with_headers(**{TENANT_HEADER: NOBODY_IS}),
     }
     return found | {f"{who}, posing": one.with_headers(**{TENANT_HEADER: owner.tenant.id}) for who, one in found.items()}
@@ -482,36 +488,36 @@ def is_the_platforms(who: str, path: str) -> bool:
 
 
 @pytest.mark.parametrize("has_its_own", [False, True], ids=["without one of its own", "with one of the same name"])
-async def test_other_credentials_cannot_access_a_stream(owner: Owner, stranger: Tenant, has_its_own: bool) -> None:
+async def test_other_credentials_cannot_access_a_stream(owner: Owner, other_tenant: Tenant, has_its_own: bool) -> None:
     before, path = await owner.everything(), f"/v1/stream/{owner.names['stream']}"
-    for who, client in (await strangers(owner, stranger)).items():
+    for who, client in (await other_clients(owner, other_tenant)).items():
         for route in STREAM_ROUTES:
             if is_the_platforms(who, route.path):
                 continue
             if has_its_own:
-                (await stranger.client.call("PUT", path, ["mine"], headers={"Stream-Closed": "true"})).ok(201)
+                (await other_tenant.client.call("PUT", path, ["mine"], headers={"Stream-Closed": "true"})).ok(201)
             for query in LIVE if route.method == "GET" else ("",):
                 answer = await client.call(route.method, owner.path(route.path) + query, owner.body(route))
                 assert answer.status < 500 and traces(owner, answer) == [], (who, route.method, route.path, answer)
                 if "{project}" in route.path:
                     assert answer.status in (401, 403), (who, route.method, route.path, query, answer)
-            await stranger.client.delete(path)
+            await other_tenant.client.delete(path)
     assert await owner.everything() == before
 
 
-async def test_a_stream_cannot_be_forked_by_another_tenant(owner: Owner, stranger: Tenant) -> None:
+async def test_a_stream_cannot_be_forked_by_another_tenant(owner: Owner, other_tenant: Tenant) -> None:
     name, before = owner.names["stream"], await owner.everything()
     sources = (
         f"/v1/{owner.tenant.id}/stream/{name}",
-        f"{stranger.gateway.url}/v1/{owner.tenant.id}/stream/{name}",
+        f"{other_tenant.gateway.url}/v1/{owner.tenant.id}/stream/{name}",
         f"/v1/stream/{name}",
         f"/v1/stream/../{owner.tenant.id}/stream/{name}",
-        f"/v1/{stranger.id}/stream/{name}",
-        f"/v1/{stranger.id}/stream/..%2F..%2F{owner.tenant.id}%2Fstream/{name}",
+        f"/v1/{other_tenant.id}/stream/{name}",
+        f"/v1/{other_tenant.id}/stream/..%2F..%2F{owner.tenant.id}%2Fstream/{name}",
     )
     for source in sources:
-        for shape in ("/v1/stream/copy", f"/v1/{stranger.id}/stream/copy"):
-            answer = await stranger.client.call("PUT", shape, headers={"Stream-Forked-From": source})
+        for shape in ("/v1/stream/copy", f"/v1/{other_tenant.id}/stream/copy"):
+            answer = await other_tenant.client.call("PUT", shape, headers={"Stream-Forked-From": source})
             assert answer.status in (400, 404) and owner.marker not in repr(answer)
     assert await owner.everything() == before
 
@@ -524,18 +530,18 @@ async def test_both_forms_of_a_path_reach_the_same_stream(owner: Owner) -> None:
     assert len((await client.get(f"/v1/stream/{name}")).ok()) == 4
 
 
-async def test_a_platform_key_acts_for_the_tenant_in_the_path(owner: Owner, stranger: Tenant) -> None:
-    admin, name = stranger.gateway.admin, owner.names["stream"]
-    for client in (admin, admin.with_headers(**{TENANT_HEADER: stranger.id})):
+async def test_a_platform_key_acts_for_the_tenant_in_the_path(owner: Owner, other_tenant: Tenant) -> None:
+    admin, name = other_tenant.gateway.admin, owner.names["stream"]
+    for client in (admin, admin.with_headers(**{TENANT_HEADER: other_tenant.id})):
         assert (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).ok()[0] == owner.marker
     (await admin.get(f"/v1/{NOBODY_IS}/stream/{name}")).problem(404, "tenant-not-found")
 
 
-async def test_a_refused_request_does_not_use_up_a_token(owner: Owner, stranger: Tenant) -> None:
+async def test_a_refused_request_does_not_use_up_a_token(owner: Owner, other_tenant: Tenant) -> None:
     name = owner.names["stream"]
     token = (await owner.tenant.client.post("/v1/tokens", {"resource": f"stream/{name}", "once": True})).ok(201)["token"]
-    client = stranger.gateway.with_key(token)
-    (await client.get(f"/v1/{stranger.id}/stream/{name}")).problem(401, "unauthenticated")
+    client = other_tenant.gateway.with_key(token)
+    (await client.get(f"/v1/{other_tenant.id}/stream/{name}")).problem(401, "unauthenticated")
     (await client.get(f"/v1/{owner.tenant.id}/stream/{name}/more")).problem(401, "unauthenticated")
     assert (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).ok()[0] == owner.marker
     (await client.get(f"/v1/{owner.tenant.id}/stream/{name}")).problem(401, "unauthenticated")
@@ -552,8 +558,8 @@ async def test_a_fork_needs_the_scope_to_read(owner: Owner) -> None:
     (await both.client.call("PUT", "/v1/stream/copy", headers=fork)).ok(201)
 
 
-async def test_queries_for_another_tenant_find_nothing(owner: Owner, stranger: Tenant) -> None:
-    client = stranger.client
+async def test_queries_for_another_tenant_find_nothing(owner: Owner, other_tenant: Tenant) -> None:
+    client = other_tenant.client
     for query in (f"tenant={owner.tenant.id}", "tenant=_platform"):
         (await client.get(f"/api/control/audit?{query}")).problem(403, "forbidden")
     (await client.get("/api/control/keys?platform=true")).problem(403, "forbidden")
@@ -562,22 +568,22 @@ async def test_queries_for_another_tenant_find_nothing(owner: Owner, stranger: T
         assert answer.ok()["entries"] == [] and traces(owner, answer) == []
     for query in ("cursor=0.0000000000000000", "limit=1000"):
         answer = await client.get(f"/api/control/keys?{query}")
-        assert [key["tenant"] for key in answer.ok()["keys"]] == [stranger.id] and traces(owner, answer) == []
+        assert [key["tenant"] for key in answer.ok()["keys"]] == [other_tenant.id] and traces(owner, answer) == []
 
 
-async def test_the_first_events_of_a_tenant_are_its_own(owner: Owner, stranger: Tenant) -> None:
-    await stranger.queue("mine")
+async def test_the_first_events_of_a_tenant_are_its_own(owner: Owner, other_tenant: Tenant) -> None:
+    await other_tenant.queue("mine")
     await owner.tenant.publish("/v1/queues/orders", owner.marker)
-    await stranger.publish("/v1/queues/mine", 1)
-    async with stranger.client.events("/v1/telemetry/stream?lastEventId=0-0") as reader:
+    await other_tenant.publish("/v1/queues/mine", 1)
+    async with other_tenant.client.events("/v1/telemetry/stream?lastEventId=0-0") as reader:
         seen = await reader.take(2)
-    assert {event.json["tenant"] for event in seen} == {stranger.id}
+    assert {event.json["tenant"] for event in seen} == {other_tenant.id}
     assert owner.marker not in repr(seen)
-    token = (await stranger.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)["token"]
-    async with stranger.gateway.nobody.events(
+    token = (await other_tenant.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)["token"]
+    async with other_tenant.gateway.anonymous.events(
         f"/v1/telemetry/stream?lastEventId=0-0&bearer={token}", {TENANT_HEADER: owner.tenant.id}
     ) as reader:
-        assert {event.json["tenant"] for event in await reader.take(2)} == {stranger.id}
+        assert {event.json["tenant"] for event in await reader.take(2)} == {other_tenant.id}
 
 
 async def test_keys_are_refused_by_the_state_of_the_tenant_record(gateway: Gateway) -> None:

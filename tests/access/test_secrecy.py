@@ -31,7 +31,7 @@ def traces(texts: list[str]) -> list[str]:
     return [part for text in texts for part in (text, re.sub(r"^pr_[a-z]+_", "", text)[16:], key_hash(text)) if len(part) > 16]
 
 
-class Everything:
+class IssuedCredentials:
     """One credential of each kind, and all responses except those that show them."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -50,7 +50,7 @@ class Everything:
         admin, name = self.gateway.admin, fresh()
         invite = await self.shown_once(admin, INVITES, {"note": "n"}, "code")
         claimed = await self.shown_once(
-            self.gateway.nobody, CLAIM, {"code": self.texts[-1], "tenant": name, "keyName": "k"}, "key"
+            self.gateway.anonymous, CLAIM, {"code": self.texts[-1], "tenant": name, "keyName": "k"}, "key"
         )
         client = self.gateway.with_key(self.texts[-1])
         key = await self.shown_once(client, KEYS, {"name": "n"}, "key")
@@ -75,18 +75,18 @@ class Everything:
         self.answers.append(await patch(client, f"{KEYS}/{key_id}", name="changed"))
         self.answers.append(await client.post(SETTINGS, {"auditMode": "off"}))
         for text in self.texts:  # where it does not belong
-            self.answers.append(await self.gateway.nobody.get(f"{STREAM}?bearer={text}x"))
+            self.answers.append(await self.gateway.anonymous.get(f"{STREAM}?bearer={text}x"))
             for path in (f"{KEYS}/{text}", f"{TENANTS}/{text}", f"/v1/queues/{text}", f"/{text}"):
                 self.answers.append(await client.get(path))
             self.answers.append(await self.gateway.with_key(f"{text}x").get(WHOAMI))
-            self.answers.append(await self.gateway.nobody.post(CLAIM, {"code": f"{text}x", "tenant": "x"}))
+            self.answers.append(await self.gateway.anonymous.post(CLAIM, {"code": f"{text}x", "tenant": "x"}))
             self.answers.append(await client.post(KEYS, {"name": "n", "scopes": [text]}))
 
 
 async def test_credentials_are_shown_once(engine_url: str) -> None:
     with capture_logs() as logs:
         async with running_gateway(gateway_settings(engine_url, access_log=True)) as gateway:
-            everything = Everything(gateway)
+            everything = IssuedCredentials(gateway)
             await everything.make()
             audit = await entries_of(gateway)
             stored = [await raw_bucket(gateway, bucket) for bucket in AccessCapability.buckets]

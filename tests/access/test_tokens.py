@@ -36,7 +36,7 @@ async def test_a_token_is_accepted_in_the_url_and_in_the_header(gateway: Gateway
     assert await opens(gateway, made["token"])
     queue = await tenant.queue()
     for client, path in (
-        (gateway.nobody, f"{STREAM}?events=job.*&bearer={made['token']}"),
+        (gateway.anonymous, f"{STREAM}?events=job.*&bearer={made['token']}"),
         (gateway.with_key(made["token"]), f"{STREAM}?events=job.*"),
     ):
         async with client.events(path) as reader:
@@ -61,8 +61,8 @@ async def test_a_token_reads_one_resource_and_nothing_else(gateway: Gateway, ten
         client.post(f"{queue}/messages", {"payload": 1}),
         client.post(f"{queue}/pull", {}),
         client.post(TOKENS, {"resource": "telemetry"}),
-        gateway.nobody.get(f"/v1/queues?bearer={token}"),
-        gateway.nobody.get(f"{WHOAMI}?bearer={token}"),
+        gateway.anonymous.get(f"/v1/queues?bearer={token}"),
+        gateway.anonymous.get(f"{WHOAMI}?bearer={token}"),
     ):
         (await call).problem(401, "unauthenticated")
 
@@ -71,7 +71,7 @@ async def test_a_token_sees_the_events_of_its_tenant_only(gateway: Gateway, tena
     other = await gateway.tenant()
     token = await token_of(tenant.client)
     theirs, mine = await other.queue(), await tenant.queue()
-    async with gateway.nobody.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
+    async with gateway.anonymous.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
         await other.publish(theirs, 1)
         published = await tenant.publish(mine, 1)
         event = await reader.next()
@@ -150,7 +150,7 @@ async def test_a_token_has_the_restrictions_of_its_key(gateway: Gateway, tenant:
     mine, other = await tenant.queue("mine"), await tenant.queue("other")
     narrow = await tenant.another_key(allowed_queues=("mine",))
     token = await token_of(narrow.client)
-    async with gateway.nobody.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
+    async with gateway.anonymous.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
         await tenant.publish(other, 1)
         await tenant.publish(mine, 1)
         event = await reader.next()
@@ -161,7 +161,7 @@ async def test_a_token_of_a_platform_key_is_for_the_named_tenant(gateway: Gatewa
     admin = gateway.admin.with_headers(**{"X-Postroad-Tenant": tenant.id})
     token = await token_of(admin)
     queue = await tenant.queue()
-    async with gateway.nobody.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
+    async with gateway.anonymous.events(f"{STREAM}?events=job.*&bearer={token}") as reader:
         await tenant.publish(queue, 1)
         event = await reader.next()
         assert event is not None and event.json["tenant"] == tenant.id
@@ -182,7 +182,7 @@ async def test_a_forged_or_altered_token_is_refused(gateway: Gateway, tenant: Te
 
 
 async def test_a_key_in_a_url_is_refused(gateway: Gateway, tenant: Tenant) -> None:
-    problem = (await gateway.nobody.get(f"{STREAM}?bearer={tenant.key}")).problem(401, "unauthenticated")
+    problem = (await gateway.anonymous.get(f"{STREAM}?bearer={tenant.key}")).problem(401, "unauthenticated")
     assert "/v1/tokens" in problem["detail"] and tenant.key not in str(problem)
 
 
@@ -190,8 +190,8 @@ async def test_a_key_in_a_url_is_accepted_on_streams_if_configured(engine_url: s
     async with running_gateway(gateway_settings(engine_url, keys_in_urls=True)) as gateway:
         tenant = await gateway.tenant()
         assert await opens(gateway, tenant.key)
-        (await gateway.nobody.get(f"/v1/queues?bearer={tenant.key}")).problem(401, "unauthenticated")
-        (await gateway.nobody.get(f"{WHOAMI}?bearer={tenant.key}")).problem(401, "unauthenticated")
+        (await gateway.anonymous.get(f"/v1/queues?bearer={tenant.key}")).problem(401, "unauthenticated")
+        (await gateway.anonymous.get(f"{WHOAMI}?bearer={tenant.key}")).problem(401, "unauthenticated")
 
 
 async def test_the_header_takes_precedence_over_the_url(gateway: Gateway, tenant: Tenant) -> None:
@@ -201,7 +201,7 @@ async def test_the_header_takes_precedence_over_the_url(gateway: Gateway, tenant
 
 @pytest.mark.parametrize("query", ["bearer=", "bearer=a&bearer=b", "bearer=%ff", "x&bearer=", "bearer=" + "&" * 100])
 async def test_a_malformed_query_is_refused(gateway: Gateway, query: str) -> None:
-    (await gateway.nobody.get(f"{STREAM}?{query}")).problem(401, "unauthenticated")
+    (await gateway.anonymous.get(f"{STREAM}?{query}")).problem(401, "unauthenticated")
 
 
 # Resources that have a name in them

@@ -151,10 +151,10 @@ def test_a_module_is_short_enough_to_be_read() -> None:
 
 
 def test_a_module_says_its_job_first() -> None:
-    assert not [module.path for module in modules() if module.text.strip() and not says_its_job(module.tree)]
+    assert not [module.path for module in modules() if module.text.strip() and not has_module_docstring(module.tree)]
 
 
-def says_its_job(tree: ast.Module) -> bool:
+def has_module_docstring(tree: ast.Module) -> bool:
     docstring = ast.get_docstring(tree)
     return docstring is not None and len(docstring.splitlines()[0]) > 10
 

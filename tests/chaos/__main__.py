@@ -9,60 +9,60 @@ import time
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign
-from tests.chaos.clients import Front
+from tests.chaos.clients import Endpoints
+from tests.chaos.deployment import Clustered, Deployment, Single, plan
 from tests.chaos.model import Answers
-from tests.chaos.world import Clustered, Single, World, plan
 
 
-class Story:
+class ProgressLog:
     """Lines with the time since the beginning."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
-    def tell(self, line: str) -> None:
+    def write(self, line: str) -> None:
         print(f"{time.monotonic() - self._began:7.1f}s  {line}", flush=True)
 
 
-async def run(world: World, seconds: float, seed: int, story: Story) -> list[str]:
-    await world.start()
-    campaign = Campaign(Front(world.urls(), world.headers(), Answers(frozenset({503}))))
+async def run(deployment: Deployment, seconds: float, seed: int, progress: ProgressLog) -> list[str]:
+    await deployment.start()
+    campaign = Campaign(Endpoints(deployment.urls(), deployment.headers(), Answers(frozenset({503}))))
     await campaign.begin()
-    await campaign.moves_on(1, 30)
-    story.tell("everyone is at work")
+    await campaign.makes_progress(1, 30)
+    progress.write("everyone is at work")
     until = time.monotonic() + seconds
-    for hurt in plan(seed, world.victims):
-        if time.monotonic() + hurt.pause + hurt.lasting > until:
+    for fault in plan(seed, deployment.victims):
+        if time.monotonic() + fault.pause + fault.lasting > until:
             break
-        await asyncio.sleep(hurt.pause)
-        story.tell(str(hurt))
-        await world.hurt(hurt)
-    story.tell("that was all; waiting until everything answers")
-    await world.heal()
+        await asyncio.sleep(fault.pause)
+        progress.write(str(fault))
+        await deployment.inject(fault)
+    progress.write("that was all; waiting until everything answers")
+    await deployment.heal()
     found = []
     try:
-        await campaign.moves_on(1, 30)
+        await campaign.makes_progress(1, 30)
     except AssertionError as stuck:
         found.append(f"does not go on after the last fault: {stuck}")
     found += await campaign.end()
-    story.tell(campaign.summary())
+    progress.write(campaign.summary())
     return found
 
 
 async def main(seconds: float, seed: int, *, is_cluster: bool, keep: bool) -> int:
-    story = Story()
+    progress = ProgressLog()
     home = Path(tempfile.mkdtemp(prefix="postroad-chaos-"))
-    world: World = Clustered(home) if is_cluster else Single(home)
-    story.tell(f"seed {seed}, {seconds:.0f} s, {'a cluster and two gateways' if is_cluster else 'one installation'}")
+    deployment: Deployment = Clustered(home) if is_cluster else Single(home)
+    progress.write(f"seed {seed}, {seconds:.0f} s, {'a cluster and two gateways' if is_cluster else 'one installation'}")
     try:
-        violations = await run(world, seconds, seed, story)
+        violations = await run(deployment, seconds, seed, progress)
     finally:
-        world.end()
+        deployment.end()
     for violation in violations:
-        story.tell(f"BROKEN: {violation}")
-    story.tell(f"seed {seed}: " + ("broken" if violations else "every promise was kept"))
+        progress.write(f"BROKEN: {violation}")
+    progress.write(f"seed {seed}: " + ("broken" if violations else "every promise was kept"))
     if violations or keep:
-        story.tell(f"logs and data are in {home}")
+        progress.write(f"logs and data are in {home}")
     else:
         shutil.rmtree(home, ignore_errors=True)
     return 1 if violations else 0

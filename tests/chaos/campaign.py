@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.chaos.clients import Appender, Client, Follower, Front, Line, Publisher, Worker, read_all
+from tests.chaos.clients import Appender, Client, Endpoints, Follower, Line, Publisher, Worker, read_all
 from tests.chaos.model import Message, QueueModel, StreamModel, reader_violations
 from tests.waiting import eventually
 
@@ -17,7 +17,7 @@ SETTINGS = {"POSTROAD_FANOUT_COMPLETE_SECONDS": "2", "POSTROAD_SESSION_TTL_SECON
 
 @dataclass(slots=True)
 class Campaign:
-    front: Front
+    endpoints: Endpoints
     name: str = "chaos"
     settings: dict[str, object] = field(default_factory=dict)  # of the queue
     worker_count: int = WORKERS
@@ -45,7 +45,7 @@ class Campaign:
         return f"/v1/default/stream/session:{self._session(number)}"
 
     def line(self) -> Line:
-        line = Line(self.front, len(self._lines))
+        line = Line(self.endpoints, len(self._lines))
         self._lines.append(line)
         return line
 
@@ -58,7 +58,7 @@ class Campaign:
     async def begin(self) -> None:
         """Make what is worked on, and have everyone begin."""
         await self._prepare()
-        self._hire()
+        self._create_clients()
         self._tasks = [asyncio.create_task(client.run(), name=client.name) for client in self.clients]
 
     async def _prepare(self) -> None:
@@ -79,7 +79,7 @@ class Campaign:
 
         await eventually(is_made, 30)
 
-    def _hire(self) -> None:
+    def _create_clients(self) -> None:
         numbers = itertools.count()
         for at in range(PUBLISHERS):
             self.writers.append(
@@ -95,7 +95,7 @@ class Campaign:
 
     # On the way
 
-    async def moves_on(self, count: int = 3, seconds: float = 15, *, of: Callable[[Client], bool] = lambda _: True) -> None:
+    async def makes_progress(self, count: int = 3, seconds: float = 15, *, of: Callable[[Client], bool] = lambda _: True) -> None:
         """Everyone has got `count` things more done; AssertionError says who has not."""
         before = {client.name: client.done for client in self.clients if of(client)}
 
@@ -105,7 +105,7 @@ class Campaign:
         try:
             await eventually(lambda: not stuck(), seconds)
         except AssertionError:
-            raise AssertionError(f"not within {seconds} s: {stuck()}; {dict(self.front.answers.counted)}") from None
+            raise AssertionError(f"not within {seconds} s: {stuck()}; {dict(self.endpoints.answers.counted)}") from None
 
     # Coming home
 
@@ -119,7 +119,7 @@ class Campaign:
             found = [f"{task.get_name()} is stuck" for task in late]
             found += [f"{task.get_name()}: {task.exception()!r}" for task in finishing if task.done() and task.exception()]
             found += await self._drained(seconds)
-            return found + self.queue.violations() + await self._compared(seconds) + self.front.answers.violations()
+            return found + self.queue.violations() + await self._compared(seconds) + self.endpoints.answers.violations()
         finally:
             await self.abandon()
 
@@ -187,5 +187,5 @@ class Campaign:
         return (
             f"{written['publisher']} published, {len(self.queue.acked)} acked, {written['log']} appended, "
             f"{written['news']} fanned out to {SESSIONS} sessions; "
-            f"refused {dict(self.front.answers.counted)}, unanswered {dict(self.front.answers.unanswered)}"
+            f"refused {dict(self.endpoints.answers.counted)}, unanswered {dict(self.endpoints.answers.unanswered)}"
         )

@@ -22,7 +22,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class Endpoints:
     """Where the gateways answer, whose key is sent, and where it is noted what they said."""
 
     urls: tuple[str, ...]
@@ -48,11 +48,13 @@ class Answer:
 class Line:
     """One client's connection. It goes to another gateway when one fails it, and now and then without a reason."""
 
-    def __init__(self, front: Front, first: int = 0, *, moves_every: int = 25) -> None:
-        self._front, self._at, self._moves_every = front, first % len(front.urls), moves_every
+    def __init__(self, endpoints: Endpoints, first: int = 0, *, moves_every: int = 25) -> None:
+        self._front, self._at, self._moves_every = endpoints, first % len(endpoints.urls), moves_every
         self._calls = 0
         connector = aiohttp.TCPConnector(limit=2)
-        self._session = aiohttp.ClientSession(headers=front.headers, timeout=aiohttp.ClientTimeout(total=30), connector=connector)
+        self._session = aiohttp.ClientSession(
+            headers=endpoints.headers, timeout=aiohttp.ClientTimeout(total=30), connector=connector
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -84,7 +86,7 @@ class Line:
             self.move()
             await asyncio.sleep(_PAUSE)
             return None
-        self._front.answers.heard(f"{method} {path}", found.status, found.headers, _problem(found))
+        self._front.answers.record_response(f"{method} {path}", found.status, found.headers, _problem(found))
         if found.status in (503, 507):
             self.move()
             await asyncio.sleep(_PAUSE)
@@ -208,7 +210,7 @@ class Appender(Client):
                 self.model.stored(message, None if is_repeated else answer.end, is_numbered=self.is_numbered)
                 self.done += 1
                 if not is_repeated:
-                    await self._look(message, answer.end)
+                    await self._inspect(message, answer.end)
             elif answer is not None and answer.status not in (503, 507):
                 self.model.refusals.append(f"{message} was answered {answer.status}: {answer.body.decode()}")
                 self.is_stopping = True
@@ -221,7 +223,7 @@ class Appender(Client):
             return {}
         return {"Producer-Id": self.name, "Producer-Epoch": "0", "Producer-Seq": str(message[1])}
 
-    async def _look(self, message: Message, end: str) -> None:
+    async def _inspect(self, message: Message, end: str) -> None:
         """Whoever was told that it is stored reads it, whichever gateway is asked."""
         before, self.last_end = self.last_end, end
         if self.following % self.looks_every:

@@ -132,7 +132,7 @@ class Answers:
     unclear: list[str] = field(default_factory=list)
     unanswered: Counter[str] = field(default_factory=Counter)  # connections that failed, by how
 
-    def heard(self, what: str, status: int, headers: dict[str, str], problem: dict[str, Any]) -> None:
+    def record_response(self, what: str, status: int, headers: dict[str, str], problem: dict[str, Any]) -> None:
         if status < 400:
             return
         code = problem.get("code", "?")

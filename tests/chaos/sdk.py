@@ -61,7 +61,7 @@ class SdkCampaign:
     def _is_done(self, who: str) -> None:
         self.done[who] = self.done.get(who, 0) + 1
 
-    async def moves_on(self, count: int = 3, seconds: float = 30) -> None:
+    async def makes_progress(self, count: int = 3, seconds: float = 30) -> None:
         before = dict(self.done)
         await eventually(lambda: all(self.done[who] >= done + count for who, done in before.items()), seconds)
 

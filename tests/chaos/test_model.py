@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.deployment import Clustered, Fault, plan
 from tests.chaos.model import Answers, Message, QueueModel, StreamModel, reader_violations
-from tests.chaos.world import Clustered, Hurt, plan
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
@@ -108,14 +108,14 @@ def test_an_answer_is_expected_and_clear(
     status: int, headers: dict[str, str], problem: dict[str, object], is_clear: bool
 ) -> None:
     answers = Answers(frozenset({503}))
-    answers.heard("POST /x", status, headers, problem)
+    answers.record_response("POST /x", status, headers, problem)
     assert (answers.violations() == []) is is_clear
 
 
 def test_a_plan_comes_from_its_seed_alone_and_leaves_nobody_out() -> None:
-    def hurts(seed: int) -> list[Hurt]:
+    def faults(seed: int) -> list[Fault]:
         return list(itertools.islice(plan(seed, Clustered.victims), 100))
 
-    assert hurts(7) == hurts(7) != hurts(8)
-    assert {victim for hurt in hurts(7) for victim in hurt.victims} == set(Clustered.victims)
-    assert {hurt.what for hurt in hurts(7)} == {"kill", "pause", "restart"}
+    assert faults(7) == faults(7) != faults(8)
+    assert {victim for fault in faults(7) for victim in fault.victims} == set(Clustered.victims)
+    assert {fault.what for fault in faults(7)} == {"kill", "pause", "restart"}

@@ -49,10 +49,10 @@ def run(anonymous: Shell, own: Tenant) -> Run:
     """Run a command with the tenant's key, in a thread, as the server runs in this process."""
     shell = anonymous.with_environment(POSTROAD_URL=own.client.url, POSTROAD_KEY=own.key)
 
-    async def carry_out(*words: str) -> Completed:
+    async def execute(*words: str) -> Completed:
         return await asyncio.to_thread(shell.invoke, *words)
 
-    return carry_out
+    return execute
 
 
 @pytest.mark.parametrize("report", CELLS)

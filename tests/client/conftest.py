@@ -12,7 +12,7 @@ from postroad.container import Role
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
 from tests.gateway_fixtures import clock, gateway, tenant
 
-__all__ = ["clock", "control", "gateway", "kind", "nobody", "opened", "platform", "sdk", "tenant"]
+__all__ = ["anonymous", "clock", "control", "gateway", "kind", "opened", "platform", "sdk", "tenant"]
 
 Sdk = Callable[..., Awaitable[Any]]
 
@@ -44,7 +44,7 @@ async def platform(kind: str, gateway: Gateway) -> AsyncIterator[Sdk]:
 
 
 @pytest.fixture
-async def nobody(kind: str, gateway: Gateway) -> AsyncIterator[Sdk]:
+async def anonymous(kind: str, gateway: Gateway) -> AsyncIterator[Sdk]:
     async with opened(kind, gateway.url, anonymous=True) as call:
         yield call
 

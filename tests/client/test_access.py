@@ -136,10 +136,10 @@ async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk,
         await eventually(is_refused)
         assert (await sdk("keys.enable", made.record.id)).enabled is True
 
-        async def is_let_in() -> bool:
+        async def is_accepted() -> bool:
             return not await is_refused()
 
-        await eventually(is_let_in)
+        await eventually(is_accepted)
         await sdk("keys.delete", made.record.id)
         await eventually(is_refused)
     with pytest.raises(PreconditionFailed):
@@ -226,26 +226,26 @@ async def test_a_token_opens_its_stream(sdk: Sdk, gateway: Gateway) -> None:
     made = await sdk("tokens.create", "telemetry", expires_in_seconds=60, once=True)
     assert made.resource == "telemetry"
     assert made.token not in repr(made)
-    async with gateway.nobody.events(f"/v1/telemetry/stream?bearer={made.token}") as reader:
+    async with gateway.anonymous.events(f"/v1/telemetry/stream?bearer={made.token}") as reader:
         assert reader.answer.status == 200
 
 
 # Invites
 
 
-async def test_an_invite_is_claimed_without_a_key(kind: str, platform: Sdk, nobody: Sdk, gateway: Gateway) -> None:
+async def test_an_invite_is_claimed_without_a_key(kind: str, platform: Sdk, anonymous: Sdk, gateway: Gateway) -> None:
     name = fresh()
     made = await platform("invites.create", tenant=name, note="for a test", auto_create_queues=True, expires_in_seconds=3600)
     assert made.code not in repr(made)
     assert (made.invite.state, made.invite.tenant, made.invite.note) == ("open", name, "for a test")
 
-    claimed = await nobody("invites.claim", made.code, key_name="mine")
+    claimed = await anonymous("invites.claim", made.code, key_name="mine")
     assert (claimed.record.tenant, claimed.record.name) == (name, "mine")
     async with opened(kind, gateway.url, claimed.key) as owner:
         assert (await owner("keys.whoami")).tenant == name
         await owner("queues.publish", "made-by-publishing", 1)
     with pytest.raises(InviteEnded):
-        await nobody("invites.claim", made.code)
+        await anonymous("invites.claim", made.code)
 
     async def is_claimed() -> bool:
         found = {invite.id: invite for invite in await platform("invites.list", page_size=2)}
@@ -254,11 +254,11 @@ async def test_an_invite_is_claimed_without_a_key(kind: str, platform: Sdk, nobo
     await eventually(is_claimed)
 
 
-async def test_a_revoked_invite_is_not_found(platform: Sdk, nobody: Sdk) -> None:
+async def test_a_revoked_invite_is_not_found(platform: Sdk, anonymous: Sdk) -> None:
     made = await platform("invites.create")
     await platform("invites.revoke", made.invite.id)
     with pytest.raises(InviteNotFound):
-        await nobody("invites.claim", made.code, tenant=fresh())
+        await anonymous("invites.claim", made.code, tenant=fresh())
     with pytest.raises(InviteNotFound):
         await platform("invites.revoke", made.invite.id)
 
@@ -270,15 +270,15 @@ async def test_settings_are_changed_and_reset(sdk: Sdk, platform: Sdk) -> None:
     before = await sdk("settings.get")
     assert before.settings.audit_mode == "full"
 
-    async def says(sdk: Sdk, **wanted: object) -> bool:
+    async def has_settings(sdk: Sdk, **wanted: object) -> bool:
         found = (await sdk("settings.get")).settings
         return all(getattr(found, name) == value for name, value in wanted.items())
 
     await sdk("settings.update", audit_mode="jobs_only", visibility_timeout_ms=1234)
-    await eventually(lambda: says(sdk, audit_mode="jobs_only", visibility_timeout_ms=1234))
+    await eventually(lambda: has_settings(sdk, audit_mode="jobs_only", visibility_timeout_ms=1234))
     assert (await sdk("settings.get")).chosen == {**before.chosen, "auditMode": "jobs_only", "visibilityTimeoutMs": 1234}
     await sdk("settings.reset", "audit_mode", "visibility_timeout_ms")
-    await eventually(lambda: says(sdk, audit_mode="full", visibility_timeout_ms=before.settings.visibility_timeout_ms))
+    await eventually(lambda: has_settings(sdk, audit_mode="full", visibility_timeout_ms=before.settings.visibility_timeout_ms))
     with pytest.raises(Forbidden, match="maxQueues"):
         await sdk("settings.update", max_queues=1)
 
@@ -328,11 +328,11 @@ async def test_the_audit_log_is_listed_newest_first_and_filtered(sdk: Sdk, platf
 async def test_a_disabled_tenant_raises_tenant_disabled(platform: Sdk, sdk: Sdk, tenant: Tenant) -> None:
     await platform("tenants.update", tenant.id, enabled=False)
 
-    async def is_told() -> bool:
+    async def is_updated() -> bool:
         try:
             await sdk("keys.whoami")
         except TenantDisabled:
             return True
         return False
 
-    await eventually(is_told)
+    await eventually(is_updated)

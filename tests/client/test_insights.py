@@ -96,7 +96,9 @@ async def test_a_key_kept_to_some_queues_has_no_report_of_the_whole(kind: str, t
 
 async def test_the_platform_sees_the_pipeline(platform: Sdk, sdk: Sdk, gateway: Gateway) -> None:
     link = gateway.node.platform.connection
-    await results.tell_of_pipeline(link, now_ms() - MINUTE, [{"stream": "AUDIT", "sequence": 0, "lastSequence": 0, "lag": 0}])
+    await results.publish_pipeline_status(
+        link, now_ms() - MINUTE, [{"stream": "AUDIT", "sequence": 0, "lastSequence": 0, "lag": 0}]
+    )
     found = await platform("pipeline.status")
     assert isinstance(found, PipelineStatus)
     assert (found.state, found.batch, found.period, found.quarantined) == ("running", 4181, 60, {"no-json": 2})

@@ -67,7 +67,7 @@ class Server:
         return Appended(offset="1", is_closed=False, is_duplicate=is_duplicate)
 
 
-def has_no_doubt(producer: Numbering) -> bool:
+def has_no_uncertain_append(producer: Numbering) -> bool:
     return producer.in_doubt is None
 
 
@@ -101,7 +101,7 @@ def test_an_append_in_doubt_is_resolved_by_repeating_it(problem: PostroadError) 
     assert producer.in_doubt == append_of("a")
     assert play(producer, append_of("a"), server).is_duplicate
     assert (server.stored, producer.next_seq) == ([b"a"], 1)
-    assert has_no_doubt(producer)
+    assert has_no_uncertain_append(producer)
 
 
 def test_an_append_in_doubt_is_repeated_before_another() -> None:

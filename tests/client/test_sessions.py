@@ -220,9 +220,9 @@ async def test_a_client_with_a_platform_key_has_a_default_tenant(kind: str, sdk:
         assert (await platform("sessions.subscribe", "s", "me")).session_stream_path.startswith(f"/v1/{tenant.id}/")
 
 
-async def test_without_a_key_a_project_is_required(nobody: Sdk) -> None:
+async def test_without_a_key_a_project_is_required(anonymous: Sdk) -> None:
     with pytest.raises(Unauthenticated):
-        await nobody("sessions.get", "me")
+        await anonymous("sessions.get", "me")
 
 
 class Asked:

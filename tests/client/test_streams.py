@@ -33,7 +33,7 @@ from postroad.client.errors import (
 )
 from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
-from tests.client.lines import Line
+from tests.client.lossy_connection import LossyConnection
 from tests.gateway import Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
 
@@ -207,12 +207,12 @@ async def test_a_stream_token_reads_its_stream_and_no_other(kind: str, sdk: Sdk,
             await reader("streams.read", "other")
 
 
-async def test_a_public_stream_is_read_without_a_key(sdk: Sdk, tenant: Tenant, nobody: Sdk) -> None:
+async def test_a_public_stream_is_read_without_a_key(sdk: Sdk, tenant: Tenant, anonymous: Sdk) -> None:
     await sdk("streams.create", "open", public=True, messages=[1], closed=True)
     await sdk("streams.create", "private")
-    assert values(await nobody("streams.follow", "open", project=tenant.id)) == [1]
+    assert values(await anonymous("streams.follow", "open", project=tenant.id)) == [1]
     with pytest.raises(Unauthenticated):
-        await nobody("streams.read", "private", project=tenant.id)
+        await anonymous("streams.read", "private", project=tenant.id)
 
 
 # Following
@@ -321,8 +321,8 @@ async def test_follow_raises_when_the_stream_is_deleted(sdk: Sdk, tenant: Tenant
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 async def test_broken_connections_lose_and_repeat_nothing(kind: str, live: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s", messages=["before"])
-    line = Line(tenant.client.url, lasts_bytes=2500)
-    async with line.laid() as url, following(kind, url, tenant.key, "s", live=live) as came:
+    line = LossyConnection(tenant.client.url, lasts_bytes=2500)
+    async with line.opened() as url, following(kind, url, tenant.key, "s", live=live) as came:
         assert (await came.get()) is not None
         for number in range(150):
             await sdk("streams.append", "s", number)
@@ -427,8 +427,8 @@ async def test_concurrent_appends_have_different_numbers(sdk: Sdk, producer_of: 
 
 async def test_an_append_whose_response_was_lost_is_stored_once(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
-    line = Line(tenant.client.url)
-    async with line.laid() as url, producers(kind, url, tenant.key, deadline=5) as make:
+    line = LossyConnection(tenant.client.url)
+    async with line.opened() as url, producers(kind, url, tenant.key, deadline=5) as make:
         producer = make("s", "p")
         await producer.append(0)
         line.answers_lost = 1
@@ -439,8 +439,8 @@ async def test_an_append_whose_response_was_lost_is_stored_once(kind: str, sdk: 
 
 async def test_an_append_in_doubt_is_resolved_by_the_next(kind: str, sdk: Sdk, tenant: Tenant) -> None:
     await sdk("streams.create", "s")
-    line = Line(tenant.client.url)
-    async with line.laid() as url, producers(kind, url, tenant.key, deadline=0.3) as make:
+    line = LossyConnection(tenant.client.url)
+    async with line.opened() as url, producers(kind, url, tenant.key, deadline=0.3) as make:
         producer = make("s", "p")
         line.answers_lost = 1000
         with pytest.raises(Unreachable):

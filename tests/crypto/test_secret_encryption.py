@@ -99,7 +99,7 @@ async def test_credentials_stay_valid_while_the_platform_key_is_rotated(own_serv
 
     async with running_gateway(gateway_settings(own_server.url, platform_key=Secret(f"{NEW},{OLD}"))) as gateway:
         assert await user_status(gateway) == 200
-        async with gateway.nobody.events(f"{STREAM}?bearer={token}"):
+        async with gateway.anonymous.events(f"{STREAM}?bearer={token}"):
             pass
         mine: Tenant = gateway.seen_by(tenant)
         assert (await mine.ack(queue, message["receiptId"])).ok() == {"ok": True}
@@ -109,4 +109,4 @@ async def test_credentials_stay_valid_while_the_platform_key_is_rotated(own_serv
 
     async with running_gateway(gateway_settings(own_server.url, platform_key=Secret(NEW))) as gateway:
         assert await user_status(gateway) == 200
-        (await gateway.nobody.get(f"{STREAM}?bearer={token}")).problem(401, "unauthenticated")
+        (await gateway.anonymous.get(f"{STREAM}?bearer={token}")).problem(401, "unauthenticated")

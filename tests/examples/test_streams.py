@@ -18,7 +18,7 @@ import pytest
 from postroad.client import AsyncPostroad
 from postroad.client.errors import Unauthenticated
 from postroad.runtime.embedded_server import free_port
-from tests.client.lines import Line
+from tests.client.lossy_connection import LossyConnection
 from tests.installation import Installation
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "streams"
@@ -119,8 +119,8 @@ async def test_reloads_lose_and_repeat_nothing(postroad: AsyncPostroad, page: Pa
 
 
 async def test_a_line_that_breaks_loses_and_repeats_nothing(postroad: AsyncPostroad, page: Page, running: Installation) -> None:
-    line = Line(running.url, lasts_bytes=4000)
-    async with line.laid() as url, appending(postroad, stream_of(page), 300):
+    line = LossyConnection(running.url, lasts_bytes=4000)
+    async with line.opened() as url, appending(postroad, stream_of(page), 300):
         broken = Page(page.home, page.url.replace(running.url, url), page.tokens)
         states = await broken.load(60)
     assert page.record == list(range(300))

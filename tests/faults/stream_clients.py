@@ -245,7 +245,7 @@ class SharedStream:
                     return
                 await self._attempt(caller, (writer, number), {}, stored=204)
 
-    async def write_as_twins(self, writer: str) -> None:
+    async def write_concurrently(self, writer: str) -> None:
         """Two connections send each append of one producer at the same time, like a client that retries too early."""
         await self._race(writer, lambda seq: producer_headers(writer, seq), stored=200, expected=[200, 204])
 

@@ -227,7 +227,7 @@ _CLAIM_NAMES = st.sampled_from([*_CLAIMS, "nbf", "iat", "iss", "aud", "jti", "st
 _HEADS = st.dictionaries(st.sampled_from(["alg", "typ", "kid", "crit", "b64", "jku", "x"]), values, max_size=3)
 
 
-def is_acmes(found: Caller | None) -> bool:
+def is_acme(found: Caller | None) -> bool:
     return found is None or (found.tenant, found.credential, found.key_id) == ("acme", Credential.JWT, "jwt:s-acme")
 
 
@@ -235,7 +235,7 @@ def is_acmes(found: Caller | None) -> bool:
 @given(odd_texts | nearly(st.just(_JWT.encode())).map(lambda raw: raw.decode("latin-1")))
 def test_a_jwt_is_of_the_tenant_that_signed_it_or_no_good(text: str) -> None:
     jwts = _jwts(acme=_SECRET, other=_OTHERS)
-    assert is_acmes(finished(jwts.authenticate(text, "acme")))
+    assert is_acme(finished(jwts.authenticate(text, "acme")))
     assert finished(jwts.authenticate(text, "other")) is None
 
 
@@ -249,7 +249,7 @@ def test_whatever_a_tenant_claims_in_a_jwt_stays_its_own(claims: dict[str, Any],
     except (TypeError, jwt.PyJWTError):  # a head that it will not write, it need not read
         return
     jwts = _jwts(acme=_SECRET, other=_OTHERS)
-    assert is_acmes(finished(jwts.authenticate(text, "acme")))
+    assert is_acme(finished(jwts.authenticate(text, "acme")))
     assert finished(jwts.authenticate(text, "other")) is None
 
 

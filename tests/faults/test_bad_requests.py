@@ -163,7 +163,7 @@ LIMITS = [
 ]
 
 
-async def with_things(tenant: Tenant) -> Tenant:
+async def with_resources(tenant: Tenant) -> Tenant:
     await tenant.queue("q")
     (await tenant.client.call("PUT", "/v1/stream/s", headers=TEXT)).ok(201)
     await tenant.publish("/v1/queues/q")
@@ -172,7 +172,7 @@ async def with_things(tenant: Tenant) -> Tenant:
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda one: one.name)
 async def test_at_the_limit_is_taken_and_one_more_is_a_problem(tenant: Tenant, limit: Limit) -> None:
-    await with_things(tenant)
+    await with_resources(tenant)
     (over := await limit.ask(limit.at + 1).by(tenant)).problem(limit.status, limit.code)
     assert over.json["detail"]
     assert (at := await limit.ask(limit.at).by(tenant)).status in limit.ok, at.body
@@ -180,7 +180,7 @@ async def test_at_the_limit_is_taken_and_one_more_is_a_problem(tenant: Tenant, l
 
 async def test_an_append_is_as_large_as_a_message_of_the_engine(tenant: Tenant) -> None:
     """Which has headers of its own, for which 4 KiB are left."""
-    await with_things(tenant)
+    await with_resources(tenant)
     (await append(8 * MIB - 4095).by(tenant)).problem(413, "too-large")
     assert (await append(8 * MIB - 4096).by(tenant)).status == 204
 
@@ -211,7 +211,7 @@ async def test_a_sixth_jwt_secret_is_refused(tenant: Tenant) -> None:
     ],
 )
 async def test_what_is_not_json_is_a_problem(tenant: Tenant, body: bytes) -> None:
-    await with_things(tenant)
+    await with_resources(tenant)
     (await tenant.client.call("POST", "/v1/queues/q/messages", data=body, headers=JSON)).problem(400, "malformed-json")
     (await publish().by(tenant)).ok(201)
 
@@ -220,7 +220,7 @@ async def test_what_is_not_json_is_a_problem(tenant: Tenant, body: bytes) -> Non
     "media", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x", "application/xml"]
 )
 async def test_another_type_of_body_is_a_problem(tenant: Tenant, media: str) -> None:
-    await with_things(tenant)
+    await with_resources(tenant)
     answer = await tenant.client.call("POST", "/v1/queues/q/messages", data=b'{"payload": 1}', headers={"Content-Type": media})
     answer.problem(415, "unsupported-media-type")
 
@@ -249,7 +249,7 @@ _LISTS = ["queues", "tasks", "insights/usage", "insights/health", "queues/q/mess
 
 @pytest.mark.parametrize("path", [*(f"/v1/{one}" for one in _LISTS), "/api/control/keys", "/api/control/audit"])
 async def test_a_cursor_that_was_never_given_out_finds_something_or_is_refused(tenant: Tenant, path: str) -> None:
-    await with_things(tenant)
+    await with_resources(tenant)
     for cursor in _CURSORS:
         answer = await tenant.client.get(f"{path}?cursor={cursor}")
         if answer.status != 200:
@@ -259,7 +259,7 @@ async def test_a_cursor_that_was_never_given_out_finds_something_or_is_refused(t
 @pytest.mark.parametrize("place", ["", "x", "1", "-1-1", "1-", "9" * 19 + "-1", "0x1-1", "1-1-1", "\xb2-\xb2"])
 async def test_a_place_that_was_never_given_out_is_refused(tenant: Tenant, place: str) -> None:
     """An empty one says nothing, to the standard and to us."""
-    await with_things(tenant)
+    await with_resources(tenant)
     if place:
         (await tenant.client.get("/v1/telemetry/stream", headers={"Last-Event-ID": place})).problem(400, "invalid-parameter")
     path = "/v1/stream/s?offset=-1&live=sse"
@@ -288,7 +288,7 @@ class Front:
 
 
 @pytest.fixture(scope="module")
-async def hasty(gateway: Gateway) -> AsyncIterator[str]:
+async def short_timeouts(gateway: Gateway) -> AsyncIterator[str]:
     """The gateway's app behind a server that gives nobody much time."""
     async with served(cast(App, Front(gateway.node.app)), header_seconds_max=0.3, body_seconds_max=1) as url:
         yield url
@@ -327,36 +327,36 @@ BODY = b'{"payload": 1}'
         [b": nameless"],
     ],
 )
-async def test_a_head_that_could_be_read_in_two_ways_is_refused(hasty: str, tenant: Tenant, lines: list[bytes]) -> None:
-    await with_things(tenant)
-    async with raw_connection(hasty) as connection:
+async def test_a_head_that_could_be_read_in_two_ways_is_refused(short_timeouts: str, tenant: Tenant, lines: list[bytes]) -> None:
+    await with_resources(tenant)
+    async with raw_connection(short_timeouts) as connection:
         await connection.send(head(tenant, *lines) + BODY)
         await refused(connection, 400, "malformed-request")
         assert await connection.is_closed()
 
 
 @pytest.mark.parametrize("length", [8 * MIB + 1, 2**64 - 1])
-async def test_an_absurd_length_is_refused_before_anything_is_sent(hasty: str, tenant: Tenant, length: int) -> None:
-    await with_things(tenant)
-    async with raw_connection(hasty) as connection:
+async def test_an_absurd_length_is_refused_before_anything_is_sent(short_timeouts: str, tenant: Tenant, length: int) -> None:
+    await with_resources(tenant)
+    async with raw_connection(short_timeouts) as connection:
         await connection.send(head(tenant, b"Content-Length: %d" % length))
         await refused(connection, 413, "too-large")
         assert await connection.is_closed(), "the rest is not waited for"
 
 
 @pytest.mark.parametrize("name", [b"Idempotency-Key", b"X-Request-Id", b"X-Other"])
-async def test_a_header_that_comes_twice_does_no_harm(hasty: str, tenant: Tenant, name: bytes) -> None:
-    await with_things(tenant)
-    async with raw_connection(hasty) as connection:
+async def test_a_header_that_comes_twice_does_no_harm(short_timeouts: str, tenant: Tenant, name: bytes) -> None:
+    await with_resources(tenant)
+    async with raw_connection(short_timeouts) as connection:
         await connection.send(head(tenant, name + b": one", name + b": two", b"Content-Length: 14") + BODY)
         assert (await connection.answer()).status in (201, 401, 403, 415)
         await connection.send(head(tenant, b"Content-Length: 14") + BODY)
         assert (await connection.answer()).status == 201, "the connection goes on"
 
 
-async def test_chunks_without_an_end_are_given_up_when_they_are_too_many(hasty: str, tenant: Tenant) -> None:
-    await with_things(tenant)
-    async with raw_connection(hasty) as connection:
+async def test_chunks_without_an_end_are_given_up_when_they_are_too_many(short_timeouts: str, tenant: Tenant) -> None:
+    await with_resources(tenant)
+    async with raw_connection(short_timeouts) as connection:
         await connection.send(head(tenant, b"Transfer-Encoding: chunked"))
         sending = asyncio.create_task(_without_end(connection, b"10000\r\n" + b" " * 65_536 + b"\r\n"))
         await refused(connection, 413, "too-large")
@@ -364,9 +364,9 @@ async def test_chunks_without_an_end_are_given_up_when_they_are_too_many(hasty: 
 
 
 @pytest.mark.parametrize("begin", [b"0\r\nX-Trailer: ", b"0\r\n", b"1;"])
-async def test_what_stands_around_chunks_is_limited_as_a_head_is(hasty: str, begin: bytes) -> None:
+async def test_what_stands_around_chunks_is_limited_as_a_head_is(short_timeouts: str, begin: bytes) -> None:
     """Trailers and extensions are nobody's body, and nobody would count them."""
-    async with raw_connection(hasty) as connection:
+    async with raw_connection(short_timeouts) as connection:
         lines = b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         await connection.send(lines + begin)
         assert (await connection.answer()).status == 401
@@ -375,8 +375,8 @@ async def test_what_stands_around_chunks_is_limited_as_a_head_is(hasty: str, beg
         assert sent < 4 * MIB, "it was cut off, and not by the clock"
 
 
-async def test_trailers_are_no_headers(hasty: str, tenant: Tenant) -> None:
-    async with raw_connection(hasty) as connection:
+async def test_trailers_are_no_headers(short_timeouts: str, tenant: Tenant) -> None:
+    async with raw_connection(short_timeouts) as connection:
         lines = b"GET /v1/whoami HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         await connection.send(lines + b"0\r\nAuthorization: Bearer " + tenant.key.encode() + b"\r\n\r\n")
         await refused(connection, 401, "unauthenticated")
@@ -395,12 +395,12 @@ async def _without_end(connection: RawConnection, piece: bytes) -> int:
     return sent
 
 
-async def test_an_upgrade_that_is_not_known_is_a_request_like_any_other(hasty: str, tenant: Tenant) -> None:
+async def test_an_upgrade_that_is_not_known_is_a_request_like_any_other(short_timeouts: str, tenant: Tenant) -> None:
     """As clients begin that would rather speak HTTP/2."""
-    await with_things(tenant)
+    await with_resources(tenant)
     wish = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"]
     whole = head(tenant, *wish, b"Content-Length: 14") + BODY
-    async with raw_connection(hasty) as connection:
+    async with raw_connection(short_timeouts) as connection:
         for pieces in ([whole], [whole[:-5], whole[-5:]], [whole[:30], whole[30:]]):
             for piece in pieces:
                 await connection.send(piece)
@@ -411,8 +411,8 @@ async def test_an_upgrade_that_is_not_known_is_a_request_like_any_other(hasty: s
 # Any bytes at all
 
 
-async def test_whatever_is_sent_the_answer_is_http_and_no_server_error(hasty: str, tenant: Tenant) -> None:
-    await with_things(tenant)
+async def test_whatever_is_sent_the_answer_is_http_and_no_server_error(short_timeouts: str, tenant: Tenant) -> None:
+    await with_resources(tenant)
     chance = random.Random(SEED)
     good = [
         head(tenant, b"Content-Type: application/json", b"Content-Length: 14") + BODY,
@@ -421,7 +421,7 @@ async def test_whatever_is_sent_the_answer_is_http_and_no_server_error(hasty: st
         head(tenant, b"Content-Type: text/plain", b"Stream-Seq: 1", b"Content-Length: 1", path=b"/v1/stream/s") + b"x",
         head(tenant, method=b"GET", path=b"/v1/queues?limit=10&cursor=a"),
     ]
-    statuses = await asyncio.gather(*(_status_of(hasty, _spoilt(chance, chance.choice(good))) for _ in range(200)))
+    statuses = await asyncio.gather(*(_status_of(short_timeouts, _spoilt(chance, chance.choice(good))) for _ in range(200)))
     assert not [status for status in statuses if status is not None and status >= 500]
     assert (
         400 in statuses

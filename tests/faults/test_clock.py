@@ -35,10 +35,10 @@ async def test_a_gateway_is_not_ready_while_its_clock_differs_from_the_engines(e
     async with running_gateway(gateway_settings(engine_url), system_clock=clock) as gateway:
         for shift_ms, is_ready in ((0, True), (500, True), (1500, False), (-1500, False), (0, True)):
             clock.ahead_ms = shift_ms
-            answer = await gateway.nobody.get("/readyz")
+            answer = await gateway.anonymous.get("/readyz")
             assert (answer.status, answer.json["checks"]["clock"]["ok"]) == (200 if is_ready else 503, is_ready), answer.json
         assert abs(gateway.node.platform.clock() - clock()) < 60_000
         clock.ahead_ms = HOUR_MS  # a step of the system's clock
         assert abs(gateway.node.platform.clock() - clock() + HOUR_MS) < 60_000
-        metrics = (await gateway.nobody.get("/metrics")).body.decode()
+        metrics = (await gateway.anonymous.get("/metrics")).body.decode()
         assert "postroad_clock_skew_seconds" in metrics

@@ -12,10 +12,10 @@ import pytest
 
 from postroad.kernel.errors import PostroadError
 from tests.chaos.campaign import Campaign
-from tests.chaos.clients import Front, Publisher, Worker
+from tests.chaos.clients import Endpoints, Publisher, Worker
+from tests.chaos.deployment import Clustered
 from tests.chaos.model import Answers
 from tests.chaos.sdk import SdkCampaign
-from tests.chaos.world import Clustered
 from tests.jetstream.streams import committer_of, make_stream, new_message
 from tests.waiting import eventually
 
@@ -26,7 +26,7 @@ PAUSE_SECONDS = 6
 
 
 @pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clustered]:
+async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clustered]:
     made = Clustered(tmp_path_factory.mktemp("cluster"))
     try:
         await made.start()
@@ -36,16 +36,16 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clust
 
 
 @asynccontextmanager
-async def campaign(world: Clustered, name: str, *also_expected: int, **more: Any) -> AsyncIterator[Campaign]:
+async def campaign(deployment: Clustered, name: str, *also_expected: int, **more: Any) -> AsyncIterator[Campaign]:
     """Everyone is at work in the block; after it all is compared with what was answered."""
-    await world.heal()
+    await deployment.heal()
     answers = Answers(frozenset({503, *also_expected}))
-    made = Campaign(Front(world.urls(), world.headers(), answers), name, **more)
+    made = Campaign(Endpoints(deployment.urls(), deployment.headers(), answers), name, **more)
     await made.begin()
     try:
-        await made.moves_on(3, 30)
+        await made.makes_progress(3, 30)
         yield made
-        await world.heal()
+        await deployment.heal()
     except BaseException:
         await made.abandon()
         raise
@@ -55,9 +55,9 @@ async def campaign(world: Clustered, name: str, *also_expected: int, **more: Any
 
 
 @pytest.mark.parametrize("allow_rollup_hdrs", [True, False])
-async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Clustered, allow_rollup_hdrs: bool) -> None:
+async def test_to_ask_whether_something_is_stored_harms_no_stream(deployment: Clustered, allow_rollup_hdrs: bool) -> None:
     """What belongs together and is sent again is refused as a batch; then each id is asked for, known or not."""
-    connection = await world.cluster.connection()
+    connection = await deployment.cluster.connection()
     try:
         name = f"asked-{allow_rollup_hdrs}"
         await make_stream(connection, name, num_replicas=3, allow_rollup_hdrs=allow_rollup_hdrs)
@@ -73,40 +73,40 @@ async def test_to_ask_whether_something_is_stored_harms_no_stream(world: Cluster
         await connection.close()
 
 
-async def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(world: Clustered) -> None:
-    async with campaign(world, "killed") as at_work:
-        leader = await world.cluster.leader("Q_default__killed")
+async def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(deployment: Clustered) -> None:
+    async with campaign(deployment, "killed") as at_work:
+        leader = await deployment.cluster.leader("Q_default__killed")
         leader.kill()
-        await at_work.moves_on(3, WRITES_AGAIN_SECONDS)
+        await at_work.makes_progress(3, WRITES_AGAIN_SECONDS)
         leader.start()
         await leader.healthy()
 
 
-async def test_a_leader_that_stands_still_costs_nothing_that_was_acknowledged(world: Clustered) -> None:
-    async with campaign(world, "paused") as at_work:
-        leader = await world.cluster.leader("S_default")
+async def test_a_leader_that_stands_still_costs_nothing_that_was_acknowledged(deployment: Clustered) -> None:
+    async with campaign(deployment, "paused") as at_work:
+        leader = await deployment.cluster.leader("S_default")
         leader.pause()
         try:
             await asyncio.sleep(PAUSE_SECONDS)
         finally:
             leader.resume()
-        await at_work.moves_on(3, WRITES_AGAIN_SECONDS)
+        await at_work.makes_progress(3, WRITES_AGAIN_SECONDS)
 
 
-async def test_without_a_majority_everyone_is_told_so_until_it_is_back(world: Clustered) -> None:
-    async with campaign(world, "minority") as at_work:
-        lost = world.cluster.nodes[1:]
+async def test_without_a_majority_everyone_is_told_so_until_it_is_back(deployment: Clustered) -> None:
+    async with campaign(deployment, "minority") as at_work:
+        lost = deployment.cluster.nodes[1:]
         for node in lost:
             node.kill()
-        refused = at_work.front.answers.counted
+        refused = at_work.endpoints.answers.counted
         await eventually(lambda: refused["503 engine-unavailable"] >= 10, 40)
-        for url in world.urls():
+        for url in deployment.urls():
             await eventually(lambda url=url: _is_refused(f"{url}/readyz"))  # type: ignore[misc]
             reading = f"{url}{at_work.log_path}?offset=-1"  # a leader that was left alone takes some seconds to see that
-            await eventually(lambda reading=reading: _is_refused(reading, world.headers()))  # type: ignore[misc]
+            await eventually(lambda reading=reading: _is_refused(reading, deployment.headers()))  # type: ignore[misc]
         for node in lost:
             node.start()
-        await at_work.moves_on(3, 40)
+        await at_work.makes_progress(3, 40)
 
 
 async def _is_refused(url: str, headers: dict[str, str] | None = None) -> bool:
@@ -114,27 +114,27 @@ async def _is_refused(url: str, headers: dict[str, str] | None = None) -> bool:
         return answer.status == 503
 
 
-async def test_a_full_queue_says_so_and_keeps_what_it_took(world: Clustered) -> None:
-    async with campaign(world, "full", 507, settings={"maxMessages": 100}, worker_count=0) as at_work:
-        refused = at_work.front.answers.counted
+async def test_a_full_queue_says_so_and_keeps_what_it_took(deployment: Clustered) -> None:
+    async with campaign(deployment, "full", 507, settings={"maxMessages": 100}, worker_count=0) as at_work:
+        refused = at_work.endpoints.answers.counted
         await eventually(lambda: refused["507 storage-full"] >= 20)
         late = Worker(at_work.line(), "late", queue="full", model=at_work.queue)
         working = asyncio.create_task(late.run())
-        await at_work.moves_on(1, WRITES_AGAIN_SECONDS, of=lambda client: isinstance(client, Publisher))
+        await at_work.makes_progress(1, WRITES_AGAIN_SECONDS, of=lambda client: isinstance(client, Publisher))
         late.is_stopping = True
         await working
 
 
-async def test_servers_and_gateways_restart_one_by_one_under_the_sdk(world: Clustered) -> None:
-    await world.heal()
-    key = world.headers()["Authorization"].removeprefix("Bearer ")
-    async with SdkCampaign(world.urls(), key, "rolling").running() as at_work:
-        for node in world.cluster.nodes:
+async def test_servers_and_gateways_restart_one_by_one_under_the_sdk(deployment: Clustered) -> None:
+    await deployment.heal()
+    key = deployment.headers()["Authorization"].removeprefix("Bearer ")
+    async with SdkCampaign(deployment.urls(), key, "rolling").running() as at_work:
+        for node in deployment.cluster.nodes:
             await asyncio.to_thread(node.stop)
             node.start()
             await node.healthy()
-            await at_work.moves_on()
-        for gateway in world.gateways:
+            await at_work.makes_progress()
+        for gateway in deployment.gateways:
             await gateway.stop(signal.SIGTERM, 20)
             await gateway.start().ready(60)
-            await at_work.moves_on()
+            await at_work.makes_progress()

@@ -85,8 +85,8 @@ async def test_a_full_store_refuses_writes_and_can_be_emptied(server: Server) ->
             507, "storage-full"
         )
         (await attacker.client.put("/v1/queues/another")).problem(507, "storage-full")
-        assert "writes are refused" in (await storage_check(gateway.nobody))["detail"]
-        assert "postroad_store_refuses_writes 1.0" in (await gateway.nobody.get("/metrics")).body.decode()
+        assert "writes are refused" in (await storage_check(gateway.anonymous))["detail"]
+        assert "postroad_store_refuses_writes 1.0" in (await gateway.anonymous.get("/metrics")).body.decode()
 
         # Reads, acknowledgements, revocations and deletions use the reserve.
         platform = gateway.admin.with_headers(**{"X-Postroad-Tenant": attacker.id})
@@ -103,7 +103,7 @@ async def test_a_full_store_refuses_writes_and_can_be_emptied(server: Server) ->
         (await platform.post(f"{queue}/purge", {})).ok()
         await eventually(lambda: published(other, others))
         await eventually(lambda: published(attacker, queue))
-        assert "writable" in (await storage_check(gateway.nobody))["detail"]
+        assert "writable" in (await storage_check(gateway.anonymous))["detail"]
 
 
 async def test_a_tenant_over_its_quota_is_refused_and_other_tenants_are_not(server: Server) -> None:

@@ -113,7 +113,7 @@ async def kill_at_times(running: Installation, publishers: list[Publisher]) -> N
         os.kill(victims[0], signal.SIGKILL)
 
 
-async def come_late(caller: Caller, publishers: list[Publisher]) -> dict[str, set[tuple[str, int]]]:
+async def read_late(caller: Caller, publishers: list[Publisher]) -> dict[str, set[tuple[str, int]]]:
     """More sessions, one after the other. What was acknowledged when each was about to come, and what when it was there."""
     known: dict[str, set[tuple[str, int]]] = {}
     for number in range(LATE):
@@ -138,7 +138,7 @@ async def test_every_session_has_every_message_once_through_kills(install: Insta
             for publisher in publishers:
                 everyone.create_task(publisher.run())
             everyone.create_task(kill_at_times(running, publishers))
-            late = everyone.create_task(come_late(caller, publishers))
+            late = everyone.create_task(read_late(caller, publishers))
         for stream in (LARGE, SMALL):
             await eventually(lambda stream=stream: caller.is_complete(stream), 60)  # type: ignore[misc]
         await check(caller, sessions, few, late.result())

@@ -174,12 +174,12 @@ async def test_readers_that_are_gone_leave_nothing_behind(
                 assert await connection.reader.read(100)
     await eventually(lambda: descriptors() <= 5)
 
-    async def nobody_reads() -> bool:
+    async def has_no_reader() -> bool:
         async with session.get("/metrics") as answer:
             lines = [line for line in (await answer.text()).splitlines() if line.startswith("postroad_http_live_readers")]
         return bool(lines) and all(float(line.rsplit(" ", 1)[1]) == 0 for line in lines)
 
-    await eventually(nobody_reads)
+    await eventually(has_no_reader)
 
 
 async def large_stream(session: aiohttp.ClientSession) -> None:

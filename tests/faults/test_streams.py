@@ -99,7 +99,7 @@ async def keep_writing(stream: SharedStream, *, incarnations: int, is_closed_fir
         async with asyncio.TaskGroup() as writers:
             for writer in ("plain-1", "plain-2"):
                 writers.create_task(stream.write_unguarded(writer))
-            writers.create_task(stream.write_as_twins("twins"))
+            writers.create_task(stream.write_concurrently("twins"))
             writers.create_task(stream.write_with_seq("turn"))
             if incarnations == 1:
                 writers.create_task(stream.write_in_flight("flight"))

@@ -117,7 +117,7 @@ async def test_changes_of_queues_are_audited(gateway: Gateway, tenant: Tenant) -
 async def test_changes_of_tenants_and_invites_are_audited(gateway: Gateway) -> None:
     admin, name = gateway.admin, fresh()
     invite = (await admin.post(INVITES, {"note": "n"})).ok(201)
-    claimed = (await gateway.nobody.post(CLAIM, {"code": invite["code"], "tenant": name})).ok(201)
+    claimed = (await gateway.anonymous.post(CLAIM, {"code": invite["code"], "tenant": name})).ok(201)
     await patch(admin, f"{TENANTS}/{name}", description="d")
     await admin.delete(f"{TENANTS}/{name}")
     other = fresh()

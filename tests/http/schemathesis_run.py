@@ -83,7 +83,7 @@ async def schemathesis(gateway: Gateway, *, is_platform: bool, examples: int, is
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "schemathesis.toml"
         from_answers = "false" if is_same_each_time else "true"
-        things = await _things(gateway, tenant)
+        things = await _resources(gateway, tenant)
         config.write_text(_CONFIG.format(hooks=_HOOKS, key=key, tenant=tenant.id, from_answers=from_answers, **things))
         process = await asyncio.create_subprocess_exec(
             str(Path(sys.executable).parent / "schemathesis"),
@@ -104,7 +104,7 @@ async def schemathesis(gateway: Gateway, *, is_platform: bool, examples: int, is
     return Outcome(process.returncode, output.decode())
 
 
-async def _things(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
+async def _resources(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
     """One resource of each kind, by its name in the configuration."""
     for name, settings in (("orders", {}), ("few", {"maxMessages": 1})):
         await tenant.publish(await tenant.queue(name, **settings), {"a": 1})

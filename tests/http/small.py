@@ -32,7 +32,7 @@ async def note_length(request: Request) -> Response:
     return Response(NoteLength(len(request.body.text)))
 
 
-class NobodyIsKnown:
+class RejectingAuthenticator:
     async def authenticate(self, _request: Request, _route: Route) -> Caller:
         raise Unauthenticated("the key is not valid")
 
@@ -48,7 +48,7 @@ NOTES = route("/notes", note_length, "POST", body=Note, response=NoteLength)
 
 
 def small_app(*routes: Route, **settings: Any) -> App:
-    return App(Router(routes), NobodyIsKnown(), settings_of(**settings))
+    return App(Router(routes), RejectingAuthenticator(), settings_of(**settings))
 
 
 def settings_of(**changes: Any) -> AppSettings:

@@ -24,14 +24,14 @@ from tests.waiting import eventually
 
 
 async def test_an_unknown_path_is_404(gateway: Gateway) -> None:
-    problem = (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
+    problem = (await gateway.anonymous.get("/nowhere")).problem(404, "route-not-found")
     assert "/nowhere" in problem["detail"]
     assert problem["retryable"] is False
 
 
 @pytest.mark.parametrize("path", ["/v1/queues/", "/v1/queues//messages", "/v1//queues", "//", "/v1/queues/a/b/c", "/healthz/"])
 async def test_a_similar_path_is_not_found(gateway: Gateway, path: str) -> None:
-    (await gateway.nobody.get(path)).problem(404, "route-not-found")
+    (await gateway.anonymous.get(path)).problem(404, "route-not-found")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ async def test_a_similar_path_is_not_found(gateway: Gateway, path: str) -> None:
     ],
 )
 async def test_a_wrong_method_gets_the_allowed_methods(gateway: Gateway, method: str, path: str, allowed: str) -> None:
-    answer = await gateway.nobody.call(method, path)
+    answer = await gateway.anonymous.call(method, path)
     answer.problem(405, "method-not-allowed")
     assert answer.headers["allow"] == allowed
 
@@ -263,7 +263,7 @@ async def test_a_repeated_query_parameter_is_named(tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "ApiKey", "bearer", "APIKEY"])
 async def test_a_key_is_accepted_with_both_schemes(gateway: Gateway, tenant: Tenant, scheme: str) -> None:
-    answer = await gateway.nobody.get("/v1/queues", headers={"Authorization": f"{scheme} {tenant.key}"})
+    answer = await gateway.anonymous.get("/v1/queues", headers={"Authorization": f"{scheme} {tenant.key}"})
     assert answer.ok() == {"queues": [], "nextCursor": None}
 
 
@@ -273,7 +273,7 @@ async def test_a_key_is_accepted_with_both_schemes(gateway: Gateway, tenant: Ten
 )
 async def test_a_missing_or_invalid_key_is_refused(gateway: Gateway, tenant: Tenant, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.format(key=tenant.key, other=new_key())}
-    answer = await gateway.nobody.get("/v1/queues", headers=headers)
+    answer = await gateway.anonymous.get("/v1/queues", headers=headers)
     problem = answer.problem(401, "unauthenticated")
     assert answer.headers["www-authenticate"] == 'Bearer realm="postroad"'
     assert tenant.key not in str(problem)
@@ -309,7 +309,7 @@ async def test_a_key_without_the_scope_of_a_route_is_refused(tenant: Tenant, rou
 
 
 async def test_authorization_precedes_the_body(gateway: Gateway) -> None:
-    answer = await gateway.nobody.post("/v1/queues/q/messages", data=b"not JSON", headers={"Content-Type": "text/plain"})
+    answer = await gateway.anonymous.post("/v1/queues/q/messages", data=b"not JSON", headers={"Content-Type": "text/plain"})
     answer.problem(401, "unauthenticated")
 
 
@@ -343,19 +343,19 @@ async def test_a_crash_does_not_end_the_connection() -> None:
 
 
 async def test_every_response_has_a_unique_request_id(gateway: Gateway) -> None:
-    answers = [await gateway.nobody.get(path) for path in ("/healthz", "/healthz", "/nowhere", "/v1/queues")]
+    answers = [await gateway.anonymous.get(path) for path in ("/healthz", "/healthz", "/nowhere", "/v1/queues")]
     assert len({answer.headers["x-request-id"] for answer in answers}) == 4
 
 
 @pytest.mark.parametrize("given", ["abc-123", "a" * 128, "Root=1-67891233-abcdef012345678912345678", "a/b+c=.:_"])
 async def test_the_request_id_of_the_client_is_kept(gateway: Gateway, given: str) -> None:
-    answer = await gateway.nobody.get("/nowhere", headers={"X-Request-Id": given})
+    answer = await gateway.anonymous.get("/nowhere", headers={"X-Request-Id": given})
     assert answer.problem(404, "route-not-found")["requestId"] == given
 
 
 @pytest.mark.parametrize("given", ["", "a b", "a" * 129, "<script>", '"', "é", "a;b"])
 async def test_a_malformed_request_id_is_replaced(gateway: Gateway, given: str) -> None:
-    answer = await gateway.nobody.get("/nowhere", headers={"X-Request-Id": given})
+    answer = await gateway.anonymous.get("/nowhere", headers={"X-Request-Id": given})
     assert answer.problem(404, "route-not-found")["requestId"] not in ("", given)
 
 
@@ -388,7 +388,7 @@ async def test_a_malformed_trace_is_ignored(tenant: Tenant, trace: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/v1/queues"])
 async def test_every_response_allows_any_origin(gateway: Gateway, path: str) -> None:
-    answer = await gateway.nobody.get(path, headers={"Origin": "https://example.com"})
+    answer = await gateway.anonymous.get(path, headers={"Origin": "https://example.com"})
     assert answer.headers["access-control-allow-origin"] == "*"
     assert answer.headers["access-control-expose-headers"] == "*"
     assert "vary" not in answer.headers
@@ -401,7 +401,7 @@ async def test_preflight_requests_are_answered(gateway: Gateway) -> None:
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type",
     }
-    answer = await gateway.nobody.call("OPTIONS", "/v1/queues/orders/messages", headers=asked)
+    answer = await gateway.anonymous.call("OPTIONS", "/v1/queues/orders/messages", headers=asked)
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert answer.headers["access-control-allow-methods"] == "GET, HEAD, OPTIONS, POST"
@@ -456,7 +456,7 @@ class RequestAuthenticator:
         await self.opened.wait()
         return Response(b"{}")
 
-    async def wait_while_wanted(self, request: Request) -> Response:
+    async def wait_until_disconnect(self, request: Request) -> Response:
         return await request.cancel_on_disconnect(self._wait())
 
     async def _wait(self) -> Response:
@@ -485,7 +485,7 @@ async def test_too_many_open_requests_are_refused_with_retry_after() -> None:
 
 async def test_work_for_a_disconnected_client_is_cancelled() -> None:
     gate = RequestAuthenticator()
-    app = small_app(route("/gate", gate.wait_while_wanted))
+    app = small_app(route("/gate", gate.wait_until_disconnect))
     async with client_of(app) as client, raw_connection(client.url) as connection:
         await connection.send(b"GET /gate HTTP/1.1\r\nHost: x\r\n\r\n")
         await eventually(lambda: gate.inside == 1)
@@ -520,8 +520,8 @@ async def _use_every_way(gateway: Gateway, tenant: Tenant) -> AsyncIterator[Any]
     yield await client.post("/v1/queues/none/messages", data=b"{", headers={"Content-Type": "application/json"})
     yield await client.call("PATCH", "/v1/queues/none")
     yield await gateway.with_key(tenant.key + "x").get("/v1/queues")
-    yield await gateway.nobody.get("/v1/queues", headers={"Authorization": f"Basic {tenant.key}"})
-    yield await gateway.nobody.get("/v1/queues", headers={"Authorization": tenant.key})
+    yield await gateway.anonymous.get("/v1/queues", headers={"Authorization": f"Basic {tenant.key}"})
+    yield await gateway.anonymous.get("/v1/queues", headers={"Authorization": tenant.key})
     yield await gateway.admin.get("/v1/queues", headers={"X-Postroad-Tenant": "no-such"})
 
 
@@ -576,5 +576,5 @@ async def test_a_websocket_upgrade_is_served_as_a_plain_request(gateway: Gateway
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    (await gateway.nobody.get("/v1/queues", headers=wish)).problem(401, "unauthenticated")
+    (await gateway.anonymous.get("/v1/queues", headers=wish)).problem(401, "unauthenticated")
     assert (await tenant.client.get("/v1/queues", headers=wish)).status == 200

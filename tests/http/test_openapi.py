@@ -35,7 +35,7 @@ def everything(value: Any) -> Iterator[Any]:
 
 
 async def test_the_gateway_serves_the_openapi_document_of_its_routes(gateway: Gateway) -> None:
-    answer = await gateway.nobody.get("/openapi.json")
+    answer = await gateway.anonymous.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     served = answer.ok()
     assert served["paths"].keys() == DOCUMENT["paths"].keys()
@@ -291,13 +291,13 @@ async def test_responses_of_streams_match_the_document(tenant: Tenant, shape: st
 
 
 async def test_error_responses_match_the_document(gateway: Gateway, tenant: Tenant) -> None:
-    nobody, weak = gateway.nobody, (await tenant.another_key(())).client
+    anonymous, weak = gateway.anonymous, (await tenant.another_key(())).client
     for route in ROUTES:
         if route.scope is None:
             continue
         path = re.sub(r"\{\w+\}", "q", route.path.replace("{project}", tenant.id))
         body: object = {} if route.body else None
-        assert conforming(route.method, route.path, await nobody.call(route.method, path, body)).status == 401
+        assert conforming(route.method, route.path, await anonymous.call(route.method, path, body)).status == 401
         if route.scope is not RouteRequirement.IDENTITY:
             assert conforming(route.method, route.path, await weak.call(route.method, path, body)).status == 403
         path = path.replace(tenant.id, "no-such")
@@ -307,7 +307,7 @@ async def test_error_responses_match_the_document(gateway: Gateway, tenant: Tena
 
 @pytest.mark.parametrize("path", [route.path for route in ROUTES if route.tag == "Operation"])
 async def test_responses_of_system_routes_match_the_document(gateway: Gateway, path: str) -> None:
-    answer = await gateway.nobody.get(path)
+    answer = await gateway.anonymous.get(path)
     media = answer.headers["content-type"].partition(";")[0]
     described = DOCUMENT["paths"][path]["get"]["responses"]["200"]["content"]
     assert list(described) == [media]

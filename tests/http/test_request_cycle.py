@@ -11,7 +11,7 @@ from postroad.http.request import Receive, Request, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Router
 from tests.gateway import served
-from tests.http.small import NOTES, NobodyIsKnown, raw_connection, route, settings_of, small_app
+from tests.http.small import NOTES, RejectingAuthenticator, raw_connection, route, settings_of, small_app
 from tests.waiting import eventually
 
 GET = b"GET /it HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -137,7 +137,7 @@ class WrongLengthApp(App):
 
 @pytest.mark.parametrize("length", [b"1", b"3"])
 async def test_a_response_of_the_wrong_length_closes_the_connection(length: bytes) -> None:
-    app = WrongLengthApp(Router([NOTES]), NobodyIsKnown(), settings_of())
+    app = WrongLengthApp(Router([NOTES]), RejectingAuthenticator(), settings_of())
     app.length = length
     async with served(app) as url, raw_connection(url) as connection:
         await connection.send(GET)

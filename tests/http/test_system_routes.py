@@ -14,7 +14,7 @@ from postroad.http.system_routes import SystemRoutes
 from postroad.kernel.errors import Unauthenticated
 from postroad.kernel.identity import Caller, RouteRequirement
 from tests.gateway import Gateway, Tenant, gateway_settings, running_gateway
-from tests.http.small import NobodyIsKnown, client_of, small_app
+from tests.http.small import RejectingAuthenticator, client_of, small_app
 from tests.servers import Server
 from tests.waiting import eventually
 
@@ -23,11 +23,11 @@ from tests.waiting import eventually
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/health"])
 async def test_a_running_process_is_healthy(gateway: Gateway, path: str) -> None:
-    assert (await gateway.nobody.get(path)).ok() == {"status": "ok", "version": __version__}
+    assert (await gateway.anonymous.get(path)).ok() == {"status": "ok", "version": __version__}
 
 
 async def test_a_working_gateway_is_ready(gateway: Gateway) -> None:
-    ready = (await gateway.nobody.get("/readyz")).ok()
+    ready = (await gateway.anonymous.get("/readyz")).ok()
     assert ready["status"] == "ready"
     assert ready["checks"].keys() == {"engine", "registry", "clock", "storage", "pipeline"}
     assert all(check["ok"] for check in ready["checks"].values())
@@ -35,18 +35,18 @@ async def test_a_working_gateway_is_ready(gateway: Gateway) -> None:
 
 async def test_a_gateway_without_its_engine_is_alive_and_not_ready(own_server: Server) -> None:
     async with running_gateway(gateway_settings(own_server.url)) as gateway:
-        assert (await gateway.nobody.get("/readyz")).status == 200
+        assert (await gateway.anonymous.get("/readyz")).status == 200
         own_server.kill()
         await eventually(lambda: not gateway.node.platform.connection.is_up)
-        answer = await gateway.nobody.get("/readyz")
+        answer = await gateway.anonymous.get("/readyz")
         assert (answer.status, answer.json["status"]) == (503, "not ready")
         assert answer.json["checks"]["engine"] == {"ok": False, "detail": "not connected"}
-        assert (await gateway.nobody.get("/healthz")).status == 200
+        assert (await gateway.anonymous.get("/healthz")).status == 200
 
         own_server.start()
 
         async def is_ready() -> bool:
-            return (await gateway.nobody.get("/readyz")).status == 200
+            return (await gateway.anonymous.get("/readyz")).status == 200
 
         await eventually(is_ready)
 
@@ -63,26 +63,26 @@ async def test_a_gateway_with_a_stale_registry_is_not_ready(own_server: Server) 
     async with running_gateway(settings) as gateway:
         own_server.kill()
 
-        async def out_of_touch() -> bool:
-            return not (await gateway.nobody.get("/readyz")).json["checks"]["registry"]["ok"]
+        async def is_stale() -> bool:
+            return not (await gateway.anonymous.get("/readyz")).json["checks"]["registry"]["ok"]
 
-        await eventually(out_of_touch)
+        await eventually(is_stale)
 
 
 async def test_a_process_that_is_stopping_is_not_ready(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url)) as gateway:
         gateway.node.app.drain()
-        answer = await gateway.nobody.get("/readyz")
+        answer = await gateway.anonymous.get("/readyz")
         assert answer.status == 503
         assert answer.json["checks"]["process"] == {"ok": False, "detail": "shutting down"}
-        assert (await gateway.nobody.get("/livez")).status == 200
+        assert (await gateway.anonymous.get("/livez")).status == 200
 
 
 async def test_a_process_of_another_role_serves_system_routes_only(engine_url: str) -> None:
     async with running_gateway(gateway_settings(engine_url), Role.CONTROL) as control:
-        assert (await control.nobody.get("/readyz")).status == 200
+        assert (await control.anonymous.get("/readyz")).status == 200
         (await control.admin.get("/v1/queues")).problem(404, "route-not-found")
-        assert not [path for path in (await control.nobody.get("/openapi.json")).ok()["paths"] if path.startswith("/v1/")]
+        assert not [path for path in (await control.anonymous.get("/openapi.json")).ok()["paths"] if path.startswith("/v1/")]
 
 
 # Metrics
@@ -91,7 +91,7 @@ async def test_a_process_of_another_role_serves_system_routes_only(engine_url: s
 async def test_metrics_are_open_on_the_same_machine(gateway: Gateway, tenant: Tenant) -> None:
     queue = await tenant.queue()
     await tenant.publish(queue, 1)
-    answer = await gateway.nobody.get("/metrics")
+    answer = await gateway.anonymous.get("/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain")
     text = answer.body.decode()
@@ -101,9 +101,9 @@ async def test_metrics_are_open_on_the_same_machine(gateway: Gateway, tenant: Te
 
 
 async def test_metrics_have_no_labels_chosen_by_clients(gateway: Gateway) -> None:
-    await gateway.nobody.get("/made-up-7f3a")
-    await gateway.nobody.call("PROPFIND", "/healthz")
-    text = (await gateway.nobody.get("/metrics")).body.decode()
+    await gateway.anonymous.get("/made-up-7f3a")
+    await gateway.anonymous.call("PROPFIND", "/healthz")
+    text = (await gateway.anonymous.get("/metrics")).body.decode()
     assert "7f3a" not in text and "PROPFIND" not in text
     assert 'method="other",route="none",status="405"' in text
 
@@ -113,18 +113,18 @@ FORWARDED = [{"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.9"
 
 @pytest.mark.parametrize("forwarded", FORWARDED)
 async def test_metrics_through_a_proxy_need_a_platform_key(gateway: Gateway, tenant: Tenant, forwarded: dict[str, str]) -> None:
-    (await gateway.nobody.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
+    (await gateway.anonymous.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
     (await tenant.client.get("/metrics", headers=forwarded)).problem(403, "forbidden")
-    stranger = gateway.with_key(new_key(PLATFORM_PREFIX))
-    (await stranger.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
+    other_tenant = gateway.with_key(new_key(PLATFORM_PREFIX))
+    (await other_tenant.get("/metrics", headers=forwarded)).problem(401, "unauthenticated")
     assert (await gateway.admin.get("/metrics", headers=forwarded)).status == 200
 
 
-async def everything_is_fine() -> dict[str, Check]:
+async def all_checks_ok() -> dict[str, Check]:
     return {}
 
 
-class KnowsOnePlatformKey(NobodyIsKnown):
+class PlatformKeyAuthenticator(RejectingAuthenticator):
     async def authenticate(self, request: Request, route: Route) -> Caller:
         if request.header(b"authorization") != "Bearer good":
             raise Unauthenticated("the key is not valid")
@@ -136,7 +136,7 @@ class KnowsOnePlatformKey(NobodyIsKnown):
     ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("127.9.9.9", 200), ("10.0.0.1", 401), ("", 401), ("localhost", 401)]
 )
 async def test_metrics_from_another_machine_need_a_platform_key(client: str, status: int) -> None:
-    operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
+    operations = SystemRoutes(__version__, all_checks_ok, PlatformKeyAuthenticator())
     app = small_app(*operations.table())
 
     async def status_of(*headers: tuple[bytes, bytes]) -> int:
@@ -167,7 +167,7 @@ async def test_metrics_from_another_machine_need_a_platform_key(client: str, sta
 
 
 async def test_the_docs_page_loads_nothing_from_other_origins(gateway: Gateway) -> None:
-    answer = await gateway.nobody.get("/docs")
+    answer = await gateway.anonymous.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = answer.body.decode()
     assert "<title>" in page and "/openapi.json" in page
@@ -175,7 +175,7 @@ async def test_the_docs_page_loads_nothing_from_other_origins(gateway: Gateway) 
 
 
 async def test_the_errors_page_has_a_row_for_every_error(gateway: Gateway) -> None:
-    answer = await gateway.nobody.get("/docs/errors")
+    answer = await gateway.anonymous.get("/docs/errors")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = html.unescape(answer.body.decode())
     for error in described_assembly().errors:
@@ -184,13 +184,13 @@ async def test_the_errors_page_has_a_row_for_every_error(gateway: Gateway) -> No
 
 
 async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gateway) -> None:
-    problem = (await gateway.nobody.get("/nowhere")).json
+    problem = (await gateway.anonymous.get("/nowhere")).json
     path, _, row = problem["type"].partition("#")
-    assert f'id="{row}"' in (await gateway.nobody.get(path)).body.decode()
+    assert f'id="{row}"' in (await gateway.anonymous.get(path)).body.decode()
 
 
 async def test_system_routes_need_no_key() -> None:
-    operations = SystemRoutes(__version__, everything_is_fine, KnowsOnePlatformKey())
+    operations = SystemRoutes(__version__, all_checks_ok, PlatformKeyAuthenticator())
     operations.describe(operations.table(), {}, ())
     assert len(Router(operations.table()).routes) == 8
     async with client_of(small_app(*operations.table())) as client:

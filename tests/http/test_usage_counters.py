@@ -10,7 +10,7 @@ from postroad.http.response import Response
 from postroad.http.routing import Router
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
-from tests.http.small import NOTES, NobodyIsKnown, client_of, route, settings_of
+from tests.http.small import NOTES, RejectingAuthenticator, client_of, route, settings_of
 
 
 async def fine(_request: Request) -> Response:
@@ -29,7 +29,7 @@ async def answer(method: str, path: str, body: object = None) -> TenantCounters:
     """The counters after one request."""
     routes = [route("/fine", fine), route("/fine", fine, "HEAD"), route("/wrong", wrong), route("/broken", broken), NOTES]
     traffic = UsageCounters()
-    app = App(Router(routes), NobodyIsKnown(), settings_of(), traffic)
+    app = App(Router(routes), RejectingAuthenticator(), settings_of(), traffic)
     async with client_of(app) as client:
         answered = await client.call(method, path, body)
     assert app.open_requests == 0
@@ -61,7 +61,7 @@ async def test_a_request_of_a_disconnected_client_is_counted() -> None:
         raise ClientDisconnected
 
     traffic = UsageCounters()
-    app = App(Router([route("/gone", gone)]), NobodyIsKnown(), settings_of(), traffic)
+    app = App(Router([route("/gone", gone)]), RejectingAuthenticator(), settings_of(), traffic)
     scope: Scope = {"headers": [], "method": "GET", "path": "/gone", "query_string": b"", "client": None}
 
     async def nothing(*_: object) -> Any:

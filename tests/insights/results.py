@@ -86,7 +86,7 @@ async def publish(
     await put(connection, f"insight.{tenant}.{report}.{day}.{part}", sent, f"{report}:{batch}:{tenant}:{day}:{part}")
 
 
-async def tell_of_pipeline(
+async def publish_pipeline_status(
     connection: Connection, computed_at: int, rows: Sequence[dict[str, Any]] = (), *, batch: Any = 4181, **more: Any
 ) -> None:
     about = {"v": 1, "report": "pipeline", "tenant": "_platform", "day": "now", "part": "all", "batch": batch}

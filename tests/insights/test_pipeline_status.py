@@ -18,7 +18,7 @@ from postroad.jetstream.management import ensure_stream
 from postroad.kernel.clock import rfc3339
 from postroad.telemetry.frames import frame_streams
 from tests.gateway import Gateway, gateway_settings, running_gateway
-from tests.insights.results import put, tell_of_pipeline
+from tests.insights.results import publish_pipeline_status, put
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
@@ -38,7 +38,7 @@ async def own_connection(own_server: Server, open_connection: OpenConnection) ->
     return connection
 
 
-class Hand:
+class FixedClock:
     """A clock that stands where it is put."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Hand:
 
 
 @pytest.fixture
-def hand() -> Hand:
-    return Hand()
+def fixed_clock() -> FixedClock:
+    return FixedClock()
 
 
 @pytest.fixture
-def monitor(own_connection: Connection, hand: Hand) -> PipelineMonitor:
-    return PipelineMonitor(own_connection, hand, refresh_seconds=3600)
+def monitor(own_connection: Connection, fixed_clock: FixedClock) -> PipelineMonitor:
+    return PipelineMonitor(own_connection, fixed_clock, refresh_seconds=3600)
 
 
 async def append(connection: Connection, stream: str, count: int) -> None:
@@ -69,34 +69,36 @@ async def test_a_pipeline_that_was_never_heard_of_is_off(monitor: PipelineMonito
     assert await monitor.detail() == "off"
 
 
-async def test_it_runs_until_three_periods_are_over(monitor: PipelineMonitor, own_connection: Connection, hand: Hand) -> None:
-    await tell_of_pipeline(own_connection, NOON, period=10)
+async def test_it_runs_until_three_periods_are_over(
+    monitor: PipelineMonitor, own_connection: Connection, fixed_clock: FixedClock
+) -> None:
+    await publish_pipeline_status(own_connection, NOON, period=10)
     for seconds, state in ((0, "running"), (29.9, "running"), (30, "behind"), (10**6, "behind")):
-        hand.at = NOON + int(seconds * 1000)
+        fixed_clock.at = NOON + int(seconds * 1000)
         found = await monitor.read()
         assert (found.state, found.age, found.period) == (state, seconds, 10)
 
 
 @pytest.mark.parametrize("given", [{}, {"period": None}])
 async def test_a_period_that_is_not_given_is_a_minute(
-    monitor: PipelineMonitor, own_connection: Connection, hand: Hand, given: dict[str, Any]
+    monitor: PipelineMonitor, own_connection: Connection, fixed_clock: FixedClock, given: dict[str, Any]
 ) -> None:
-    await tell_of_pipeline(own_connection, NOON, **given)
-    hand.at = NOON + 179_999
+    await publish_pipeline_status(own_connection, NOON, **given)
+    fixed_clock.at = NOON + 179_999
     assert (await monitor.read()).state is PipelineState.RUNNING
-    hand.at = NOON + 180_000
+    fixed_clock.at = NOON + 180_000
     assert (await monitor.read()).state is PipelineState.BEHIND
 
 
 async def test_a_clock_that_is_ahead_makes_no_age_below_nothing(monitor: PipelineMonitor, own_connection: Connection) -> None:
-    await tell_of_pipeline(own_connection, NOON + 5000)
+    await publish_pipeline_status(own_connection, NOON + 5000)
     assert (await monitor.read()).age == 0
 
 
 async def test_lag_is_as_of_now_and_not_as_it_was_told(monitor: PipelineMonitor, own_connection: Connection) -> None:
     await append(own_connection, "JOBS", 5)
     await append(own_connection, "TELEMETRY", 3)
-    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 4, 4), row("TELEMETRY", 3, 3), row("GONE", 7, 9)])
+    await publish_pipeline_status(own_connection, NOON, [row("JOBS", 4, 4), row("TELEMETRY", 3, 3), row("GONE", 7, 9)])
     found = await monitor.read()
     assert [(one.stream, one.sequence, one.last_sequence, one.lag) for one in found.streams] == [
         ("JOBS", 4, 5, 1),
@@ -109,7 +111,7 @@ async def test_lag_is_as_of_now_and_not_as_it_was_told(monitor: PipelineMonitor,
 
 
 async def test_a_stream_that_began_anew_has_no_lag_below_nothing(monitor: PipelineMonitor, own_connection: Connection) -> None:
-    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 100, 100)])
+    await publish_pipeline_status(own_connection, NOON, [row("JOBS", 100, 100)])
     assert (await monitor.read()).lag == 0
 
 
@@ -127,19 +129,21 @@ async def test_what_cannot_be_read_is_as_if_nothing_was_heard(
 
 
 async def test_names_that_no_stream_can_have_are_not_asked_for(monitor: PipelineMonitor, own_connection: Connection) -> None:
-    await tell_of_pipeline(own_connection, NOON, [row("a.b", 1), row("a *", 1), row("", 1), row("JOBS", 0)])
+    await publish_pipeline_status(own_connection, NOON, [row("a.b", 1), row("a *", 1), row("", 1), row("JOBS", 0)])
     assert [one.stream for one in (await monitor.read()).streams] == ["JOBS"]
 
 
-async def test_readiness_says_it_in_a_few_words(monitor: PipelineMonitor, own_connection: Connection, hand: Hand) -> None:
+async def test_readiness_says_it_in_a_few_words(
+    monitor: PipelineMonitor, own_connection: Connection, fixed_clock: FixedClock
+) -> None:
     await append(own_connection, "JOBS", 5)
-    await tell_of_pipeline(own_connection, NOON, [row("JOBS", 2, 2)])
-    hand.at = NOON + 12_345
+    await publish_pipeline_status(own_connection, NOON, [row("JOBS", 2, 2)])
+    fixed_clock.at = NOON + 12_345
     assert await monitor.detail() == "batch 4181, 12 s ago, lag 3 messages"
 
 
 async def test_being_asked_often_costs_one_look(
-    own_connection: Connection, hand: Hand, monkeypatch: pytest.MonkeyPatch, monitor: PipelineMonitor
+    own_connection: Connection, fixed_clock: FixedClock, monkeypatch: pytest.MonkeyPatch, monitor: PipelineMonitor
 ) -> None:
     looks: list[str] = []
     last = stream_reader.last
@@ -149,21 +153,21 @@ async def test_being_asked_often_costs_one_look(
         return await last(connection, stream, subject)
 
     monkeypatch.setattr(stream_reader, "last", counted)
-    await tell_of_pipeline(own_connection, NOON)
+    await publish_pipeline_status(own_connection, NOON)
     assert len(set(await asyncio.gather(*(monitor.detail() for _ in range(50))))) == 1
-    hand.at = NOON + 7000
+    fixed_clock.at = NOON + 7000
     assert await monitor.detail() == "batch 4181, 7 s ago, lag 0 messages"
     assert len(looks) == 1
-    hasty = PipelineMonitor(own_connection, hand, refresh_seconds=0)
+    short_timeouts = PipelineMonitor(own_connection, fixed_clock, refresh_seconds=0)
     for _ in range(3):
-        await hasty.detail()
+        await short_timeouts.detail()
     assert len(looks) == 4
 
 
 async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
     monitor: PipelineMonitor, own_connection: Connection, own_server: Server
 ) -> None:
-    await tell_of_pipeline(own_connection, NOON)
+    await publish_pipeline_status(own_connection, NOON)
     own_server.stop()
     assert await monitor.detail() == "unknown: the engine did not answer"
     own_server.start()
@@ -174,13 +178,13 @@ async def test_an_engine_that_does_not_answer_is_said_and_looked_at_again(
     await eventually(is_known)
 
 
-async def test_metrics_follow(own_connection: Connection, hand: Hand) -> None:
+async def test_metrics_follow(own_connection: Connection, fixed_clock: FixedClock) -> None:
     await append(own_connection, "JOBS", 5)
-    monitor = PipelineMonitor(own_connection, hand, refresh_seconds=0.01)
+    monitor = PipelineMonitor(own_connection, fixed_clock, refresh_seconds=0.01)
     following = asyncio.create_task(monitor.measure())
     try:
         await eventually(lambda: metrics.last_batch._value.get() == 0)
-        await tell_of_pipeline(own_connection, NOON, [row("JOBS", 1, 1)], quarantined={"no-json": 2, "unknown-event": 5})
+        await publish_pipeline_status(own_connection, NOON, [row("JOBS", 1, 1)], quarantined={"no-json": 2, "unknown-event": 5})
         await eventually(lambda: metrics.last_batch._value.get() == NOON / 1000)
         assert metrics.lag.labels("JOBS")._value.get() == 4
         assert metrics.quarantined._value.get() == 7
@@ -202,24 +206,24 @@ async def own_gateway(own_server: Server) -> AsyncIterator[Gateway]:
 
 
 async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gateway) -> None:
-    ready = (await own_gateway.nobody.get("/readyz")).ok()
+    ready = (await own_gateway.anonymous.get("/readyz")).ok()
     assert ready["status"] == "ready" and ready["checks"]["pipeline"] == {"ok": True, "detail": "off"}
     assert (await own_gateway.admin.get("/api/control/pipeline")).ok()["state"] == "off"
     connection = own_gateway.node.platform.connection
-    await tell_of_pipeline(connection, own_gateway.clock() - 3_600_000, [row("AUDIT", 0)])
+    await publish_pipeline_status(connection, own_gateway.clock() - 3_600_000, [row("AUDIT", 0)])
     found = (await own_gateway.admin.get("/api/control/pipeline")).ok()
     assert (found["state"], found["batch"], found["events"], found["seconds"]) == ("behind", 4181, 10, 1.5)
     assert (found["quarantined"], found["late"], found["duplicates"], found["period"]) == ({"no-json": 2}, 1, 3, 60)
     assert found["lag"] == found["streams"][0]["lag"] == found["streams"][0]["lastSequence"]
 
-    async def is_told() -> bool:
-        ready = (await own_gateway.nobody.get("/readyz")).ok()
+    async def is_published() -> bool:
+        ready = (await own_gateway.anonymous.get("/readyz")).ok()
         return bool(ready["status"] == "ready" and ready["checks"]["pipeline"]["detail"].startswith("batch 4181, 36"))
 
-    await eventually(is_told)
+    await eventually(is_published)
 
     async def is_measured() -> bool:
-        text = (await own_gateway.nobody.get("/metrics")).body.decode()
+        text = (await own_gateway.anonymous.get("/metrics")).body.decode()
         names = ('postroad_pipeline_lag_messages{stream="AUDIT"}', "postroad_pipeline_last_batch_timestamp_seconds")
         return all(name in text for name in (*names, "postroad_pipeline_quarantined_total 2.0"))
 
@@ -229,4 +233,4 @@ async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gatewa
 async def test_the_pipelines_state_is_for_the_platform(gateway: Gateway) -> None:
     tenant = await gateway.tenant()
     (await tenant.client.get("/api/control/pipeline")).problem(403, "forbidden")
-    (await gateway.nobody.get("/api/control/pipeline")).problem(401, "unauthenticated")
+    (await gateway.anonymous.get("/api/control/pipeline")).problem(401, "unauthenticated")

@@ -139,7 +139,7 @@ def credentials(token: str, holder: Identity) -> str:
 
 
 async def test_a_server_in_operator_mode_requires_the_credentials_file(tmp_path: Path) -> None:
-    operator, account, user, system, stranger = (
+    operator, account, user, system, other_tenant = (
         Identity(prefix)
         for prefix in (
             nkeys.PREFIX_BYTE_OPERATOR,
@@ -164,7 +164,7 @@ async def test_a_server_in_operator_mode_requires_the_credentials_file(tmp_path:
     )
     token = account.token(user, "postroad", "user", subs=-1, data=-1, payload=-1)
     (tmp_path / "user.creds").write_text(credentials(token, user))
-    (tmp_path / "stranger.creds").write_text(credentials(token, stranger))
+    (tmp_path / "stranger.creds").write_text(credentials(token, other_tenant))
 
     with server(tmp_path, configuration):
         url = f"nats://127.0.0.1:{port}"

@@ -179,7 +179,7 @@ async def test_a_read_of_one_entry_survives_a_lost_reply(
 
 
 @pytest.fixture
-async def careful(connection: Connection) -> AsyncIterator[Connection]:
+async def leader_reads(connection: Connection) -> AsyncIterator[Connection]:
     """A connection that reads from the leader; here the only server."""
     opened = Connection(replace(connection.settings, has_replicas=True))
     await opened.open()
@@ -188,21 +188,21 @@ async def careful(connection: Connection) -> AsyncIterator[Connection]:
 
 
 async def test_the_leader_returns_the_same_as_a_direct_get(
-    connection: Connection, careful: Connection, committers: Committers, name: str
+    connection: Connection, leader_reads: Connection, committers: Committers, name: str
 ) -> None:
     await _fill(connection, committers, name, "abac")
     await purge_stream(connection, name, f"{name}.c.x")
     await committers.of(name).append(new_message(f"{name}.a.x", "grüße".encode(), message_id="id: 1", after=3))
     for subject in (f"{name}.a.x", f"{name}.b.x", f"{name}.c.x", f"{name}.none"):
-        assert await stream_reader.last(careful, name, subject) == await stream_reader.last(connection, name, subject)
+        assert await stream_reader.last(leader_reads, name, subject) == await stream_reader.last(connection, name, subject)
     for sequence in range(1, 7):
-        assert await stream_reader.at(careful, name, sequence) == await stream_reader.at(connection, name, sequence)
+        assert await stream_reader.at(leader_reads, name, sequence) == await stream_reader.at(connection, name, sequence)
     for patterns in ([f"{name}.*.x"], [f"{name}.a.*", f"{name}.b.x"], [f"{name}.none"]):
-        assert await stream_reader.newest(careful, name, patterns) == await stream_reader.newest(connection, name, patterns)
-    newest = await stream_reader.last(careful, name, f"{name}.>")
+        assert await stream_reader.newest(leader_reads, name, patterns) == await stream_reader.newest(connection, name, patterns)
+    newest = await stream_reader.last(leader_reads, name, f"{name}.>")
     assert newest is not None and newest.sequence == 5
     with pytest.raises(EngineUnavailable):
-        await stream_reader.last(careful, f"{name}-not", "x")
+        await stream_reader.last(leader_reads, f"{name}-not", "x")
 
 
 def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, times: int, nothing: object) -> list[int]:
@@ -218,30 +218,30 @@ def _behind(monkeypatch: pytest.MonkeyPatch, asker: Connection, function: str, t
 
 
 async def test_a_replica_behind_its_leader_is_read_again(
-    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, leader_reads: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "ab")
-    calls = _behind(monkeypatch, careful, "_newest", 3, [])
-    assert [entry.sequence for entry in await stream_reader.newest(careful, name, [f"{name}.*.x"])] == [1, 2]
+    calls = _behind(monkeypatch, leader_reads, "_newest", 3, [])
+    assert [entry.sequence for entry in await stream_reader.newest(leader_reads, name, [f"{name}.*.x"])] == [1, 2]
     assert len(calls) == 4
 
 
 async def test_read_to_reaches_the_known_end(
-    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, leader_reads: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "aba")
-    calls = _behind(monkeypatch, careful, "read", 2, stream_reader.Page((), 1, 0))
-    assert _sequences(await stream_reader.read_to(careful, name, f"{name}.a.x", 1, 3)) == [1, 3]
+    calls = _behind(monkeypatch, leader_reads, "read", 2, stream_reader.Page((), 1, 0))
+    assert _sequences(await stream_reader.read_to(leader_reads, name, f"{name}.a.x", 1, 3)) == [1, 3]
     assert len(calls) == 3
 
 
 async def test_a_replica_that_stays_behind_is_unavailable(
-    connection: Connection, careful: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, leader_reads: Connection, committers: Committers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(connection, committers, name, "ab")
-    careful.settings = replace(careful.settings, request_timeout=0.2)
+    leader_reads.settings = replace(leader_reads.settings, request_timeout=0.2)
     with pytest.raises(EngineUnavailable):
-        await stream_reader.read_to(careful, name, f"{name}.a.x", 1, 7)
-    _behind(monkeypatch, careful, "_newest", 1000, [])
+        await stream_reader.read_to(leader_reads, name, f"{name}.a.x", 1, 7)
+    _behind(monkeypatch, leader_reads, "_newest", 1000, [])
     with pytest.raises(EngineUnavailable):
-        await stream_reader.newest(careful, name, [f"{name}.*.x"])
+        await stream_reader.newest(leader_reads, name, [f"{name}.*.x"])

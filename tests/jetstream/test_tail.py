@@ -219,7 +219,7 @@ async def test_a_missed_last_message_is_found_by_polling(connection: Connection,
         await eventually(lambda: tail.synced_at is not None and seen is not None and tail.synced_at > seen)
 
 
-def _has_looked_since(tail: Tail, seen: float | None) -> bool:
+def _has_polled_since(tail: Tail, seen: float | None) -> bool:
     return tail.synced_at != seen
 
 
@@ -237,7 +237,7 @@ async def test_a_busy_stream_is_polled_too(connection: Connection, committers: C
         await eventually(lambda: tail.synced_at is not None)
         for _ in range(3):
             before, seen = len(reader.entries), tail.synced_at
-            await eventually(partial(_has_looked_since, tail, seen))
+            await eventually(partial(_has_polled_since, tail, seen))
             assert len(reader.entries) > before, "messages keep arriving"
 
 

@@ -20,7 +20,7 @@ from postroad.kernel.clock import now_ms
 from postroad.kernel.event import Event
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
-from tests.jobs.lifecycles import Life
+from tests.jobs.lifecycles import Lifecycle
 from tests.platforms import platform_on
 
 
@@ -60,11 +60,11 @@ def tenant_id() -> str:
 
 
 @pytest.fixture
-def life(tenant_id: str) -> Callable[..., Life]:
+def lifecycle(tenant_id: str) -> Callable[..., Lifecycle]:
     """Jobs of a fresh tenant, from now on."""
 
-    def make(queue: str = "q", **more: object) -> Life:
-        return Life(tenant_id, queue, t0=now_ms(), **more)  # type: ignore[arg-type]
+    def make(queue: str = "q", **more: object) -> Lifecycle:
+        return Lifecycle(tenant_id, queue, t0=now_ms(), **more)  # type: ignore[arg-type]
 
     return make
 

@@ -28,14 +28,14 @@ from postroad.telemetry.frames import FRAME_VERSION, encode_event, frame_subject
 T0 = 1_800_000_000_000
 
 
-class Life:
+class Lifecycle:
     """Writes the events of one job. Times are milliseconds after `T0`."""
 
     def __init__(self, tenant: str = "t", queue: str = "q", job_id: str = "", t0: int = T0, audit: str = "full") -> None:
         self.tenant, self.queue, self.t0, self.audit = tenant, queue, t0, audit
         self.job_id, self.message_id = job_id or new_id(), new_id()
 
-    def _who(self, at: int) -> dict[str, Any]:
+    def _common_fields(self, at: int) -> dict[str, Any]:
         return {
             "event_id": new_id(),
             "timestamp": rfc3339(self.t0 + at),
@@ -49,29 +49,29 @@ class Life:
 
     def queued(self, at: int = 0, *, delay_ms: int = 0, expires_at: int | None = None, corr: str | None = None) -> JobQueued:
         until = None if expires_at is None else rfc3339(self.t0 + expires_at)
-        return JobQueued(payload_bytes=1, delay_ms=delay_ms, expires_at=until, correlation_id=corr, **self._who(at))
+        return JobQueued(payload_bytes=1, delay_ms=delay_ms, expires_at=until, correlation_id=corr, **self._common_fields(at))
 
     def leased(self, at: int, attempt: int = 1, *, until: int | None = None) -> JobLeased:
         until = at + 30_000 if until is None else until
-        return JobLeased(attempt=attempt, lease_until=rfc3339(self.t0 + until), wait_ms=at, **self._who(at))
+        return JobLeased(attempt=attempt, lease_until=rfc3339(self.t0 + until), wait_ms=at, **self._common_fields(at))
 
     def extended(self, at: int, attempt: int = 1, *, until: int) -> JobExtended:
-        return JobExtended(attempt=attempt, lease_until=rfc3339(self.t0 + until), **self._who(at))
+        return JobExtended(attempt=attempt, lease_until=rfc3339(self.t0 + until), **self._common_fields(at))
 
     def done(self, at: int, attempt: int = 1) -> JobDone:
-        return JobDone(attempt=attempt, processing_ms=1, **self._who(at))
+        return JobDone(attempt=attempt, processing_ms=1, **self._common_fields(at))
 
     def retried(self, at: int, attempt: int = 1, *, next_at: int, reason: str | None = None) -> JobRetried:
-        return JobRetried(attempt=attempt, next_at=rfc3339(self.t0 + next_at), reason=reason, **self._who(at))
+        return JobRetried(attempt=attempt, next_at=rfc3339(self.t0 + next_at), reason=reason, **self._common_fields(at))
 
     def requeued(self, at: int, attempt: int = 1, *, reason: str | None = None) -> JobRequeued:
-        return JobRequeued(attempt=attempt, reason=reason, **self._who(at))
+        return JobRequeued(attempt=attempt, reason=reason, **self._common_fields(at))
 
     def dead(self, at: int, attempt: int = 1, *, reason: str = "too many tries", last_error: str | None = None) -> JobDead:
-        return JobDead(attempt=attempt, reason=reason, last_error=last_error, **self._who(at))
+        return JobDead(attempt=attempt, reason=reason, last_error=last_error, **self._common_fields(at))
 
     def redriven(self, at: int) -> JobRedriven:
-        return JobRedriven(from_queue=self.queue, task_id="task", **self._who(at))
+        return JobRedriven(from_queue=self.queue, task_id="task", **self._common_fields(at))
 
 
 def purged(at: int, tenant: str = "t", queue: str = "q", *, is_deleted: bool = False, t0: int = T0) -> QueuePurged:
@@ -105,10 +105,10 @@ def batch(last: int, *events: Event) -> Batch:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[JobEvent]:
+def lifecycles(draw: st.DrawFn) -> list[JobEvent]:
     """What happens to one job, in the order of its happening: deliveries until it is done or dead, and after that perhaps a
     redrive, and deliveries again. A lease may end without a word; the events of the end may be all that there is."""
-    life = Life()
+    lifecycle = Lifecycle()
     at = back_at = 0
 
     def passes() -> int:
@@ -119,27 +119,27 @@ def lives(draw: st.DrawFn) -> list[JobEvent]:
     events: list[JobEvent] = []
     expires_at = draw(st.none() | st.integers(10_000, 200_000))
     if draw(st.integers(0, 9)):  # now and then the process dies before the first event
-        events.append(life.queued(delay_ms=draw(st.sampled_from([0, 3000])), expires_at=expires_at, corr="c"))
+        events.append(lifecycle.queued(delay_ms=draw(st.sampled_from([0, 3000])), expires_at=expires_at, corr="c"))
     for _ in range(draw(st.integers(1, 3))):
         is_dead = False
         for attempt in range(1, draw(st.integers(1, 4)) + 1):
-            events.append(life.leased(passes(), attempt, until=at + 3000))
-            events.extend(life.extended(passes(), attempt, until=at + 9000) for _ in range(draw(st.integers(0, 2))))
+            events.append(lifecycle.leased(passes(), attempt, until=at + 3000))
+            events.extend(lifecycle.extended(passes(), attempt, until=at + 9000) for _ in range(draw(st.integers(0, 2))))
             end = draw(st.sampled_from(["nothing", "requeued", "retried", "done", "dead"]))
             if end == "requeued":
-                events.append(life.requeued(passes(), attempt, reason=draw(st.none() | st.just(f"given back {attempt}"))))
+                events.append(lifecycle.requeued(passes(), attempt, reason=draw(st.none() | st.just(f"given back {attempt}"))))
             if end == "retried":
-                events.append(life.retried(passes(), attempt, next_at=at + 2000, reason=f"failed {attempt}"))
+                events.append(lifecycle.retried(passes(), attempt, next_at=at + 2000, reason=f"failed {attempt}"))
             if end == "done":
-                return [*events, life.done(passes(), attempt)]
+                return [*events, lifecycle.done(passes(), attempt)]
             if end == "dead":
                 at = max(at, back_at)
-                events.append(life.dead(passes(), attempt, last_error=f"died {attempt}"))
+                events.append(lifecycle.dead(passes(), attempt, last_error=f"died {attempt}"))
                 is_dead = True
                 break
         if not is_dead or not draw(st.booleans()):
             return events
         # Its time may be read when the message is back already, and a consumer has it: but not so late that it is dead again.
         back_at = passes() + draw(st.sampled_from([0, 0, 1, 4000]))
-        events.append(life.redriven(back_at))
+        events.append(lifecycle.redriven(back_at))
     return events

@@ -21,12 +21,12 @@ from tests.gateway import Client, served, session
 from tests.http.small import settings_of
 from tests.jobs.archive_samples import DAY, archive, day_text, ended, id_at, store
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
-from tests.jobs.lifecycles import Life
-from tests.jobs.test_routes import Everyone
+from tests.jobs.lifecycles import Lifecycle
+from tests.jobs.test_routes import TenantHeaderAuthenticator
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
-NewLife = Callable[..., Life]
+NewLifecycle = Callable[..., Lifecycle]
 KEEP_DAYS = 30
 LONG_AGO = now_ms() // DAY * DAY - 100 * DAY + DAY // 2  # noon of a day that nobody here remembers
 
@@ -58,13 +58,13 @@ async def jobs(engine: Connection, tmp_path: Path, background: Background, budge
 
 @pytest.fixture
 async def client(jobs: JobsCapability, tenant_id: str) -> AsyncIterator[Client]:
-    app = App(Router(jobs.routes()), Everyone(), settings_of())
+    app = App(Router(jobs.routes()), TenantHeaderAuthenticator(), settings_of())
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 
 
-def old_life(tenant: str, at: int, queue: str = "orders") -> Life:
-    return Life(tenant, queue, job_id=id_at(at), t0=at)
+def old_lifecycle(tenant: str, at: int, queue: str = "orders") -> Lifecycle:
+    return Lifecycle(tenant, queue, job_id=id_at(at), t0=at)
 
 
 async def all_pages(client: Client, query: str = "", limit: int = 2, pages_max: int = 200) -> list[dict[str, Any]]:
@@ -94,9 +94,9 @@ async def test_a_job_that_is_forgotten_here_is_found_in_the_archive(client: Clie
 
 
 async def test_what_is_known_does_not_say_that_it_is_archived(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     assert "archived" not in (await client.get(f"/v1/jobs/{one.job_id}")).ok()
     assert "archived" not in (await client.get("/v1/jobs")).ok()["jobs"][0]
@@ -112,10 +112,10 @@ async def test_a_job_whose_first_event_is_of_the_next_day_is_found(client: Clien
 async def test_an_archive_is_its_tenants_own(client: Client, engine: Connection, tenant_id: str) -> None:
     job = ended(LONG_AGO)
     await archive(engine, tenant_id, [job])
-    stranger = client.with_headers(tenant="another")
-    (await stranger.get(f"/v1/jobs/{job['jobId']}")).problem(404, "job-not-found")
-    (await stranger.get(f"/v1/jobs/{job['jobId']}/events")).problem(404, "job-not-found")
-    assert (await stranger.get("/v1/jobs")).ok() == {"jobs": [], "nextCursor": None}
+    other_tenant = client.with_headers(tenant="another")
+    (await other_tenant.get(f"/v1/jobs/{job['jobId']}")).problem(404, "job-not-found")
+    (await other_tenant.get(f"/v1/jobs/{job['jobId']}/events")).problem(404, "job-not-found")
+    assert (await other_tenant.get("/v1/jobs")).ok() == {"jobs": [], "nextCursor": None}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_a_job_that_moved_to_another_queue_is_not_shown_to_those_of_the_fi
     client: Client, engine: Connection, tenant_id: str, outbox: Outbox
 ) -> None:
     """It died in `mine`, was archived so, and goes on in `theirs`."""
-    moved = old_life(tenant_id, LONG_AGO, "theirs")
+    moved = old_lifecycle(tenant_id, LONG_AGO, "theirs")
     await send(outbox, moved.queued())
     await archive(engine, tenant_id, [ended(LONG_AGO, "mine", "dead", jobId=moved.job_id)])
     kept = client.with_headers(globs="mine")
@@ -183,9 +183,12 @@ async def test_a_chunk_that_is_published_again_takes_the_place_of_the_old_one(
 
 
 async def test_known_and_archived_jobs_are_one_list_newest_first(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    new, waiting = [life() for _ in range(3)], [old_life(tenant_id, LONG_AGO + hour * 3_600_000) for hour in (-30, 1, 3)]
+    new, waiting = (
+        [lifecycle() for _ in range(3)],
+        [old_lifecycle(tenant_id, LONG_AGO + hour * 3_600_000) for hour in (-30, 1, 3)],
+    )
     await send(outbox, *(one.queued(number) for number, one in enumerate(new)), *(one.queued() for one in waiting))
     archived = [ended(LONG_AGO + hour * 3_600_000) for hour in (-50, -20, 0, 2, 4, 30)]
     await archive(engine, tenant_id, archived)
@@ -235,7 +238,7 @@ async def test_filters_are_for_archived_jobs_too(client: Client, engine: Connect
 async def test_the_known_job_wins_over_its_archived_self(
     client: Client, engine: Connection, tenant_id: str, outbox: Outbox
 ) -> None:
-    back = old_life(tenant_id, LONG_AGO)
+    back = old_lifecycle(tenant_id, LONG_AGO)
     await send(outbox, back.queued(), back.dead(5), back.redriven(90 * DAY))
     await archive(engine, tenant_id, [ended(LONG_AGO, "orders", "dead", jobId=back.job_id), ended(LONG_AGO + 1)])
     assert (await client.get(f"/v1/jobs/{back.job_id}")).ok()["status"] == "queued"
@@ -245,16 +248,16 @@ async def test_the_known_job_wins_over_its_archived_self(
 
 
 async def test_jobs_of_late_whose_events_are_gone_are_found_in_the_archive(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
     """The file was lost and the events had been trimmed: nothing here remembers what happened an hour ago."""
     hour_ago = now_ms() - 3_600_000
     await archive(engine, tenant_id, [ended(hour_ago)])
     assert await all_pages(client) == []  # nothing is missing yet: there is nothing to look for
-    await send(outbox, life().queued())
+    await send(outbox, lifecycle().queued())
     await purge_stream(engine, "JOBS")
     (await client.with_headers(platform="yes").post("/api/control/jobs/rebuild")).ok(202)
-    after = life()
+    after = lifecycle()
     await send(outbox, after.queued())
 
     async def listed() -> list[str]:
@@ -306,9 +309,9 @@ async def test_a_good_job_beside_a_bad_one_is_shown(client: Client, engine: Conn
 
 
 async def test_without_the_stream_there_is_no_archive(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     await delete_stream(engine, "HISTORY")
     assert (await client.get("/v1/jobs")).ok()["nextCursor"] is None
@@ -318,30 +321,30 @@ async def test_without_the_stream_there_is_no_archive(
 
 @pytest.mark.parametrize("budget", [Budget(seconds=0)])
 async def test_an_archive_that_does_not_answer_keeps_nobody_from_the_jobs_that_are_known(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
     await archive(engine, tenant_id, [ended(LONG_AGO)])
     page = (await client.get("/v1/jobs")).ok()
     assert page["jobs"] == [] and page["nextCursor"]
-    lives = [life() for _ in range(3)]
-    await send(outbox, *(one.queued(number) for number, one in enumerate(lives)))
+    lifecycles = [lifecycle() for _ in range(3)]
+    await send(outbox, *(one.queued(number) for number, one in enumerate(lifecycles)))
     page = (await client.get("/v1/jobs?limit=2")).ok()
-    assert ids(page["jobs"]) == [lives[2].job_id, lives[1].job_id]
+    assert ids(page["jobs"]) == [lifecycles[2].job_id, lifecycles[1].job_id]
     page = (await client.get(f"/v1/jobs?limit=2&cursor={page['nextCursor']}")).ok()
-    assert ids(page["jobs"]) == [lives[0].job_id]
+    assert ids(page["jobs"]) == [lifecycles[0].job_id]
     assert page["nextCursor"], "there may be more, and nobody knows"
     (await client.get(f"/v1/jobs?cursor={page['nextCursor']}")).problem(503, "engine-unavailable")
-    (await client.get(f"/v1/jobs/{lives[0].job_id}")).ok()
+    (await client.get(f"/v1/jobs/{lifecycles[0].job_id}")).ok()
     (await client.get(f"/v1/jobs/{id_at(LONG_AGO)}")).problem(503, "engine-unavailable")
 
 
 @pytest.mark.parametrize("budget", [Budget(seconds=0)])
 async def test_who_reads_the_newest_does_not_wait_for_the_archive(
-    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, life: NewLife
+    client: Client, engine: Connection, tenant_id: str, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
     before = metrics.history_failures._value.get()
     await archive(engine, tenant_id, [ended(now_ms() - DAY), ended(LONG_AGO)])
-    await send(outbox, *(life().queued(number) for number in range(3)))
+    await send(outbox, *(lifecycle().queued(number) for number in range(3)))
     for query in ("limit=2", "status=queued", f"from={rfc3339(now_ms() - DAY)}"):
         (await client.get(f"/v1/jobs?{query}")).ok()
     assert metrics.history_failures._value.get() == before
@@ -357,7 +360,7 @@ def anything(_job: Job) -> bool:
 WHOLE = KeyRange((LONG_AGO + 20 * DAY, LOWEST), (0, ""))
 
 
-async def gone_through(history: JobArchive, tenant: str, limit: int, window: KeyRange = WHOLE) -> tuple[list[str], int]:
+async def list_pages(history: JobArchive, tenant: str, limit: int, window: KeyRange = WHOLE) -> tuple[list[str], int]:
     """All pages of the archive, and how many it were."""
     found: list[str] = []
     for count in range(1, 1000):
@@ -377,7 +380,7 @@ async def test_many_days_are_gone_through_a_few_at_a_time(engine: Connection, te
     jobs = [ended(LONG_AGO + day * DAY) for day in (0, 1, 7, 15)]
     await archive(engine, tenant_id, jobs)
     history = JobArchive(engine, now_ms, Budget(days=3, days_back_max=120))
-    found, pages = await gone_through(history, tenant_id, 10)
+    found, pages = await list_pages(history, tenant_id, 10)
     assert found == ids(jobs)[::-1] and pages >= 12
 
 
@@ -391,7 +394,7 @@ async def test_many_chunks_of_a_day_are_learned_a_few_at_a_time(
         some = jobs[part * 3 : part * 3 + 3] if is_in_order else jobs[part::20]
         await archive(engine, tenant_id, some, str(part))
     history = JobArchive(engine, now_ms, Budget(chunks_max=6, concurrency=2))
-    found, _ = await gone_through(history, tenant_id, limit)
+    found, _ = await list_pages(history, tenant_id, limit)
     assert found == ids(jobs)[::-1]
 
 

@@ -9,7 +9,7 @@ from postroad.kernel.event import Event
 from postroad.queues.events import QueuePurged
 from postroad.registry import event_types
 from postroad.telemetry.frames import encode_event
-from tests.jobs.lifecycles import T0, Life, frame, purged
+from tests.jobs.lifecycles import T0, Lifecycle, frame, purged
 from tests.telemetry.samples import sample
 
 
@@ -45,30 +45,30 @@ def test_every_event_on_jobs_is_known(kind: type[Event]) -> None:
 
 
 def test_what_cannot_be_read_is_left_out_and_said() -> None:
-    life = Life()
-    good = encode_event(life.queued())
-    lines = [b"nonsense", good, b'{"event":"job.unheard-of"}', encode_event(life.done(5)), b"\xff\xfe", b"[" * 5000]
+    lifecycle = Lifecycle()
+    good = encode_event(lifecycle.queued())
+    lines = [b"nonsense", good, b'{"event":"job.unheard-of"}', encode_event(lifecycle.done(5)), b"\xff\xfe", b"[" * 5000]
     batch = read_frames([entry(b"\n".join(lines))])
     assert (len(batch.transitions), batch.events, batch.last) == (2, 2, 7)
     assert [sequence for sequence, _ in batch.unreadable] == [7, 7, 7, 7]
 
 
 def test_frames_of_another_version_are_left_out() -> None:
-    good = encode_event(Life().queued())
+    good = encode_event(Lifecycle().queued())
     batch = read_frames([entry(good, {}), entry(good, {"Postroad-Frame": "2"})])
     assert (batch.transitions, len(batch.unreadable)) == ([], 2)
 
 
 def test_an_event_of_another_tenant_than_its_frame_is_left_out() -> None:
-    batch = read_frames([entry(encode_event(Life("other").queued()), subject="job.t")])
+    batch = read_frames([entry(encode_event(Lifecycle("other").queued()), subject="job.t")])
     assert (batch.transitions, batch.unreadable) == ([], [(7, "an event of another tenant")])
 
 
 def test_events_with_times_that_are_none_are_left_out() -> None:
-    broken = msgspec.structs.replace(Life().leased(5), lease_until="soon")
+    broken = msgspec.structs.replace(Lifecycle().leased(5), lease_until="soon")
     assert len(read_frames([entry(encode_event(broken))]).unreadable) == 1
 
 
 def test_only_what_full_audit_says_is_kept_as_an_event() -> None:
-    batch = read_frames([frame(1, Life(audit="full").queued(), Life(audit="jobs_only").queued(), purged(5))])
+    batch = read_frames([frame(1, Lifecycle(audit="full").queued(), Lifecycle(audit="jobs_only").queued(), purged(5))])
     assert (len(batch.transitions), len(batch.lines), len(batch.purges)) == (2, 1, 1)

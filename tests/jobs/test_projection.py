@@ -23,11 +23,11 @@ from postroad.telemetry.frames import frame_subject
 from postroad.telemetry.outbox import Outbox
 from tests.jetstream.streams import committer_of
 from tests.jobs.conftest import Background, make_streams, outbox_on, send
-from tests.jobs.lifecycles import Life, purged
+from tests.jobs.lifecycles import Lifecycle, purged
 from tests.servers import OpenConnection, Server, restart
 from tests.waiting import eventually
 
-NewLife = Callable[..., Life]
+NewLifecycle = Callable[..., Lifecycle]
 Following = Callable[..., Projection]
 
 
@@ -37,15 +37,15 @@ async def caught_up(projection: Projection, connection: Connection, tenant: str)
     assert await projection.wait_for(last.sequence, 10)
 
 
-async def status_of(projection: Projection, life: Life) -> str | None:
-    job = await projection.read(find, life.tenant, life.job_id)
+async def status_of(projection: Projection, lifecycle: Lifecycle) -> str | None:
+    job = await projection.read(find, lifecycle.tenant, lifecycle.job_id)
     return status_at(job, now_ms()).value if job else None
 
 
 async def test_it_reads_what_is_there_and_follows_what_comes(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following
 ) -> None:
-    before, after = life(), life()
+    before, after = lifecycle(), lifecycle()
     await send(outbox, before.queued(), before.leased(5), before.done(9))
     projection = following()
     await caught_up(projection, connection, before.tenant)
@@ -55,8 +55,10 @@ async def test_it_reads_what_is_there_and_follows_what_comes(
     assert await status_of(projection, after) == "queued"
 
 
-async def test_what_time_brings_is_swept(connection: Connection, outbox: Outbox, life: NewLife, following: Following) -> None:
-    leased, purged_one = life(), life("other")
+async def test_what_time_brings_is_swept(
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following
+) -> None:
+    leased, purged_one = lifecycle(), lifecycle("other")
     projection = following()
     await send(outbox, leased.queued(), leased.leased(0, until=300), purged_one.queued())
     await send(outbox, purged(50, leased.tenant, "other", t0=now_ms()))
@@ -73,9 +75,9 @@ async def test_what_time_brings_is_swept(connection: Connection, outbox: Outbox,
 
 
 async def test_an_existing_file_is_continued(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path, background: Background
 ) -> None:
-    first = life()
+    first = lifecycle()
     await send(outbox, first.queued())
     projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
     running = background(projection.run())
@@ -93,12 +95,12 @@ async def test_an_existing_file_is_continued(
 
 
 async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
-    connection: Connection, outbox: Outbox, life: NewLife, tmp_path: Path, following: Following
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, tmp_path: Path, following: Following
 ) -> None:
     """Stopped again and again while batches are being written; each start goes on from the file."""
-    lives = [life() for _ in range(3000)]
-    for start in range(0, len(lives), 100):
-        some = lives[start : start + 100]
+    lifecycles = [lifecycle() for _ in range(3000)]
+    for start in range(0, len(lifecycles), 100):
+        some = lifecycles[start : start + 100]
         await send(outbox, *(one.queued() for one in some), *(one.leased(1) for one in some), *(one.done(2) for one in some))
     for pause in (0.005, 0.01, 0.02, 0.001, 0.05, 0.03, 0.08, 0.015, 0.04):
         projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
@@ -107,39 +109,39 @@ async def test_many_events_under_cancellations_in_the_middle_are_all_there_once(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     projection = following()
-    await caught_up(projection, connection, lives[0].tenant)
-    found = await projection.read(page, JobFilter(lives[0].tenant), now_ms(), 5000)
-    assert sorted(job.job_id for job in found) == sorted(one.job_id for one in lives)
+    await caught_up(projection, connection, lifecycles[0].tenant)
+    found = await projection.read(page, JobFilter(lifecycles[0].tenant), now_ms(), 5000)
+    assert sorted(job.job_id for job in found) == sorted(one.job_id for one in lifecycles)
     assert {job.step.status for job in found} == {"done"}
 
     def count_events(store: Store) -> int:
         text = "SELECT count(*) FROM events JOIN jobs ON jobs.number = events.job WHERE jobs.tenant = ?"
-        return int(store.connection.execute(text, (store.tenant_number(lives[0].tenant),)).fetchone()[0])
+        return int(store.connection.execute(text, (store.tenant_number(lifecycles[0].tenant),)).fetchone()[0])
 
     assert await projection.read(count_events) == 9000
 
 
 async def test_two_that_write_to_one_file_do_no_harm(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path
 ) -> None:
     first = following("shared")
     await eventually(lambda: bool(files_in(tmp_path / "shared")))
     await asyncio.sleep(0.1)
     second = following("shared")
-    lives = [life() for _ in range(50)]
-    for one in lives:
+    lifecycles = [lifecycle() for _ in range(50)]
+    for one in lifecycles:
         await send(outbox, one.queued(), one.done(5))
     for projection in (first, second):
-        await caught_up(projection, connection, lives[0].tenant)
-        found = await projection.read(page, JobFilter(lives[0].tenant), now_ms(), 100)
+        await caught_up(projection, connection, lifecycles[0].tenant)
+        found = await projection.read(page, JobFilter(lifecycles[0].tenant), now_ms(), 100)
         assert len(found) == 50
     assert len(files_in(tmp_path / "shared")) == 1
 
 
 async def test_what_cannot_be_read_is_skipped_and_counted(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, name: str
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, name: str
 ) -> None:
-    good = life()
+    good = lifecycle()
     before = metrics.unreadable._value.get()
     jobs = committer_of(connection, "JOBS")
     await jobs.append(PendingMessage(frame_subject("JOBS", good.tenant), b"\x00nonsense", new_id()))
@@ -154,9 +156,9 @@ async def test_what_cannot_be_read_is_skipped_and_counted(
 
 
 async def test_a_broken_file_is_made_anew(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     folder = tmp_path / "jobs"
     folder.mkdir()
@@ -168,9 +170,9 @@ async def test_a_broken_file_is_made_anew(
 
 
 async def test_a_file_that_breaks_while_it_is_used_is_made_anew(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     projection = following()
     await caught_up(projection, connection, one.tenant)
@@ -187,17 +189,17 @@ async def test_a_file_that_breaks_while_it_is_used_is_made_anew(
 
 
 async def test_the_old_file_answers_while_a_new_one_is_made(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path
 ) -> None:
-    lives = [life() for _ in range(2000)]
-    for start in range(0, len(lives), 100):
-        await send(outbox, *(one.queued() for one in lives[start : start + 100]))
+    lifecycles = [lifecycle() for _ in range(2000)]
+    for start in range(0, len(lifecycles), 100):
+        await send(outbox, *(one.queued() for one in lifecycles[start : start + 100]))
     projection = following()
-    await caught_up(projection, connection, lives[0].tenant)
+    await caught_up(projection, connection, lifecycles[0].tenant)
     [old] = files_in(tmp_path / "jobs")
 
     def spoils(store: Store) -> None:  # so that old and new can be told apart
-        store.connection.execute("DELETE FROM jobs WHERE job = ?", (lives[7].job_id,))
+        store.connection.execute("DELETE FROM jobs WHERE job = ?", (lifecycles[7].job_id,))
 
     await projection.read(spoils)
     await projection.rebuild()
@@ -207,23 +209,23 @@ async def test_the_old_file_answers_while_a_new_one_is_made(
     assert progress.rebuilt is not None and progress.target >= progress.position
     reads = 0
     while (await projection.progress()).rebuilt is not None:
-        assert await status_of(projection, lives[3]) == "queued"
+        assert await status_of(projection, lifecycles[3]) == "queued"
         reads += 1
-        await send(outbox, lives[5].leased(reads, until=10**7))
+        await send(outbox, lifecycles[5].leased(reads, until=10**7))
     assert reads > 1
-    await caught_up(projection, connection, lives[0].tenant)
-    assert [await status_of(projection, lives[index]) for index in (3, 5, 7)] == ["queued", "leased", "queued"]
+    await caught_up(projection, connection, lifecycles[0].tenant)
+    assert [await status_of(projection, lifecycles[index]) for index in (3, 5, 7)] == ["queued", "leased", "queued"]
     await eventually(lambda: files_in(tmp_path / "jobs") != [old] and len(files_in(tmp_path / "jobs")) == 1)
     [new] = files_in(tmp_path / "jobs")
     another = following()  # as after a restart: the new file is the one that counts
-    await caught_up(another, connection, lives[0].tenant)
+    await caught_up(another, connection, lifecycles[0].tenant)
     assert files_in(tmp_path / "jobs") == [new]
 
 
 async def test_a_rebuild_that_was_interrupted_leaves_the_old_file(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, tmp_path: Path, background: Background
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, tmp_path: Path, background: Background
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     projection = Projection(connection, now_ms, tmp_path / "jobs", 30)
     running = background(projection.run())
@@ -245,7 +247,7 @@ async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
     connection = await open_connection(own_server.url)
     await make_streams(connection)
     outbox = outbox_on(connection)
-    old, new = Life("t", t0=now_ms()), Life("t", t0=now_ms())
+    old, new = Lifecycle("t", t0=now_ms()), Lifecycle("t", t0=now_ms())
     for at in range(5):
         await send(outbox, old.queued(), old.leased(at, at + 1))
     projection = Projection(connection, now_ms, tmp_path / "jobs", 30, poll_seconds=0.1)
@@ -273,7 +275,7 @@ async def test_it_survives_the_engines_death(
 ) -> None:
     connection = await open_connection(own_server.url)
     await make_streams(connection)
-    one, two = Life("t", t0=now_ms()), Life("t", t0=now_ms())
+    one, two = Lifecycle("t", t0=now_ms()), Lifecycle("t", t0=now_ms())
     await send(outbox_on(connection), one.queued())
     projection = Projection(connection, now_ms, tmp_path / "jobs", 30, poll_seconds=0.1)
     background(projection.run())
@@ -281,15 +283,15 @@ async def test_it_survives_the_engines_death(
     await restart(own_server, connection)
     await send(outbox_on(connection), two.queued())
     await caught_up(projection, connection, "t")
-    assert [await status_of(projection, life) for life in (one, two)] == ["queued", "queued"]
+    assert [await status_of(projection, lifecycle) for lifecycle in (one, two)] == ["queued", "queued"]
     assert (await stream_info(connection, "JOBS")) is not None
 
 
 async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kept_waiting(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_follower, "_PAUSE_SECONDS", 60)
-    projection, jobs = following(), [life() for _ in range(3)]
+    projection, jobs = following(), [lifecycle() for _ in range(3)]
     await send(outbox, jobs[0].queued())
     await caught_up(projection, connection, jobs[0].tenant)
     for number in (1, 2):
@@ -300,10 +302,10 @@ async def test_while_nobody_asks_frames_wait_for_company_and_who_asks_is_not_kep
 
 
 async def test_there_is_no_rest_while_there_is_much_to_catch_up_with(
-    connection: Connection, outbox: Outbox, life: NewLife, following: Following, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, outbox: Outbox, lifecycle: NewLifecycle, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_follower, "_PAUSE_SECONDS", 60)
-    jobs = [life() for _ in range(600)]
+    jobs = [lifecycle() for _ in range(600)]
     for job in jobs:
         await send(outbox, job.queued())
     last = await stream_reader.last(connection, "JOBS", frame_subject("JOBS", jobs[0].tenant))

@@ -12,7 +12,7 @@ from postroad.jobs.rules import JobRecord, status_at
 from postroad.jobs.store import Store, make_store
 from postroad.kernel.event import Event
 from postroad.kernel.matching import glob_matches
-from tests.jobs.lifecycles import T0, Life, batch, purged
+from tests.jobs.lifecycles import T0, Lifecycle, batch, purged
 
 SPAN = 20_000
 
@@ -20,13 +20,17 @@ SPAN = 20_000
 def some_events(chance: random.Random, count: int) -> list[Event]:
     sent: list[Event] = []
     for _ in range(count):
-        life = Life(chance.choice("ab"), chance.choice(["x.1", "x.2", "y"]))
+        lifecycle = Lifecycle(chance.choice("ab"), chance.choice(["x.1", "x.2", "y"]))
         at = chance.randrange(0, SPAN, 500)  # many in the same millisecond
         expires_at = chance.choice([None, at + chance.randrange(1, SPAN)])
-        sent.append(life.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"])))
+        sent.append(
+            lifecycle.queued(at, delay_ms=chance.choice([0, 5000]), expires_at=expires_at, corr=chance.choice([None, "c"]))
+        )
         if chance.random() < 0.7:
-            sent.append(life.leased(at + 10, until=at + chance.randrange(20, SPAN)))
-            sent += chance.choice([[], [life.done(at + 50)], [life.dead(at + 50)], [life.retried(at + 50, next_at=at + 900)]])
+            sent.append(lifecycle.leased(at + 10, until=at + chance.randrange(20, SPAN)))
+            sent += chance.choice(
+                [[], [lifecycle.done(at + 50)], [lifecycle.dead(at + 50)], [lifecycle.retried(at + 50, next_at=at + 900)]]
+            )
     if chance.random() < 0.7:
         sent.append(purged(chance.randrange(SPAN), "a", "x.1"))
     return sent
@@ -93,18 +97,18 @@ def test_pages_have_what_the_rules_say_whatever_was_swept(tmp_path: Path, seed: 
 
 def test_very_many_queues_are_looked_through_together(tmp_path: Path) -> None:
     store = make_store(tmp_path / "1.sqlite", "s")
-    lives = [Life(queue=f"{'a' if number % 2 else 'b'}-{number}") for number in range(500)]
-    store.apply(batch(1, *(life.queued(number) for number, life in enumerate(lives))), T0)
+    lifecycles = [Lifecycle(queue=f"{'a' if number % 2 else 'b'}-{number}") for number in range(500)]
+    store.apply(batch(1, *(lifecycle.queued(number) for number, lifecycle in enumerate(lifecycles))), T0)
     found = all_pages(store, JobFilter("t", globs=("a-*",)), T0, 100)
-    assert found == [life.job_id for life in lives[::-1] if life.queue.startswith("a")]
+    assert found == [lifecycle.job_id for lifecycle in lifecycles[::-1] if lifecycle.queue.startswith("a")]
     store.close()
 
 
 def test_no_question_looks_at_everything(tmp_path: Path) -> None:
     """Each reads an index in order; at most the jobs of one millisecond are sorted, or the few that a sweep has not reached."""
     store = make_store(tmp_path / "1.sqlite", "s")
-    life = Life()
-    store.apply(batch(1, life.queued()), T0)
+    lifecycle = Lifecycle()
+    store.apply(batch(1, lifecycle.queued()), T0)
     asked: list[str] = []
     store.connection.set_trace_callback(asked.append)
     for wanted in (

@@ -16,14 +16,14 @@ from postroad.telemetry.outbox import Outbox
 from tests.gateway import Client, served, session
 from tests.http.small import settings_of
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
-from tests.jobs.lifecycles import Life
+from tests.jobs.lifecycles import Lifecycle
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
-NewLife = Callable[..., Life]
+NewLifecycle = Callable[..., Lifecycle]
 
 
-class Everyone:
+class TenantHeaderAuthenticator:
     """Lets in whoever says who they are: `tenant`, and the globs of their queues if they are kept to some."""
 
     async def authenticate(self, request: Request, route: Route) -> Caller:
@@ -54,13 +54,13 @@ def outbox(engine: Connection) -> Outbox:
 async def client(engine: Connection, tmp_path: Path, background: Background, tenant_id: str) -> AsyncIterator[Client]:
     jobs = jobs_on(engine, tmp_path, 30)
     background(jobs.lead())
-    app = App(Router(jobs.routes()), Everyone(), settings_of())
+    app = App(Router(jobs.routes()), TenantHeaderAuthenticator(), settings_of())
     async with served(app) as url, session() as opened:
         yield Client(url, opened, {"tenant": tenant_id})
 
 
-async def test_a_job_has_the_seeds_fields(client: Client, outbox: Outbox, life: NewLife) -> None:
-    one = life("orders")
+async def test_a_job_has_the_seeds_fields(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    one = lifecycle("orders")
     await send(outbox, one.queued(corr="cart-7"), one.leased(5), one.retried(9, next_at=60_000, reason="no route"))
     found = (await client.get(f"/v1/jobs/{one.job_id}")).ok()
     assert found == {
@@ -77,8 +77,8 @@ async def test_a_job_has_the_seeds_fields(client: Client, outbox: Outbox, life: 
     }
 
 
-async def test_fields_without_a_value_are_null_or_left_out(client: Client, outbox: Outbox, life: NewLife) -> None:
-    one = life()
+async def test_fields_without_a_value_are_null_or_left_out(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    one = lifecycle()
     await send(outbox, one.queued(expires_at=10**6), one.leased(5, until=10**5))
     found = (await client.get(f"/v1/jobs/{one.job_id}")).ok()
     assert (found["lastError"], found["correlationId"]) == (None, None)
@@ -86,21 +86,21 @@ async def test_fields_without_a_value_are_null_or_left_out(client: Client, outbo
     assert "dueAt" not in found
 
 
-async def test_a_job_that_is_not_there_is_404(client: Client, outbox: Outbox, life: NewLife) -> None:
-    one = life()
+async def test_a_job_that_is_not_there_is_404(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    one = lifecycle()
     await send(outbox, one.queued())
     (await client.get("/v1/jobs/unknown")).problem(404, "job-not-found")
     (await client.get("/v1/jobs/unknown/events")).problem(404, "job-not-found")
-    stranger = client.with_headers(tenant="another")
-    (await stranger.get(f"/v1/jobs/{one.job_id}")).problem(404, "job-not-found")
-    assert (await stranger.get("/v1/jobs")).ok() == {"jobs": [], "nextCursor": None}
+    other_tenant = client.with_headers(tenant="another")
+    (await other_tenant.get(f"/v1/jobs/{one.job_id}")).problem(404, "job-not-found")
+    assert (await other_tenant.get("/v1/jobs")).ok() == {"jobs": [], "nextCursor": None}
 
 
-async def test_lists_are_filtered_and_paged(client: Client, outbox: Outbox, life: NewLife) -> None:
-    lives = [life("a" if number % 2 else "b") for number in range(10)]
-    await send(outbox, *(one.queued(number * 10, corr=f"c{number % 3}") for number, one in enumerate(lives)))
-    await send(outbox, *(one.done(200) for one in lives[:4]))
-    ids = [one.job_id for one in lives]
+async def test_lists_are_filtered_and_paged(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    lifecycles = [lifecycle("a" if number % 2 else "b") for number in range(10)]
+    await send(outbox, *(one.queued(number * 10, corr=f"c{number % 3}") for number, one in enumerate(lifecycles)))
+    await send(outbox, *(one.done(200) for one in lifecycles[:4]))
+    ids = [one.job_id for one in lifecycles]
 
     async def listed(query: str) -> list[int]:
         found: list[int] = []
@@ -113,20 +113,22 @@ async def test_lists_are_filtered_and_paged(client: Client, outbox: Outbox, life
             assert len(page["jobs"]) == 2
             cursor = f"&cursor={page['nextCursor']}"
 
-    base = lives[0].t0
+    base = lifecycles[0].t0
     assert await listed("") == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert await listed("&queue=a") == [9, 7, 5, 3, 1]
     assert await listed("&status=done") == [3, 2, 1, 0]
     assert await listed("&status=queued&queue=b") == [8, 6, 4]
     assert await listed("&correlationId=c0") == [9, 6, 3, 0]
-    assert await listed(f"&messageId={lives[4].message_id}") == [4]
+    assert await listed(f"&messageId={lifecycles[4].message_id}") == [4]
     assert await listed("&queue=unknown") == []
-    assert [lives[index].t0 - base + index * 10 for index in await listed(f"&from={rfc3339(base + 50)}")][-1] >= 50
+    assert [lifecycles[index].t0 - base + index * 10 for index in await listed(f"&from={rfc3339(base + 50)}")][-1] >= 50
     assert set(await listed(f"&to={rfc3339(base + 50)}")) | set(await listed(f"&from={rfc3339(base + 50)}")) == set(range(10))
 
 
-async def test_a_key_kept_to_some_queues_sees_full_pages_of_their_jobs(client: Client, outbox: Outbox, life: NewLife) -> None:
-    mine, theirs = [life("mine.1") for _ in range(4)], [life("theirs") for _ in range(6)]
+async def test_a_key_kept_to_some_queues_sees_full_pages_of_their_jobs(
+    client: Client, outbox: Outbox, lifecycle: NewLifecycle
+) -> None:
+    mine, theirs = [lifecycle("mine.1") for _ in range(4)], [lifecycle("theirs") for _ in range(6)]
     await send(outbox, *(one.queued(number) for number, one in enumerate(mine + theirs)))
     kept = client.with_headers(globs="mine.*")
     page = (await kept.get("/v1/jobs?limit=3")).ok()
@@ -138,8 +140,8 @@ async def test_a_key_kept_to_some_queues_sees_full_pages_of_their_jobs(client: C
     (await kept.get(f"/v1/jobs/{theirs[0].job_id}/events")).problem(404, "job-not-found")
 
 
-async def test_a_jobs_events_come_oldest_first_in_pages(client: Client, outbox: Outbox, life: NewLife) -> None:
-    one = life()
+async def test_a_jobs_events_come_oldest_first_in_pages(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    one = lifecycle()
     await send(outbox, one.queued(), one.leased(5), one.extended(7, until=10**6), one.done(9))
     first = (await client.get(f"/v1/jobs/{one.job_id}/events?limit=3")).ok()
     assert [event["event"] for event in first["events"]] == ["job.queued", "job.leased", "job.extended"]
@@ -156,8 +158,8 @@ async def test_parameters_that_do_not_fit_are_400(client: Client, query: str) ->
     (await client.get(f"/v1/jobs?{query}")).problem(400, "invalid-parameter")
 
 
-async def test_the_platform_sees_progress_and_rebuilds(client: Client, outbox: Outbox, life: NewLife) -> None:
-    one = life()
+async def test_the_platform_sees_progress_and_rebuilds(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    one = lifecycle()
     await send(outbox, one.queued())
     (await client.get("/api/control/jobs")).problem(403, "forbidden")
     (await client.post("/api/control/jobs/rebuild")).problem(403, "forbidden")
@@ -174,11 +176,11 @@ async def test_the_platform_sees_progress_and_rebuilds(client: Client, outbox: O
     assert (await client.get(f"/v1/jobs/{one.job_id}")).ok()["status"] == "queued"
 
 
-async def test_a_second_rebuild_is_409(client: Client, outbox: Outbox, life: NewLife) -> None:
-    lives = [life() for _ in range(3000)]
-    for start in range(0, len(lives), 100):
-        await send(outbox, *(one.queued() for one in lives[start : start + 100]))
+async def test_a_second_rebuild_is_409(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+    lifecycles = [lifecycle() for _ in range(3000)]
+    for start in range(0, len(lifecycles), 100):
+        await send(outbox, *(one.queued() for one in lifecycles[start : start + 100]))
     platform = client.with_headers(platform="yes")
-    (await client.get(f"/v1/jobs/{lives[-1].job_id}")).ok()
+    (await client.get(f"/v1/jobs/{lifecycles[-1].job_id}")).ok()
     (await platform.post("/api/control/jobs/rebuild")).ok(202)
     (await platform.post("/api/control/jobs/rebuild")).problem(409, "precondition-failed")

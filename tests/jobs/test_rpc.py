@@ -33,11 +33,11 @@ from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.conftest import Background, jobs_on, make_streams, outbox_on, send
-from tests.jobs.lifecycles import Life
+from tests.jobs.lifecycles import Lifecycle
 from tests.servers import OpenConnection, Server
 from tests.waiting import eventually
 
-NewLife = Callable[..., Life]
+NewLifecycle = Callable[..., Lifecycle]
 
 
 @pytest.fixture
@@ -67,50 +67,50 @@ async def jobs(engine: Connection, tmp_path: Path, background: Background) -> Jo
 
 
 async def test_a_job_is_found_right_after_its_event_is_stored(
-    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
     for _ in range(20):
-        one = life()
+        one = lifecycle()
         await send(outbox, one.queued())
         found = (await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job
         assert (found.job_id, found.status, found.attempts) == (one.job_id, "queued", 0)
 
 
 async def test_pages_and_events_are_carried_over_whole(
-    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    lives = [life() for _ in range(25)]
-    await send(outbox, *(one.queued(number) for number, one in enumerate(lives)), lives[0].done(50))
+    lifecycles = [lifecycle() for _ in range(25)]
+    await send(outbox, *(one.queued(number) for number, one in enumerate(lifecycles)), lifecycles[0].done(50))
     seen: list[str] = []
     before = None
     while True:
-        answer = await client.call(PageRequest(tenant=lives[0].tenant, limit=10, before=before), PageResponse)
+        answer = await client.call(PageRequest(tenant=lifecycles[0].tenant, limit=10, before=before), PageResponse)
         seen += [job.job_id for job in answer.jobs]
         before = answer.following
         if before is None:
             break
-    assert seen == [one.job_id for one in reversed(lives)]
-    events = await client.call(EventsRequest(tenant=lives[0].tenant, job=lives[0].job_id), EventsResponse)
+    assert seen == [one.job_id for one in reversed(lifecycles)]
+    events = await client.call(EventsRequest(tenant=lifecycles[0].tenant, job=lifecycles[0].job_id), EventsResponse)
     assert [msgspec.json.decode(event)["event"] for event in events.events] == ["job.queued", "job.done"]
 
 
 async def test_an_answer_is_never_larger_than_a_message_may_be(
-    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    lives = [life() for _ in range(60)]
-    for number, one in enumerate(lives):
+    lifecycles = [lifecycle() for _ in range(60)]
+    for number, one in enumerate(lifecycles):
         await send(outbox, one.queued(number), one.retried(number, next_at=10**6, reason="x" * 40_000))
-    first = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000), PageResponse)
+    first = await client.call(PageRequest(tenant=lifecycles[0].tenant, limit=1000), PageResponse)
     assert 5 < len(first.jobs) < 60 and first.following is not None
-    rest = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000, before=first.following), PageResponse)
-    third = await client.call(PageRequest(tenant=lives[0].tenant, limit=1000, before=rest.following), PageResponse)
+    rest = await client.call(PageRequest(tenant=lifecycles[0].tenant, limit=1000, before=first.following), PageResponse)
+    third = await client.call(PageRequest(tenant=lifecycles[0].tenant, limit=1000, before=rest.following), PageResponse)
     assert len({job.job_id for job in [*first.jobs, *rest.jobs, *third.jobs]}) == 60
 
 
 async def test_globs_keep_others_jobs_from_sight(
-    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    mine, theirs = life("mine.1"), life("theirs")
+    mine, theirs = lifecycle("mine.1"), lifecycle("theirs")
     await send(outbox, mine.queued(), theirs.queued())
     page = await client.call(PageRequest(tenant=mine.tenant, globs=("mine.*",)), PageResponse)
     assert [job.job_id for job in page.jobs] == [mine.job_id]
@@ -130,9 +130,9 @@ async def test_without_a_leader_it_is_said_so_after_a_while(engine: Connection) 
 
 
 async def test_a_leader_that_comes_in_time_answers(
-    engine: Connection, client: JobsRpcClient, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
+    engine: Connection, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle, tmp_path: Path, background: Background
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     asking = asyncio.create_task(client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse))
     await asyncio.sleep(0.3)
@@ -141,9 +141,9 @@ async def test_a_leader_that_comes_in_time_answers(
 
 
 async def test_a_leader_that_is_behind_says_how_far(
-    engine: Connection, outbox: Outbox, life: NewLife, tmp_path: Path, background: Background
+    engine: Connection, outbox: Outbox, lifecycle: NewLifecycle, tmp_path: Path, background: Background
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     stands_still = Projection(engine, now_ms, tmp_path / "jobs", 30)
     background(JobsRpcServer(engine, stands_still, now_ms).run())
@@ -157,7 +157,7 @@ async def test_answers_go_on_when_the_lead_changes_hands(
     own_server: Server,
     open_connection: OpenConnection,
     outbox: Outbox,
-    life: NewLife,
+    lifecycle: NewLifecycle,
     tmp_path: Path,
 ) -> None:
     """Two processes on one data directory. Whoever leads is stopped; the other one goes on from the same file."""
@@ -172,7 +172,7 @@ async def test_answers_go_on_when_the_lead_changes_hands(
     first, second = await process(), await process()
     try:
         for number in range(3):
-            one = life()
+            one = lifecycle()
             await send(outbox, one.queued())
             assert (await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)).job.status == "queued"
             leader = first if first[1].is_leader else second
@@ -189,9 +189,9 @@ async def test_answers_go_on_when_the_lead_changes_hands(
 
 
 async def test_progress_and_rebuild_go_over_the_desk(
-    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, life: NewLife
+    jobs: JobsCapability, client: JobsRpcClient, outbox: Outbox, lifecycle: NewLifecycle
 ) -> None:
-    one = life()
+    one = lifecycle()
     await send(outbox, one.queued())
     await client.call(JobRequest(tenant=one.tenant, job=one.job_id), JobResponse)
     assert (await client.call(ProgressRequest(), ProgressResponse)) == ProgressResponse(1, 1, None)

@@ -37,8 +37,8 @@ async def test_a_message_is_a_job_from_its_publish_to_its_end(node: Gateway) -> 
     events = (await tenant.client.get(f"/v1/jobs/{published['jobId']}/events")).ok()["events"]
     assert [event["event"] for event in events] == ["job.queued", "job.leased", "job.done"]
     (await tenant.client.delete(queue)).ok(204)
-    stranger = await node.tenant()
-    (await stranger.client.get(f"/v1/jobs/{published['jobId']}")).problem(404, "job-not-found")
+    other_tenant = await node.tenant()
+    (await other_tenant.client.get(f"/v1/jobs/{published['jobId']}")).problem(404, "job-not-found")
 
 
 async def test_what_is_purged_has_expired(node: Gateway) -> None:

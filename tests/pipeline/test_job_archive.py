@@ -17,7 +17,7 @@ from postroad.kernel.event import Event
 from postroad.pipeline.ended_jobs import ENDED, ended_jobs
 from postroad.pipeline.job_archive import archive_messages
 from postroad.queues.events import JobEvent, QueuePurged
-from tests.jobs.lifecycles import Life, folded, purged
+from tests.jobs.lifecycles import Lifecycle, folded, purged
 from tests.pipeline.frames import events_frame
 
 DAY = date(2026, 11, 16)
@@ -56,9 +56,9 @@ def by_spark(spark: SparkSession, events: Sequence[Event], day: date) -> dict[st
     return {job.job_id: job for job in shown}
 
 
-def _random_life(chance: random.Random) -> list[JobEvent]:
+def _random_lifecycle(chance: random.Random) -> list[JobEvent]:
     """Steps of one job over three days, of which some were never told, in no order."""
-    life = Life(queue=chance.choice(["q", "r", "s"]), t0=T0)
+    life = Lifecycle(queue=chance.choice(["q", "r", "s"]), t0=T0)
     at = chance.randint(0, DAY_MS)
 
     def later() -> int:
@@ -93,7 +93,7 @@ def _random_life(chance: random.Random) -> list[JobEvent]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_spark_says_what_the_rules_say(spark: SparkSession, seed: int) -> None:
     chance = random.Random(seed)
-    lives = [_random_life(chance) for _ in range(400)]
+    lives = [_random_lifecycle(chance) for _ in range(400)]
     purges = [purged(chance.randint(0, 3 * DAY_MS), queue=queue, t0=T0, is_deleted=chance.random() < 0.5) for queue in "qrr"]
     expected = by_the_rules(lives, purges, DAY)
     assert {job.status.value for job in expected.values()} == {"done", "dead", "expired"}
@@ -102,7 +102,7 @@ def test_spark_says_what_the_rules_say(spark: SparkSession, seed: int) -> None:
 
 def test_what_a_job_ended_by_is_told(spark: SparkSession) -> None:
     names = ("done", "dead", "purged", "expired", "later", "open", "back")
-    done, dead, dropped, expired, later, still_open, back = (Life(queue=name, job_id=name, t0=BEGIN) for name in names)
+    done, dead, dropped, expired, later, still_open, back = (Lifecycle(queue=name, job_id=name, t0=BEGIN) for name in names)
     events: list[Event] = [
         done.queued(0, corr="c"),
         done.retried(5, next_at=6, reason="no route"),

@@ -22,8 +22,8 @@ from postroad.pipeline.report_messages import report_messages
 from postroad.report.fetch import DayData, TenantData
 from postroad.report.page import render_page
 from tests.architecture.test_architecture import write_docs
+from tests.pipeline.event_samples import sample_events
 from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import some_of_everything
 
 DECLARATION = '''
 """Deliveries of messages."""
@@ -95,7 +95,7 @@ def _forget() -> None:
 
 def test_it_is_computed_published_and_read_by_the_service(spark: SparkSession) -> None:
     assert "deliveries" in job_names()
-    rollups = measures(events_frame(spark, some_of_everything()))
+    rollups = measures(events_frame(spark, sample_events()))
     [added] = [one for one in functions.spark_reports() if one.report.name == "deliveries"]
     computed = added.rows(rollups, Grain.DAY)
     [message] = [

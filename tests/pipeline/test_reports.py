@@ -9,8 +9,8 @@ from postroad.api.insights import Grain, columns_of
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
 from postroad.pipeline.reports import spark_reports
+from tests.pipeline.event_samples import dead, leased, moment, queued, redriven, sample_events, sampled, stored
 from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import dead, leased, moment, queued, redriven, sampled, some_of_everything, stored
 
 Rows = list[dict[str, Any]]
 
@@ -27,7 +27,7 @@ def rollups(spark: SparkSession) -> DataFrame:
         stored(3600, 7000),
         sampled(1800, ready=30, oldest_age_ms=50),
     ]
-    frames = [events_frame(spark, some_of_everything()), events_frame(spark, more)]
+    frames = [events_frame(spark, sample_events()), events_frame(spark, more)]
     return measures(frames[0]).union(measures(frames[1])).localCheckpoint()
 
 

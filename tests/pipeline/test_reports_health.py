@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
 from postroad.pipeline.reports import health
+from tests.pipeline.event_samples import moment, sampled
 from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import moment, sampled
 
 NOW = 10 * 60 + 30  # half a minute into the tenth minute after noon
 

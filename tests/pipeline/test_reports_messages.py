@@ -14,8 +14,8 @@ from postroad.insights.results import read_results
 from postroad.pipeline.measures import measures
 from postroad.pipeline.report_messages import report_messages
 from postroad.pipeline.reports import spark_reports
+from tests.pipeline.event_samples import NOON, moment, sample_events
 from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import NOON, moment, some_of_everything
 
 COMPUTED_AT = datetime(2026, 11, 16, 13, 0, 1, 234_567, tzinfo=UTC)
 SCHEMA = (
@@ -95,7 +95,7 @@ def test_columns_that_are_not_those_of_the_row_type_are_refused(spark: SparkSess
 
 
 def test_the_service_can_read_every_report(spark: SparkSession) -> None:
-    rollups = measures(events_frame(spark, some_of_everything())).localCheckpoint()
+    rollups = measures(events_frame(spark, sample_events())).localCheckpoint()
     declared = {one.report.name: one.report for one in spark_reports()}
     grains: tuple[Grain | None, ...] = (Grain.DAY, Grain.MINUTE)
     parts = [

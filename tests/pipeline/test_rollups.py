@@ -12,8 +12,7 @@ from postroad.pipeline.histogram import bucket_of
 from postroad.pipeline.measures import measures
 from postroad.pipeline.rollups import ROLLUPS, merge
 from postroad.telemetry.events import WorkerStarted
-from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import (
+from tests.pipeline.event_samples import (
     NOON_MS,
     dead,
     done,
@@ -21,11 +20,12 @@ from tests.pipeline.happenings import (
     moment,
     queued,
     redriven,
+    sample_events,
     sampled,
-    some_of_everything,
     stored,
     touched,
 )
+from tests.pipeline.frames import events_frame
 
 
 def read(rollups: DataFrame) -> list[tuple[Any, ...]]:
@@ -37,7 +37,7 @@ def read(rollups: DataFrame) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def rollups(spark: SparkSession) -> list[tuple[Any, ...]]:
-    return read(measures(events_frame(spark, some_of_everything())))
+    return read(measures(events_frame(spark, sample_events())))
 
 
 def of(rollups: list[tuple[Any, ...]], report: str, minute: int = 0) -> set[tuple[Any, ...]]:
@@ -156,5 +156,5 @@ def test_measures_add_up_however_the_events_are_split(spark: SparkSession, seed:
 
 
 def test_merging_what_is_merged_changes_nothing(spark: SparkSession) -> None:
-    rollups = measures(events_frame(spark, some_of_everything()))
+    rollups = measures(events_frame(spark, sample_events()))
     assert read(merge(rollups)) == read(rollups)

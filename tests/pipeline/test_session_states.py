@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroad.kernel.event import Event
 from postroad.pipeline.session_states import STATES, cleanup_messages, merge, states
+from tests.pipeline.event_samples import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
 from tests.pipeline.frames import events_frame
-from tests.pipeline.happenings import NOON_MS, ended, moment, queued, subscribed, touched, unsubscribed
 
 HOUR = 3600
 

@@ -372,6 +372,6 @@ async def test_a_restricted_key_cannot_redrive_to_or_see_tasks_of_other_queues(w
     limited = await tenant.another_key(allowed_queues=("mine",))
     (await limited.client.post(f"{queue}/dlq/redrive", {"to": "other"})).problem(404, "queue-not-found")
     task = (await tenant.client.post(f"{queue}/dlq/redrive", {})).ok(202)["task"]
-    stranger = await tenant.another_key(allowed_queues=("other",))
-    (await stranger.client.get(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
+    other_tenant = await tenant.another_key(allowed_queues=("other",))
+    (await other_tenant.client.get(f"/v1/tasks/{task['id']}")).problem(404, "task-not-found")
     assert (await limited.client.get(f"/v1/tasks/{task['id']}")).ok()["kind"] == "redrive"

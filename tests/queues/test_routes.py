@@ -375,17 +375,26 @@ def altered(receipt: str, place: int) -> str:
 
 async def test_a_receipt_of_another_queue_is_refused_without_effect(gateway: Gateway, tenant: Tenant) -> None:
     queue, other_queue = await tenant.queue("one"), await tenant.queue("other")
-    stranger = await gateway.tenant()
-    strangers_queue = await stranger.queue("one")
-    for one, where in ((tenant, queue), (tenant, other_queue), (stranger, strangers_queue)):
+    other_tenant = await gateway.tenant()
+    strangers_queue = await other_tenant.queue("one")
+    for one, where in ((tenant, queue), (tenant, other_queue), (other_tenant, strangers_queue)):
         await one.publish(where, 1)
     [mine] = await tenant.pull(queue)
     [others] = await tenant.pull(other_queue)
-    [strangers] = await stranger.pull(strangers_queue)
+    [other_clients] = await other_tenant.pull(strangers_queue)
     receipt = mine["receiptId"]
     size = len(base64.urlsafe_b64decode(receipt + "=="))
     forged = [altered(receipt, place) for place in range(size)]
-    bad = [*forged, receipt[:-4], receipt + "AAAA", others["receiptId"], strangers["receiptId"], mine["messageId"], "x", "\u20ac"]
+    bad = [
+        *forged,
+        receipt[:-4],
+        receipt + "AAAA",
+        others["receiptId"],
+        other_clients["receiptId"],
+        mine["messageId"],
+        "x",
+        "\u20ac",
+    ]
     results = (await tenant.client.post(f"{queue}/ack", {"receiptIds": bad})).ok()["results"]
     assert {result["problem"]["code"] for result in results} == {"receipt-invalid"}
     (await tenant.ack(queue, forged[-1])).problem(400, "receipt-invalid")

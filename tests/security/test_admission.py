@@ -139,11 +139,11 @@ async def test_a_tenant_at_its_limit_does_not_stop_others() -> None:
 @pytest.mark.parametrize("tenant", [None, "public"])
 async def test_an_address_at_its_limit_can_still_use_a_key(tenant: str | None) -> None:
     async with running(requests_per_address_max=2) as (app, handlers, client):
-        stranger, path = (of(client, tenant), "/wait") if tenant else (client, "/public")
-        async with held(stranger, path, 2):
+        other_tenant, path = (of(client, tenant), "/wait") if tenant else (client, "/public")
+        async with held(other_tenant, path, 2):
             await eventually(lambda: app.open_requests == 2)
             before = refusals("address_requests")
-            refused(await stranger.get(path), 429, "address_requests", before)
+            refused(await other_tenant.get(path), 429, "address_requests", before)
             assert (await of(client, "b").post("/size", data=b"x")).status == 200
         handlers.opened.set()
         await eventually(lambda: app.open_requests == 0)

@@ -22,7 +22,7 @@ async def responses(tenant: Tenant, media: str, data: bytes) -> dict[str, Answer
         "info": await client.call("HEAD", path),
         "read": read,
         "read the end": await client.get(f"{path}?offset=now"),
-        "read public": await tenant.gateway.nobody.get(f"/v1/{tenant.id}{path.removeprefix('/v1')}"),
+        "read public": await tenant.gateway.anonymous.get(f"/v1/{tenant.id}{path.removeprefix('/v1')}"),
         "not modified": await client.get(f"{path}?offset={read.headers['stream-next-offset']}", headers={"If-None-Match": "*"}),
         "long poll": await client.get(f"{path}?offset=-1&live=long-poll"),
         "delete": await client.delete(path),
@@ -73,7 +73,7 @@ async def test_events_of_a_stream_are_sandboxed(tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/errors"])
 async def test_no_other_page_reaches_the_window_of_a_page(gateway: Gateway, path: str) -> None:
-    answer = await gateway.nobody.get(path)
+    answer = await gateway.anonymous.get(path)
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
     assert answer.headers["x-content-type-options"] == "nosniff"
     policy = answer.headers["content-security-policy"].split("; ")

@@ -45,12 +45,12 @@ def broken(one: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             raise EngineUnavailable("away")
         await make(self, step, media)
 
-    def mend() -> None:
+    def repair() -> None:
         nonlocal is_broken
         is_broken = False
 
     monkeypatch.setattr(Fanout, "_store_batch", fails)
-    return mend
+    return repair
 
 
 async def create_chat(process: Process, *sessions: str) -> None:

@@ -30,7 +30,7 @@ BYTES = "application/octet-stream"
 # Two gateways at once
 
 
-class Crowd:
+class Churn:
     """Sessions that subscribe and unsubscribe while two gateways publish; each must have the messages in between."""
 
     def __init__(self, *processes: Process) -> None:
@@ -47,11 +47,11 @@ class Crowd:
             assert published.fanout.successes == published.fanout.count
             self.acknowledged.append(message)
 
-    async def visit(self, visitor: str) -> None:
+    async def join_and_leave(self, member: str) -> None:
         """Subscribe, wait, unsubscribe; each time as another session, through either gateway."""
         number = 0
         while not self.is_over:
-            session = f"{visitor}-{number}"
+            session = f"{member}-{number}"
             process = self._processes[number % 2]
             await process.subscribe(session, "chat")
             until = len(self.acknowledged) + 3
@@ -86,13 +86,13 @@ async def messages_of(process: Process, source: str) -> list[tuple[int, bytes]]:
 async def test_changing_subscribers_get_the_messages_between_join_and_leave(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("steady", "chat")
-    crowd = Crowd(one, other)
-    visitors = [asyncio.create_task(crowd.visit(f"v{number}")) for number in range(4)]
-    await asyncio.gather(*(crowd.publish(process, letter, 25) for process, letter in ((one, "a"), (other, "b"))))
-    crowd.is_over = True
+    churn = Churn(one, other)
+    visitors = [asyncio.create_task(churn.join_and_leave(f"v{number}")) for number in range(4)]
+    await asyncio.gather(*(churn.publish(process, letter, 25) for process, letter in ((one, "a"), (other, "b"))))
+    churn.is_over = True
     await asyncio.gather(*visitors)
     source = await messages_of(one, "chat")
-    assert sorted(payload for _, payload in source) == sorted(crowd.acknowledged)
+    assert sorted(payload for _, payload in source) == sorted(churn.acknowledged)
     assert await one.read("steady") == [payload for _, payload in source]
     visits = await changes(one, "chat")
     assert len(visits) > 8
@@ -104,7 +104,7 @@ async def test_changing_subscribers_get_the_messages_between_join_and_leave(one:
             assert got == meant, f"{session} has all messages since its join"
             continue
         assert got == meant[: len(got)], f"{session}: in order, without a gap"
-        known = set(crowd.known_at_leave[session])
+        known = set(churn.known_at_leave[session])
         assert [payload for payload in meant if payload in known] == [payload for payload in got if payload in known]
     assert await one.complete_all() == 0, "nothing was outstanding"
 

@@ -411,22 +411,22 @@ async def test_each_call_needs_its_scope(api: Api, tenant: Tenant, scope: Scope)
 
 
 async def test_without_credentials_only_health_is_served(api: Api, tenant: Tenant, gateway: Gateway) -> None:
-    for answer in (await Api(gateway.nobody, tenant.id).every_call()).values():
+    for answer in (await Api(gateway.anonymous, tenant.id).every_call()).values():
         answer.problem(401, "unauthenticated")
-    assert (await gateway.nobody.get("/health")).status == 200
+    assert (await gateway.anonymous.get("/health")).status == 200
 
 
 async def test_the_key_of_another_tenant_is_refused(api: Api, tenant: Tenant, gateway: Gateway) -> None:
     (await api.subscribe("s", "chat")).ok()
-    stranger = await gateway.tenant()
-    for answer in (await Api(stranger.client, tenant.id).every_call()).values():
+    other_tenant = await gateway.tenant()
+    for answer in (await Api(other_tenant.client, tenant.id).every_call()).values():
         assert answer.status in (403, 404), answer
     assert (await api.show("s")).status == 200
 
 
 async def test_tenants_have_separate_sessions_with_the_same_ids(api: Api, gateway: Gateway) -> None:
-    stranger = await gateway.tenant()
-    theirs = Api(stranger.client, stranger.id)
+    other_tenant = await gateway.tenant()
+    theirs = Api(other_tenant.client, other_tenant.id)
     await theirs.create("chat")
     for each in (api, theirs):
         (await each.subscribe("s", "chat")).ok()
@@ -516,7 +516,7 @@ async def test_a_restricted_key_is_refused_for_other_streams(api: Api, tenant: T
 
 
 async def test_health_is_served(gateway: Gateway) -> None:
-    assert (await gateway.nobody.get("/health")).ok()["status"] == "ok"
+    assert (await gateway.anonymous.get("/health")).ok()["status"] == "ok"
 
 
 def counted(category: str, event: str) -> float:

@@ -660,8 +660,8 @@ async def test_a_compacted_log_has_all_subscribers_with_their_join_points(
     await other.publish("chat", b"5")  # now this process has read them
     await one.unsubscribe("gone", "chat")
     for _ in range(10):
-        await one.subscribe("guest", "chat")
-        await one.unsubscribe("guest", "chat")
+        await one.subscribe("hook_tenant", "chat")
+        await one.unsubscribe("hook_tenant", "chat")
     before = await one.subscribers("chat")
     lacked = await one.append("chat", b"6")
     await other.subscribe("late", "chat")
@@ -675,7 +675,7 @@ async def test_a_compacted_log_has_all_subscribers_with_their_join_points(
     for number in range(5):
         assert await one.read(f"s{number}") == numbered(range(number, 9))
     assert await one.read("late") == numbered([7, 8])
-    assert await one.read("guest") == []
+    assert await one.read("hook_tenant") == []
     assert await one.read("gone") == numbered([5]), "a subscriber that left is not in the compacted log"
 
 
@@ -684,13 +684,13 @@ async def test_a_log_without_subscribers_is_compacted(one: Process, monkeypatch:
     await one.create("chat", JSON)
     for source in ("chat", "c*"):
         for _ in range(5):
-            await one.subscribe("guest", source)
-            await one.unsubscribe("guest", source)
+            await one.subscribe("hook_tenant", source)
+            await one.unsubscribe("hook_tenant", source)
     await one.complete_all()
     assert [await log_of(one, source) for source in ("chat", "c*")] == [1, 1]
-    await one.subscribe("guest", "c*")
+    await one.subscribe("hook_tenant", "c*")
     await one.publish("chat", b"1", JSON)
-    assert decoded(await one.read("guest")) == [1]
+    assert decoded(await one.read("hook_tenant")) == [1]
 
 
 async def log_of(process: Process, source: str) -> int:
@@ -707,8 +707,8 @@ async def test_a_subscriber_that_joins_during_a_compaction_is_kept(
     monkeypatch.setattr(subscribers, "_COMPACT_FROM", 3)
     await one.create("chat")
     for _ in range(5):
-        await one.subscribe("guest", "chat")
-        await one.unsubscribe("guest", "chat")
+        await one.subscribe("hook_tenant", "chat")
+        await one.unsubscribe("hook_tenant", "chat")
     compact = Fanout._compact
 
     async def join_and_compact(self: Fanout, log: subscribers.SubscriberLog) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.stream_subscriptions.making import at, record
+from tests.stream_subscriptions.subscription_samples import at, record
 
 from postroad.api.stream_subscriptions import OffsetRefused
 from postroad.kernel.errors import InvalidParameter

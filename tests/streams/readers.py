@@ -65,7 +65,7 @@ class Stream:
     def events(self, offset: str, more: str = "", **headers: str) -> contextlib.AbstractAsyncContextManager[EventReader]:
         return self.client.events(f"{self.path}?offset={offset}&live=sse{more}", headers)
 
-    def elsewhere(self, client: Client) -> "Stream":
+    def with_client(self, client: Client) -> "Stream":
         return Stream(client, self.path)
 
 

@@ -349,10 +349,10 @@ async def test_a_thousand_concurrent_appends_are_stored_in_their_order(worker: W
 async def test_a_cancelled_append_does_not_cancel_others(worker: Worker, name: str) -> None:
     stream = StreamName(name, "a")
     await worker.create(stream)
-    impatient = asyncio.create_task(worker.append(stream, b"1"))
+    short_deadline = asyncio.create_task(worker.append(stream, b"1"))
     patient = asyncio.create_task(worker.append(stream, b"2"))
     await asyncio.sleep(0)
-    impatient.cancel()
+    short_deadline.cancel()
     await patient
     assert (await worker.read_all(stream))[-1] == b"2"
     assert (await worker.append(stream, b"3")).next_offset == await worker.tail(stream)

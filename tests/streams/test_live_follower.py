@@ -186,7 +186,7 @@ async def produce(stream: Stream, count: int, written: list[int]) -> None:
         written.append(number)
 
 
-async def follow_through(stream: Stream, seen: Seen, count: int) -> None:
+async def follow_until(stream: Stream, seen: Seen, count: int) -> None:
     while len(seen.numbers) < count:
         with contextlib.suppress(AssertionError):  # a status other than 200 while the server is down
             async with stream.events(seen.offset) as reader:
@@ -204,7 +204,7 @@ async def test_a_server_restart_loses_and_repeats_nothing(own_server: Server, op
         everyone, written = [Seen(), Seen()], list[int]()
         async with asyncio.TaskGroup() as tasks:
             for seen in everyone:
-                tasks.create_task(follow_through(stream, seen, 60))
+                tasks.create_task(follow_until(stream, seen, 60))
             tasks.create_task(produce(stream, 60, written))
             for due in (15, 35):
                 await eventually(partial(has_reached, written, due))
@@ -263,13 +263,13 @@ async def test_a_close_or_delete_during_a_broken_connection_is_noticed(
 
 async def test_a_revoked_key_reads_no_further(gateway: Gateway, second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
     await stream.create(data=b"x")
-    guest = await tenant.another_key()
-    readers = [stream.elsewhere(one.with_key(guest.key)) for one in (gateway, second_gateway)]
+    hook_tenant = await tenant.another_key()
+    readers = [stream.with_client(one.with_key(hook_tenant.key)) for one in (gateway, second_gateway)]
     polls = [asyncio.create_task(one.poll("now")) for one in readers]
     async with readers[0].events("-1") as here, readers[1].events("now") as there, stream.events("now") as unconcerned:
         for reader in (here, there, unconcerned):
             await reader.take(1)
-        (await tenant.client.delete(f"{KEYS}/{guest.record.id}")).ok(204)
+        (await tenant.client.delete(f"{KEYS}/{hook_tenant.record.id}")).ok(204)
         for reader in (here, there):
             while await reader.next(AT_ONCE) is not None:
                 pass

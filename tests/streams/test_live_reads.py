@@ -40,7 +40,7 @@ async def test_a_long_poll_returns_an_append_at_once(
             polling = asyncio.create_task(stream.poll(start))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(polling), 0.05)
-            end = await stream.elsewhere(writer.with_key(tenant.key)).append(b"%d" % number)
+            end = await stream.with_client(writer.with_key(tenant.key)).append(b"%d" % number)
             answer = await asyncio.wait_for(polling, AT_ONCE)
             assert (answer.status, answer.body) == (200, b"%d" % number)
             assert (answer.headers["stream-next-offset"], answer.headers["stream-up-to-date"]) == (end, "true")
@@ -95,7 +95,7 @@ async def test_a_close_ends_current_and_later_long_polls_at_once(stream: Stream,
 
 async def test_a_delete_ends_every_live_read(second_gateway: Gateway, tenant: Tenant, stream: Stream) -> None:
     start = await stream.create()
-    there = stream.elsewhere(second_gateway.with_key(tenant.key))
+    there = stream.with_client(second_gateway.with_key(tenant.key))
     polls = [asyncio.create_task(one.poll(start)) for one in (stream, there)]
     async with stream.events(start) as here, there.events("now") as elsewhere:
         for reader in (here, elsewhere):
@@ -296,7 +296,7 @@ async def test_readers_at_any_offset_and_time_miss_and_repeat_nothing(
     monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 37)
     chosen = random.Random(7)
     await stream.create(JSON)
-    there = stream.elsewhere(second_gateway.with_key(tenant.key))
+    there = stream.with_client(second_gateway.with_key(tenant.key))
     ends: list[tuple[str, int]] = [("-1", -1)]
     is_written = False
 

@@ -38,13 +38,13 @@ STEPS = st.lists(
 
 
 @dataclass(eq=False)
-class Life:
+class Lifecycle:
     """Expected state of one incarnation of a stream. `content`: each message with the offset after it."""
 
     content: list[tuple[int, bytes]] = field(default_factory=list)
     base: int = 0
     rules: Naive = field(default_factory=Naive)
-    origin: "Life | None" = None
+    origin: "Lifecycle | None" = None
     fork: tuple[str, int, int] | None = None
     forks: int = 0
     is_hidden: bool = False
@@ -66,7 +66,7 @@ class Player:
 
     def __init__(self, url: str, workers: list[Worker], tenant: str) -> None:
         self.url, self.workers, self.tenant = url, workers, tenant
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, Lifecycle] = {}
         self.count = 0
 
     async def play(self, step: str, path: str, number: int, is_second: bool) -> None:
@@ -103,7 +103,7 @@ class Player:
         made = await work
         assert made.is_new == (life is None)
         if life is None:
-            life = self.lives[path] = Life()
+            life = self.lives[path] = Lifecycle()
             life.rules.is_closed = is_closed
             life.content += [(made.tail, body)] if body else []
         assert made.tail == life.tail
@@ -131,7 +131,9 @@ class Player:
         made = await work
         assert made.is_new
         source.forks += 1
-        life = Life([one for one in source.content if one[0] <= offset], offset, Naive(), source, (source_path, offset, part))
+        life = Lifecycle(
+            [one for one in source.content if one[0] <= offset], offset, Naive(), source, (source_path, offset, part)
+        )
         if part:
             life.content.append((made.tail, following[0][:part]))
         self.lives[path] = life
@@ -203,7 +205,7 @@ class Player:
         await self.worker.streams.delete(None, self.name(path))
         life = self.lives[path]
         life.is_hidden = True
-        ended: Life | None = life
+        ended: Lifecycle | None = life
         while ended is not None and ended.is_hidden and ended.forks == 0:
             self.lives = {where: one for where, one in self.lives.items() if one is not ended}
             ended = ended.origin

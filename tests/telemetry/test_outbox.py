@@ -161,7 +161,7 @@ async def test_events_of_tenants_are_dropped_and_not_failed_when_the_reserve_is_
 # When it cannot be stored
 
 
-def impatient(connection: Connection) -> Committers:
+def short_deadline(connection: Connection) -> Committers:
     return Committers(connection, CommitPolicy(deadline_seconds=0.2), WriteBufferLimit(64 * 1024 * 1024))
 
 
@@ -169,7 +169,7 @@ async def test_a_frame_that_cannot_be_stored_fails_all_its_commits(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:
     """This server has no stream for the frames, so writes fail."""
-    outbox = Outbox(impatient(await open_connection(own_server.url)), now_ms)
+    outbox = Outbox(short_deadline(await open_connection(own_server.url)), now_ms)
     before = dropped()
     outcomes = await asyncio.gather(*[outbox.commit(None, event(name)) for _ in range(5)], return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable] * 5

@@ -169,7 +169,7 @@ async def test_a_gateway_samples_periodically_and_when_it_stops(engine_url: str)
     async with running_gateway(gateway_settings(engine_url, sample_seconds=0.3)) as gateway:
         tenant = await gateway.tenant()
         connection = gateway.node.platform.connection
-        (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
+        (await gateway.anonymous.get("/nowhere")).problem(404, "route-not-found")
         body, path = b"x" * 100, "/v1/stream/a"
         (await tenant.client.call("PUT", path, headers={"Content-Type": "text/plain"})).ok(201)
         (await tenant.client.call("POST", path, headers={"Content-Type": "text/plain"}, data=body)).ok(204)
@@ -222,8 +222,8 @@ async def test_the_bytes_of_a_live_response_are_counted_as_they_are_sent(engine_
 
 async def test_requests_without_a_tenant_are_counted_as_anonymous(gateway: Gateway) -> None:
     before = counts_of(gateway, ANONYMOUS)
-    (await gateway.nobody.get("/nowhere")).problem(404, "route-not-found")
-    (await gateway.nobody.get("/v1/queues")).problem(401, "unauthenticated")
+    (await gateway.anonymous.get("/nowhere")).problem(404, "route-not-found")
+    (await gateway.anonymous.get("/v1/queues")).problem(401, "unauthenticated")
     (await gateway.admin.get("/api/control/tenants")).ok()
     now = counts_of(gateway, ANONYMOUS)
     assert (now[0] - before[0], now[1] - before[1]) == (3, 2)

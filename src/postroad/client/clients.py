@@ -4,16 +4,9 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from postroad.client.generated import AsyncGeneratedNamespaces, GeneratedNamespaces
+from postroad.client.generated.namespaces import AsyncGeneratedNamespaces, GeneratedNamespaces
 from postroad.client.health import AsyncHealth, Health
-from postroad.client.jobs import AsyncJobs, Jobs
-from postroad.client.keys import AsyncKeys, Keys
-from postroad.client.queues import AsyncQueues, Queues
-from postroad.client.sessions import AsyncSessions, Sessions
 from postroad.client.settings import AsyncSettings, Settings
-from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
-from postroad.client.streams import AsyncStreams, Streams
-from postroad.client.tasks import AsyncTasks, Tasks
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -57,13 +50,6 @@ class Postroad(GeneratedNamespaces):
     ) -> None:
         self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         super().__init__(self._transport)
-        self.queues = Queues(self._transport)
-        self.streams = Streams(self._transport)
-        self.stream_subscriptions = StreamSubscriptions(self._transport)
-        self.sessions = Sessions(self._transport)
-        self.jobs = Jobs(self._transport)
-        self.tasks = Tasks(self._transport)
-        self.keys = Keys(self._transport)
         self.settings = Settings(self._transport)
         self.health = Health(self._transport)
 
@@ -102,13 +88,6 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
     ) -> None:
         self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
         super().__init__(self._transport)
-        self.queues = AsyncQueues(self._transport)
-        self.streams = AsyncStreams(self._transport)
-        self.stream_subscriptions = AsyncStreamSubscriptions(self._transport)
-        self.sessions = AsyncSessions(self._transport)
-        self.jobs = AsyncJobs(self._transport)
-        self.tasks = AsyncTasks(self._transport)
-        self.keys = AsyncKeys(self._transport)
         self.settings = AsyncSettings(self._transport)
         self.health = AsyncHealth(self._transport)
 

@@ -25,7 +25,7 @@ _READY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hurt:
+class Fault:
     """After `pause` seconds of peace, `what` to `victims`; they are down, or still, for `lasting` seconds."""
 
     pause: float
@@ -37,17 +37,17 @@ class Hurt:
         return f"{self.what} {' and '.join(self.victims)}" + (f" for {self.lasting:.1f} s" if self.what == "pause" else "")
 
 
-def plan(seed: int, victims: Sequence[str]) -> Iterator[Hurt]:
+def plan(seed: int, victims: Sequence[str]) -> Iterator[Fault]:
     """One hurt after the other, without end; now and then two victims at once."""
     chance = random.Random(seed)
     while True:
         what = chance.choice(_WHATS)
         chosen = tuple(chance.sample(list(victims), 2 if chance.random() < 0.2 else 1))
         lasting = 0.0 if what == "restart" else round(chance.uniform(0.2, 6.0), 1)
-        yield Hurt(round(chance.uniform(0.5, 4.0), 1), what, chosen, lasting)
+        yield Fault(round(chance.uniform(0.5, 4.0), 1), what, chosen, lasting)
 
 
-class World(ABC):
+class Deployment(ABC):
     """Processes that can be hurt one by one, and made whole again."""
 
     victims: tuple[str, ...]
@@ -62,7 +62,7 @@ class World(ABC):
     def headers(self) -> dict[str, str]: ...
 
     @abstractmethod
-    async def hurt(self, hurt: Hurt) -> None:
+    async def inject(self, fault: Fault) -> None:
         """Return when the victims are back, or are being brought back by whoever looks after them."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class World(ABC):
     def end(self) -> None: ...
 
 
-class Single(World):
+class Single(Deployment):
     """`postroad up`: its supervisor brings back whatever dies."""
 
     victims = ("engine", "worker-0", "worker-1", "background", "installation")
@@ -90,12 +90,12 @@ class Single(World):
     def headers(self) -> dict[str, str]:
         return self.running.headers
 
-    async def hurt(self, hurt: Hurt) -> None:
-        if "installation" in hurt.victims:
-            await _hurt_installation(self.running, hurt.what, hurt.lasting)
+    async def inject(self, fault: Fault) -> None:
+        if "installation" in fault.victims:
+            await _fail_installation(self.running, fault.what, fault.lasting)
             return
-        pids = [pid for victim in hurt.victims for pid in self._pids(victim)]
-        await _hurt_children(pids, hurt.what, hurt.lasting)
+        pids = [pid for victim in fault.victims for pid in self._pids(victim)]
+        await _fail_children(pids, fault.what, fault.lasting)
 
     def _pids(self, victim: str) -> list[int]:
         """None while it is being brought back."""
@@ -111,7 +111,7 @@ class Single(World):
         self.running.end()
 
 
-class Clustered(World):
+class Clustered(Deployment):
     """Two gateways with all roles on three servers. Nobody looks after the servers, so what is killed is started again here."""
 
     victims = ("n1", "n2", "n3", "gateway-1", "gateway-2", "gateway-1 worker", "gateway-2 worker")
@@ -131,21 +131,21 @@ class Clustered(World):
     def headers(self) -> dict[str, str]:
         return self.gateways[0].headers
 
-    async def hurt(self, hurt: Hurt) -> None:
+    async def inject(self, fault: Fault) -> None:
         async with asyncio.TaskGroup() as run_together:
-            for victim in hurt.victims:
-                run_together.create_task(self._hurt_one(victim, hurt.what, hurt.lasting))
+            for victim in fault.victims:
+                run_together.create_task(self._fail_one(victim, fault.what, fault.lasting))
 
-    async def _hurt_one(self, victim: str, what: What, lasting: float) -> None:
+    async def _fail_one(self, victim: str, what: What, lasting: float) -> None:
         name, _, part = victim.partition(" ")
         if name.startswith("n"):
-            await hurt_node(self.cluster.node(name), what, lasting)
+            await fail_node(self.cluster.node(name), what, lasting)
             return
         gateway = self.gateways[int(name.removeprefix("gateway-")) - 1]
         if part and gateway.is_running:
-            await _hurt_children(gateway.worker_pids, what, lasting)
+            await _fail_children(gateway.worker_pids, what, lasting)
         elif not part:
-            await _hurt_installation(gateway, what, lasting)
+            await _fail_installation(gateway, what, lasting)
 
     async def heal(self) -> None:
         for node in self.cluster.nodes:
@@ -159,7 +159,7 @@ class Clustered(World):
         self.cluster.end()
 
 
-async def hurt_node(node: Node, what: What, lasting: float) -> None:
+async def fail_node(node: Node, what: What, lasting: float) -> None:
     if what == "pause":
         node.pause()
         await asyncio.sleep(lasting)
@@ -170,7 +170,7 @@ async def hurt_node(node: Node, what: What, lasting: float) -> None:
     await asyncio.to_thread(node.start)
 
 
-async def _hurt_children(pids: Sequence[int], what: What, lasting: float) -> None:
+async def _fail_children(pids: Sequence[int], what: What, lasting: float) -> None:
     """Of an installation, which brings back those that end."""
     if what != "pause":
         for pid in pids:
@@ -185,11 +185,11 @@ async def _hurt_children(pids: Sequence[int], what: What, lasting: float) -> Non
             _signal(pid, signal.SIGCONT)
 
 
-async def _hurt_installation(running: Installation, what: What, lasting: float) -> None:
+async def _fail_installation(running: Installation, what: What, lasting: float) -> None:
     """All of it. What it leaves behind must be gone before it can listen on its port again."""
     children = running.children("")
     if what == "pause":
-        await _hurt_children([running.pid, *children], what, lasting)
+        await _fail_children([running.pid, *children], what, lasting)
         return
     await running.stop(signal.SIGKILL if what == "kill" else signal.SIGTERM, 30)
     for pid in children:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 
-class Line:
+class LossyConnection:
     """A line to the server that breaks after so many bytes of an answer, or instead of so many answers."""
 
     def __init__(self, url: str, *, lasts_bytes: float = float("inf")) -> None:
@@ -14,7 +14,7 @@ class Line:
         self.answers_lost = self.breaks = 0
 
     @asynccontextmanager
-    async def laid(self) -> AsyncIterator[str]:
+    async def opened(self) -> AsyncIterator[str]:
         server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         async with server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

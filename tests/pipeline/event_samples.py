@@ -98,7 +98,7 @@ def ended(seconds: float, session: str = "s", is_expired: bool = False, tenant: 
     return SessionEnded(session_id=session, is_expired=is_expired, subscriptions=1, **_head(seconds, tenant))
 
 
-def some_of_everything() -> list[Event]:
+def sample_events() -> list[Event]:
     """Over two hours, of two tenants."""
     return [
         queued(1, 100),
