@@ -127,7 +127,7 @@ class AuditQuery(
         | None
     ) = None
     limit: Limit = 100
-    cursor: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    cursor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
 
 
 class AuditPage(Page[AuditEntry], frozen=True, rename="camel", kw_only=True):

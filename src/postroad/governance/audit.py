@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.governance import AuditEntry, AuditPage
+from postroad.api.governance import AuditEntry
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
@@ -50,6 +50,15 @@ class AuditFilter:
             and (self.target is None or entry.target == self.target)
             and (self.request_id is None or entry.request_id == self.request_id)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntries:
+    """A page of entries, the number of entries read for it, and the sequence before which the search continues."""
+
+    entries: list[AuditEntry]
+    scanned: int
+    before: int | None
 
 
 def audit_stream(replicas: int, keep_days: int = 0) -> StreamSpec:
@@ -124,7 +133,7 @@ class Audit:
             await self.record(context, action, target, tenant=tenant, outcome="failed", of=first)
             raise
 
-    async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> AuditPage:
+    async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> FoundEntries:
         """Newest first, until `limit` entries are found, the beginning is reached, or the scan limit is reached.
 
         The log is read backwards in windows of sequences. Windows grow where a tenant has few entries, so the cost depends on
@@ -146,17 +155,15 @@ class Audit:
             for sequence, entry in reversed(found):
                 scanned += 1
                 if wanted.since is not None and entry.at < wanted.since:
-                    return AuditPage(items=entries, next_cursor=None, scanned=scanned)
+                    return FoundEntries(entries, scanned, None)
                 if wanted.matches(entry):
                     entries.append(entry)
                     if len(entries) == limit:
-                        cursor = str(sequence) if sequence > first else None
-                        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
+                        return FoundEntries(entries, scanned, sequence if sequence > first else None)
             top = bottom - 1
             if len(found) < _PAGE // 2:
                 width = min(width * 4, _WINDOW_MAX)
-        cursor = str(top + 1) if top >= first else None
-        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
+        return FoundEntries(entries, scanned, top + 1 if top >= first else None)
 
     async def _window(self, tenant: str | None, bottom: int, top: int) -> list[tuple[int, AuditEntry]] | None:
         """The entries from `bottom` to `top`, None if they are too many for one window."""

@@ -42,7 +42,8 @@ class GovernanceCapability(Capability):
         return (self.platform.tenant_settings.table,)
 
     def routes(self) -> Sequence[Route]:
-        return GovernanceRoutes(self.platform.tenant_settings, self.platform.audit).table()
+        platform = self.platform
+        return GovernanceRoutes(platform.tenant_settings, platform.audit, platform.position_cipher("audit entry")).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (BackgroundJob(self.storage.run),)

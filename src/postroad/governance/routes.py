@@ -4,20 +4,21 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from postroad.api.governance import AuditPage, AuditQuery, EffectiveSettings, TenantSettingsChange
+from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.governance.audit import Audit, AuditFilter
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import LATEST_MS, rfc3339
-from postroad.kernel.errors import EngineUnavailable, Forbidden
+from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter
 from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import RouteRequirement, Scope
 
 
 class GovernanceRoutes:
-    def __init__(self, tenant_settings: TenantSettingsStore, audit: Audit) -> None:
-        self._tenant_settings, self._audit = tenant_settings, audit
+    def __init__(self, tenant_settings: TenantSettingsStore, audit: Audit, positions: PositionCipher) -> None:
+        self._tenant_settings, self._audit, self._position_cipher = tenant_settings, audit, positions
 
     def table(self) -> Sequence[Route]:
         own, platform, tag = "/v1/admin/settings", "/api/control/settings", "Settings"
@@ -91,7 +92,19 @@ class GovernanceRoutes:
             target=query.target,
             request_id=query.request_id,
         )
-        return Response(await self._audit.page(_audited_tenant(request), wanted, limit=query.limit, before=query.cursor))
+        tenant = _audited_tenant(request)
+        found = await self._audit.page(tenant, wanted, limit=query.limit, before=self._position(tenant, query.cursor))
+        cursor = None if found.before is None else self._position_cipher.encrypt(tenant or "", found.before)
+        return Response(AuditPage(items=found.entries, next_cursor=cursor, scanned=found.scanned))
+
+    def _position(self, tenant: str | None, cursor: str | None) -> int | None:
+        if cursor is None:
+            return None
+        try:
+            [position] = self._position_cipher.decrypt(tenant or "", cursor)
+        except PositionInvalid as exc:
+            raise InvalidParameter("the cursor was not returned by this list") from exc
+        return position
 
 
 def _audited_tenant(request: Request) -> str | None:
