@@ -1,5 +1,7 @@
 """The audit log: every change of the control plane with its actor. Entries can be appended and read, not changed or deleted.
 
+The engine's administrator can remove entries all the same, by a change of the stream; `audit_verifier.py` detects it.
+
 The entry is stored before the change is made, so every change has one. A change that then fails gets a second entry with the
 outcome `failed` and the id of the first.
 """
@@ -18,9 +20,11 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, stream_info
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.ids import new_id
 
 AUDIT_STREAM = "AUDIT"
+CHECKPOINT_SUBJECT = "audit._checkpoint"
 _PAGE = 500
 _WINDOW_ENTRIES_MAX = 2_000  # a window with more entries is read in halves
 _WINDOW_MAX = 4_194_304
@@ -114,6 +118,20 @@ class Audit:
         await self._committer.append(PendingMessage(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
         return entry.id
 
+    async def record_checkpoint(self, number: int, checkpoint: dict[str, Any]) -> None:
+        entry = AuditEntry(
+            v=1,
+            id=new_id(),
+            at=rfc3339(self._clock()),
+            tenant=PLATFORM,
+            action="audit.checkpoint",
+            target=str(number),
+            actor_key_id="",
+            request_id="",
+            after=checkpoint,
+        )
+        await self._committer.append(PendingMessage(CHECKPOINT_SUBJECT, msgspec.json.encode(entry), entry.id))
+
     @asynccontextmanager
     async def change(
         self,
@@ -175,7 +193,8 @@ class Audit:
             for stored in page.entries:
                 if stored.sequence > top:
                     return found
-                found.append((stored.sequence, _decode(stored.payload)))
+                if stored.subject != CHECKPOINT_SUBJECT:
+                    found.append((stored.sequence, _decode(stored.payload)))
             if len(found) > _WINDOW_ENTRIES_MAX and top - bottom >= _PAGE:
                 return None
             if page.is_end:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from postroad.api.governance import AuditPage, AuditQuery, EffectiveSettings, TenantSettingsChange
+from postroad.api.governance import AuditPage, AuditQuery, AuditVerification, EffectiveSettings, TenantSettingsChange
 from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.governance.audit import Audit, AuditFilter
+from postroad.governance.audit_verifier import AuditVerifier
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.request import Request
 from postroad.http.response import Response
@@ -17,8 +18,11 @@ from postroad.kernel.identity import RouteRequirement, Scope
 
 
 class GovernanceRoutes:
-    def __init__(self, tenant_settings: TenantSettingsStore, audit: Audit, positions: PositionCipher) -> None:
-        self._tenant_settings, self._audit, self._position_cipher = tenant_settings, audit, positions
+    def __init__(
+        self, tenant_settings: TenantSettingsStore, audit: Audit, verifier: AuditVerifier, positions: PositionCipher
+    ) -> None:
+        self._tenant_settings, self._audit, self._verifier = tenant_settings, audit, verifier
+        self._position_cipher = positions
 
     def table(self) -> Sequence[Route]:
         own, platform, tag = "/v1/admin/settings", "/api/control/settings", "Settings"
@@ -63,6 +67,21 @@ class GovernanceRoutes:
                 description="Newest first. An admin key of a tenant sees the tenant's entries, a platform key all entries.",
                 sdk="audit.list",
             ),
+            Route(
+                "GET",
+                "/api/control/audit/verification",
+                self.verify_audit,
+                need,
+                "Verify the audit log",
+                "Audit",
+                response=AuditVerification,
+                errors=(EngineUnavailable,),
+                description=(
+                    "Compares all entries with the signed checkpoints, and reports entries that were removed or altered in the "
+                    "engine. Reads the whole log."
+                ),
+                sdk="audit.verify",
+            ),
         ]
 
     async def get_settings(self, request: Request) -> Response:
@@ -96,6 +115,9 @@ class GovernanceRoutes:
         found = await self._audit.page(tenant, wanted, limit=query.limit, before=self._position(tenant, query.cursor))
         cursor = None if found.before is None else self._position_cipher.encrypt(tenant or "", found.before)
         return Response(AuditPage(items=found.entries, next_cursor=cursor, scanned=found.scanned))
+
+    async def verify_audit(self, _request: Request) -> Response:
+        return Response(await self._verifier.verify())
 
     def _position(self, tenant: str | None, cursor: str | None) -> int | None:
         if cursor is None:
