@@ -10,6 +10,7 @@ import structlog
 
 from postroad.access.identity_cache import IdentityCache
 from postroad.api.health import Check
+from postroad.crypto.position_encryption import PositionCipher
 from postroad.crypto.signing import Signer
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -82,6 +83,9 @@ class Platform:
 
     def signer(self, purpose: str) -> Signer:
         return Signer(self.platform_keys, purpose)
+
+    def position_cipher(self, purpose: str) -> PositionCipher:
+        return PositionCipher(self.platform_keys, purpose)
 
     def bucket(self, name: str) -> Bucket:
         return Bucket(self.connection, name, self.committers)

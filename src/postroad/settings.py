@@ -159,7 +159,9 @@ class Settings(Section):
         "", "Addresses or networks of proxies whose X-Forwarded-For is trusted, comma separated.", _are_networks
     )
     public_url: str | None = setting(
-        None, "Base URL of this installation as clients see it, such as `https://mq.example.com`; used in links.", _is_url
+        None,
+        "Base URL of this installation as clients see it, such as `https://mq.example.com`; for webhook callbacks and links.",
+        _is_url,
     )
 
     # Calls to other systems

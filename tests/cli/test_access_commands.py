@@ -198,3 +198,9 @@ def test_the_audit_log_is_filtered(operator: Shell, shell: Shell) -> None:
     filters = ("--actor", entries[0]["actorKeyId"], "--request-id", entries[0]["requestId"], "--until", "2100-01-01")
     assert len(operator.run("audit", "--tenant", "default", *filters, "--json").json) == 1
     assert len(operator.run("audit", "--limit", "2", "--json").json) == 2
+
+
+async def test_the_audit_log_is_verified(operator: Shell, shell: Shell) -> None:
+    await shows(lambda: operator.run("audit", "verify"), "the audit log is intact", "checkpoint 1 ")
+    assert operator.run("audit", "verify", "--json").json["findings"] == []
+    assert shell.invoke("audit", "verify").code == 3

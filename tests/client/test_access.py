@@ -325,6 +325,14 @@ async def test_the_audit_log_is_listed_newest_first_and_filtered(sdk: Sdk, platf
         await sdk("audit.list", tenant="default")
 
 
+async def test_the_audit_log_is_verified(sdk: Sdk, platform: Sdk) -> None:
+    await sdk("keys.create", "audited")
+    found = await platform("audit.verify")
+    assert found.intact and found.verified + found.unverified > 0
+    with pytest.raises(Forbidden):
+        await sdk("audit.verify")
+
+
 async def test_a_disabled_tenant_raises_tenant_disabled(platform: Sdk, sdk: Sdk, tenant: Tenant) -> None:
     await platform("tenants.update", tenant.id, enabled=False)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from postroad.crypto.signing import SignatureInvalid, Signer, _number
+from postroad.crypto.signing import SignatureInvalid, Signer, key_number
 
 KEY, OTHER = "k" * 32, "o" * 32
 SIGNER = Signer((KEY,), "receipt")
@@ -110,8 +110,8 @@ def test_two_keys_of_the_same_number_both_verify() -> None:
 
 
 def test_the_key_number_is_one_byte_of_a_hash() -> None:
-    assert len(_number(KEY.encode())) == 1
-    assert len({_number(bytes([value]) * 32) for value in range(256)}) > 100
+    assert len(key_number(KEY.encode())) == 1
+    assert len({key_number(bytes([value]) * 32) for value in range(256)}) > 100
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER])

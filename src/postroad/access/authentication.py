@@ -15,6 +15,7 @@ from postroad.http.routing import Route
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, Unauthenticated
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credential, RouteRequirement, Scope
+from postroad.kernel.usage_counters import ANONYMOUS
 
 
 class RequestAuthenticator:
@@ -56,15 +57,19 @@ class RequestAuthenticator:
 
     async def _anonymous(self, request: Request, route: Route) -> Caller:
         """Anonymous caller. In open mode it gets the stream scopes of the default tenant; otherwise none, and the handler
-        decides what is public."""
+        decides what is public.
+
+        Unknown and disabled tenants are not refused here but replaced by none, and the handler does for them what it does for a
+        tenant without public data: neither the response nor its time reveals which tenants exist.
+        """
+        request.refusal = lambda: self._throttle.record_failure(request.client, MISSING_CREDENTIALS_HINT)
+        if self._throttle.is_throttled(request.client):
+            raise request.refusal()
         tenant = _named_tenant(request) or DEFAULT_TENANT
-        may_fetch = not self._throttle.is_throttled(request.client)
-        if not may_fetch or not await self._identities.is_enabled(tenant):
-            raise self._throttle.record_failure(request.client, MISSING_CREDENTIALS_HINT)
         scopes = _OPEN_SCOPES if self._is_open and tenant == DEFAULT_TENANT else frozenset[Scope]()
         if route.scope not in scopes and route.scope is not Scope.READ:
-            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
-        return Caller(tenant, "", scopes, credential=Credential.NONE)
+            raise request.refusal()
+        return Caller(tenant if self._identities.is_served(tenant) else ANONYMOUS, "", scopes, credential=Credential.NONE)
 
     async def _identify(self, request: Request, route: Route, text: str, *, is_in_url: bool) -> Caller | None:
         """The caller of a credential, None if it is invalid. The prefix of the text determines the kind of credential."""

@@ -164,6 +164,11 @@ class IdentityCache:
         record = await self.tenant(name)
         return record is not None and record.state is TenantState.READY
 
+    def is_served(self, name: str) -> bool:
+        """Like `is_enabled`, from memory: false for a tenant that another process created this moment."""
+        record = self.tenants.get(name)
+        return record is not None and record.state is TenantState.READY
+
     def tenant_ids(self) -> list[str]:
         """Ids of all tenants that are not deleted."""
         found = [(name, self.tenants.get(name)) for name in self.tenants.keys_under()]

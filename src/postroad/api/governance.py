@@ -1,7 +1,7 @@
 """Tenant settings and the audit log."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -127,7 +127,7 @@ class AuditQuery(
         | None
     ) = None
     limit: Limit = 100
-    cursor: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    cursor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
 
 
 class AuditPage(Page[AuditEntry], frozen=True, rename="camel", kw_only=True):
@@ -136,3 +136,39 @@ class AuditPage(Page[AuditEntry], frozen=True, rename="camel", kw_only=True):
     items: list[AuditEntry] = msgspec.field(name="entries")
     scanned: int
     next_cursor: str | None
+
+
+class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Damage of the audit log. `at` is the time at which it was found."""
+
+    kind: Annotated[
+        Literal["recreated", "truncated", "removed", "altered", "reconfigured"],
+        Meta(
+            description=(
+                "`recreated`: the stream was deleted; `truncated`: its end is missing; `removed`: entries are missing at its "
+                "beginning that the retention keeps; `altered`: entries or checkpoints changed or are missing; `reconfigured`: "
+                "the stream has a limit that removes entries."
+            )
+        ),
+    ]
+    at: Timestamp
+    detail: str
+
+
+class AuditCheckpoint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The newest checkpoint. Its hash covers all entries up to `sequence`, by the chain of earlier ones: record it elsewhere."""
+
+    number: int
+    at: Timestamp
+    sequence: int
+    hash: str
+
+
+class AuditVerification(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Result of comparing the audit log with its checkpoints. `findings` has also those of the last 30 days."""
+
+    intact: Annotated[bool, Meta(description="False if there are findings.")]
+    verified: Annotated[int, Meta(description="Entries whose hashes were compared.")]
+    unverified: Annotated[int, Meta(description="Entries after the newest checkpoint, or in a segment that is partly removed.")]
+    checkpoint: AuditCheckpoint | None
+    findings: list[AuditFinding]

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from postroad.kernel.matching import PATTERN
 
-EventPosition = Annotated[str, Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$", description="Continue after this event.")]
+EventPosition = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Continue after the event with this id.")]
 
 
 class EventStreamQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

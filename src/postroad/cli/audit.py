@@ -1,18 +1,23 @@
-"""`postroad audit`: list the audit log."""
+"""`postroad audit`: list the audit log. `postroad audit verify`: compare it with its checkpoints."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, connected, show
+from postroad.cli.output import AsJson, Wide, connected, print_json, show
 from postroad.cli.times import ago
 
 if TYPE_CHECKING:
     from postroad.client import AuditEntry
 
 
-def audit(
+audit = typer.Typer(invoke_without_command=True)
+
+
+@audit.callback()
+def list_entries(
+    context: typer.Context,
     since: Annotated[str | None, typer.Option(help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
     until: Annotated[str | None, typer.Option(help="Latest time, exclusive.")] = None,
     action: Annotated[str | None, typer.Option(help="Action, such as `key.create`, or a prefix, such as `key.*`.")] = None,
@@ -25,6 +30,8 @@ def audit(
     wide: Wide = False,
 ) -> None:
     """List the audit log, newest first. Tenant keys see their tenant's entries, platform keys all. --json prints all fields."""
+    if context.invoked_subcommand is not None:
+        return
     with connected() as client:
         entries = client.audit.list(
             since=ago(since) if since else None,
@@ -52,3 +59,24 @@ def _changes(entry: "AuditEntry") -> str:
         return ""
     names = [name for name in {**before, **after} if name != "updatedAt" and before.get(name) != after.get(name)]
     return " ".join(f"{name}={after.get(name)}" for name in names)
+
+
+@audit.command("verify")
+def verify(as_json: AsJson = False) -> None:
+    """Compare the audit log with its signed checkpoints. Needs a platform key. The exit status is 1 if it was damaged."""
+    with connected() as client:
+        found = client.audit.verify()
+        if as_json:
+            print_json(found)
+        else:
+            for finding in found.findings:
+                typer.echo(f"{finding.at}  {finding.kind}: {finding.detail}")
+            state = "intact" if found.intact else "damaged"
+            typer.echo(
+                f"the audit log is {state}: {found.verified} entries verified, {found.unverified} not covered by a checkpoint"
+            )
+            if found.checkpoint is not None:
+                newest = found.checkpoint
+                typer.echo(f"checkpoint {newest.number} at {newest.at}: sequence {newest.sequence}, hash {newest.hash}")
+        if not found.intact:
+            raise typer.Exit(1)

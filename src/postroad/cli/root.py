@@ -82,7 +82,7 @@ cli.add_typer(secrets, name="secrets", rich_help_panel=_GOVERN)
 cli.add_typer(settings, name="settings", rich_help_panel=_GOVERN)
 cli.add_typer(tenants, name="tenants", rich_help_panel=_GOVERN)
 cli.add_typer(invites, name="invites", rich_help_panel=_GOVERN)
-cli.command("audit", rich_help_panel=_GOVERN)(audit)
+cli.add_typer(audit, name="audit", rich_help_panel=_GOVERN)
 cli.add_typer(profiles, name="profiles", rich_help_panel=_GOVERN)
 
 for _name, _group in GROUPS.items():

@@ -14,7 +14,7 @@ from postroad.api.access import (
     WhoAmI,
 )
 from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
-from postroad.api.governance import AuditEntry, AuditMode, EffectiveSettings, TenantSettings
+from postroad.api.governance import AuditEntry, AuditMode, AuditVerification, EffectiveSettings, TenantSettings
 from postroad.api.health import Readiness
 from postroad.api.insights import PipelineStatus
 from postroad.api.jobs import Job, JobsProgress, JobStatus
@@ -52,6 +52,7 @@ __all__ = [
     "AsyncProducer",
     "AuditEntry",
     "AuditMode",
+    "AuditVerification",
     "BacklogRow",
     "BatchItem",
     "BatchResult",

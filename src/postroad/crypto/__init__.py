@@ -1,1 +1,1 @@
-"""Signing of tokens and encryption of secrets, with keys derived from the platform key."""
+"""Signing of tokens, encryption of secrets and positions, with keys derived from the platform key."""

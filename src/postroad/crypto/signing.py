@@ -23,7 +23,7 @@ class Signer:
 
     def __init__(self, platform_keys: tuple[str, ...], kind: str) -> None:
         keys = [hmac.digest(key.encode(), b"postroad seal 1 " + kind.encode(), hashlib.sha256) for key in platform_keys]
-        self._keys = [(_number(key), key) for key in keys]
+        self._keys = [(key_number(key), key) for key in keys]
 
     def sign(self, owner: bytes, body: bytes) -> str:
         number, newest = self._keys[0]
@@ -42,7 +42,7 @@ class Signer:
         raise SignatureInvalid
 
 
-def _number(key: bytes) -> bytes:
+def key_number(key: bytes) -> bytes:
     """A hint which key signed a token, which reveals nothing about the key.
 
     A token begins with it and must not begin with `-` (62 in the first six bits): a command line would parse it as an option.

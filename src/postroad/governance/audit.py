@@ -1,5 +1,7 @@
 """The audit log: every change of the control plane with its actor. Entries can be appended and read, not changed or deleted.
 
+The engine's administrator can remove entries all the same, by a change of the stream; `audit_verifier.py` detects it.
+
 The entry is stored before the change is made, so every change has one. A change that then fails gets a second entry with the
 outcome `failed` and the id of the first.
 """
@@ -11,16 +13,18 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.governance import AuditEntry, AuditPage
+from postroad.api.governance import AuditEntry
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, stream_info
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.ids import new_id
 
 AUDIT_STREAM = "AUDIT"
+CHECKPOINT_SUBJECT = "audit._checkpoint"
 _PAGE = 500
 _WINDOW_ENTRIES_MAX = 2_000  # a window with more entries is read in halves
 _WINDOW_MAX = 4_194_304
@@ -50,6 +54,15 @@ class AuditFilter:
             and (self.target is None or entry.target == self.target)
             and (self.request_id is None or entry.request_id == self.request_id)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntries:
+    """A page of entries, the number of entries read for it, and the sequence before which the search continues."""
+
+    entries: list[AuditEntry]
+    scanned: int
+    before: int | None
 
 
 def audit_stream(replicas: int, keep_days: int = 0) -> StreamSpec:
@@ -105,6 +118,20 @@ class Audit:
         await self._committer.append(PendingMessage(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
         return entry.id
 
+    async def record_checkpoint(self, number: int, checkpoint: dict[str, Any]) -> None:
+        entry = AuditEntry(
+            v=1,
+            id=new_id(),
+            at=rfc3339(self._clock()),
+            tenant=PLATFORM,
+            action="audit.checkpoint",
+            target=str(number),
+            actor_key_id="",
+            request_id="",
+            after=checkpoint,
+        )
+        await self._committer.append(PendingMessage(CHECKPOINT_SUBJECT, msgspec.json.encode(entry), entry.id))
+
     @asynccontextmanager
     async def change(
         self,
@@ -124,7 +151,7 @@ class Audit:
             await self.record(context, action, target, tenant=tenant, outcome="failed", of=first)
             raise
 
-    async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> AuditPage:
+    async def page(self, tenant: str | None, wanted: AuditFilter, *, limit: int, before: int | None) -> FoundEntries:
         """Newest first, until `limit` entries are found, the beginning is reached, or the scan limit is reached.
 
         The log is read backwards in windows of sequences. Windows grow where a tenant has few entries, so the cost depends on
@@ -146,17 +173,15 @@ class Audit:
             for sequence, entry in reversed(found):
                 scanned += 1
                 if wanted.since is not None and entry.at < wanted.since:
-                    return AuditPage(items=entries, next_cursor=None, scanned=scanned)
+                    return FoundEntries(entries, scanned, None)
                 if wanted.matches(entry):
                     entries.append(entry)
                     if len(entries) == limit:
-                        cursor = str(sequence) if sequence > first else None
-                        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
+                        return FoundEntries(entries, scanned, sequence if sequence > first else None)
             top = bottom - 1
             if len(found) < _PAGE // 2:
                 width = min(width * 4, _WINDOW_MAX)
-        cursor = str(top + 1) if top >= first else None
-        return AuditPage(items=entries, next_cursor=cursor, scanned=scanned)
+        return FoundEntries(entries, scanned, top + 1 if top >= first else None)
 
     async def _window(self, tenant: str | None, bottom: int, top: int) -> list[tuple[int, AuditEntry]] | None:
         """The entries from `bottom` to `top`, None if they are too many for one window."""
@@ -168,7 +193,8 @@ class Audit:
             for stored in page.entries:
                 if stored.sequence > top:
                     return found
-                found.append((stored.sequence, _decode(stored.payload)))
+                if stored.subject != CHECKPOINT_SUBJECT:
+                    found.append((stored.sequence, _decode(stored.payload)))
             if len(found) > _WINDOW_ENTRIES_MAX and top - bottom >= _PAGE:
                 return None
             if page.is_end:

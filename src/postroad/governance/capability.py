@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postroad.api.governance import AuditFinding
 from postroad.api.health import Check
 from postroad.governance.audit import audit_stream
+from postroad.governance.audit_verifier import AUDIT_BUCKET, AuditVerifier
+from postroad.governance.events import EVENTS, AuditDamaged
 from postroad.governance.routes import GovernanceRoutes
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.storage_monitor import StorageMonitor
@@ -12,13 +15,15 @@ from postroad.governance.tenant_settings import SETTINGS_BUCKET
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.platform import Assembly, BackgroundJob, Capability, Platform
+from postroad.kernel.event import PLATFORM
+from postroad.platform import Assembly, BackgroundJob, Capability, Platform, Role, every
 from postroad.settings import Settings
 
 
 class GovernanceCapability(Capability):
     name = "governance"
-    buckets = (SETTINGS_BUCKET,)
+    buckets = (SETTINGS_BUCKET, AUDIT_BUCKET)
+    events = EVENTS
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
@@ -33,6 +38,15 @@ class GovernanceCapability(Capability):
             tenant_percent=settings.section(GovernanceSettings).storage_percent_per_tenant_max,
             replicas=settings.replica_count,
         )
+        self.verifier = AuditVerifier(
+            platform.connection,
+            platform.audit,
+            platform.bucket(AUDIT_BUCKET),
+            platform.signer("audit checkpoint"),
+            platform.clock,
+            settings.section(GovernanceSettings).audit_keep_days,
+            self._report,
+        )
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
@@ -42,14 +56,21 @@ class GovernanceCapability(Capability):
         return (self.platform.tenant_settings.table,)
 
     def routes(self) -> Sequence[Route]:
-        return GovernanceRoutes(self.platform.tenant_settings, self.platform.audit).table()
+        platform = self.platform
+        positions = platform.position_cipher("audit entry")
+        return GovernanceRoutes(platform.tenant_settings, platform.audit, self.verifier, positions).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
-        return (BackgroundJob(self.storage.run),)
+        seconds = self.platform.settings.section(GovernanceSettings).audit_checkpoint_seconds
+        checks = every(seconds, self.verifier.extend, "check the audit log")
+        return (BackgroundJob(self.storage.run), BackgroundJob(checks, Role.CONTROL, leader_only=True))
 
     def assembled(self, assembly: Assembly) -> None:
         prefixes = (prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
         self.platform.committers.storage.prefixes = frozenset(prefixes)
+
+    def _report(self, finding: AuditFinding) -> None:
+        self.platform.outbox.record(None, AuditDamaged(tenant=PLATFORM, kind=finding.kind, detail=finding.detail))
 
     async def readiness(self) -> Mapping[str, Check]:
         return {"storage": self.storage.check()}

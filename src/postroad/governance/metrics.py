@@ -1,7 +1,7 @@
-"""Metrics of the store."""
+"""Metrics of the store and of the audit log."""
 
 from postroad.jetstream.storage_budget import UNLIMITED, StoreMeasurement
-from postroad.kernel.buffered_metrics import Gauge
+from postroad.kernel.buffered_metrics import Counter, Gauge
 
 store_used = Gauge("postroad_store_used_bytes", "Bytes that JetStream stores.", multiprocess_mode="livemax")
 store_limit = Gauge("postroad_store_limit_bytes", "Largest size of the store; 0 if unknown.", multiprocess_mode="livemax")
@@ -13,6 +13,7 @@ store_available = Gauge(
 store_refuses_writes = Gauge(
     "postroad_store_refuses_writes", "1 while only the reserve of the store is left.", multiprocess_mode="livemax"
 )
+audit_damaged = Counter("postroad_audit_damaged_total", "Damages of the audit log that were found, by kind.", ["kind"])
 
 
 def observe_store(measured: StoreMeasurement, *, is_reserved: bool) -> None:

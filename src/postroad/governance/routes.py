@@ -3,21 +3,26 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from postroad.api.governance import AuditPage, AuditQuery, EffectiveSettings, TenantSettingsChange
+from postroad.api.governance import AuditPage, AuditQuery, AuditVerification, EffectiveSettings, TenantSettingsChange
+from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.governance.audit import Audit, AuditFilter
+from postroad.governance.audit_verifier import AuditVerifier
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
 from postroad.kernel.clock import LATEST_MS, rfc3339
-from postroad.kernel.errors import EngineUnavailable, Forbidden
+from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter
 from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import RouteRequirement, Scope
 
 
 class GovernanceRoutes:
-    def __init__(self, tenant_settings: TenantSettingsStore, audit: Audit) -> None:
-        self._tenant_settings, self._audit = tenant_settings, audit
+    def __init__(
+        self, tenant_settings: TenantSettingsStore, audit: Audit, verifier: AuditVerifier, positions: PositionCipher
+    ) -> None:
+        self._tenant_settings, self._audit, self._verifier = tenant_settings, audit, verifier
+        self._position_cipher = positions
 
     def table(self) -> Sequence[Route]:
         own, platform, tag = "/v1/admin/settings", "/api/control/settings", "Settings"
@@ -62,6 +67,21 @@ class GovernanceRoutes:
                 description="Newest first. An admin key of a tenant sees the tenant's entries, a platform key all entries.",
                 sdk="audit.list",
             ),
+            Route(
+                "GET",
+                "/api/control/audit/verification",
+                self.verify_audit,
+                need,
+                "Verify the audit log",
+                "Audit",
+                response=AuditVerification,
+                errors=(EngineUnavailable,),
+                description=(
+                    "Compares all entries with the signed checkpoints, and reports entries that were removed or altered in the "
+                    "engine. Reads the whole log."
+                ),
+                sdk="audit.verify",
+            ),
         ]
 
     async def get_settings(self, request: Request) -> Response:
@@ -91,7 +111,22 @@ class GovernanceRoutes:
             target=query.target,
             request_id=query.request_id,
         )
-        return Response(await self._audit.page(_audited_tenant(request), wanted, limit=query.limit, before=query.cursor))
+        tenant = _audited_tenant(request)
+        found = await self._audit.page(tenant, wanted, limit=query.limit, before=self._position(tenant, query.cursor))
+        cursor = None if found.before is None else self._position_cipher.encrypt(tenant or "", found.before)
+        return Response(AuditPage(items=found.entries, next_cursor=cursor, scanned=found.scanned))
+
+    async def verify_audit(self, _request: Request) -> Response:
+        return Response(await self._verifier.verify())
+
+    def _position(self, tenant: str | None, cursor: str | None) -> int | None:
+        if cursor is None:
+            return None
+        try:
+            [position] = self._position_cipher.decrypt(tenant or "", cursor)
+        except PositionInvalid as exc:
+            raise InvalidParameter("the cursor was not returned by this list") from exc
+        return position
 
 
 def _audited_tenant(request: Request) -> str | None:

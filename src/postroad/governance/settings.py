@@ -10,6 +10,9 @@ LEASE_MS_MAX = 12 * 3_600_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernanceSettings(Section):
     audit_keep_days: int = setting(0, "Days that audit entries are kept; 0 keeps all.", lambda value: value >= 0)
+    audit_checkpoint_seconds: float = setting(
+        60.0, "Seconds between two checks of the audit log, which add a checkpoint if it has new entries.", positive
+    )
     audit_mode: str = setting(
         "full", "Job events that are recorded: full, jobs_only or off.", lambda value: value in ("full", "jobs_only", "off")
     )

@@ -32,7 +32,7 @@ from postroad.kernel.errors import (
     UnsupportedMediaType,
 )
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
-from postroad.kernel.ids import ShortIds
+from postroad.kernel.ids import new_request_id
 from postroad.kernel.log_limit import LogLimit
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 
@@ -77,7 +77,6 @@ class App:
         self._admission = Admission(settings.limits)
         self._overload_log_limit = LogLimit()
         self._counters_by_tenant = self._usage.by_tenant
-        self._request_ids = ShortIds()
         self.draining = asyncio.Event()
         self._cors_headers: list[tuple[bytes, bytes]] = []
         if settings.cors_origin:
@@ -100,7 +99,7 @@ class App:
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
-        request_id = given_id.decode() if given_id and _REQUEST_ID.fullmatch(given_id) else self._request_ids()
+        request_id = given_id.decode() if given_id and _REQUEST_ID.fullmatch(given_id) else new_request_id()
         method = scope["method"]
         route: Route | None = None
         request: Request | None = None
@@ -150,6 +149,7 @@ class App:
     async def _handle(self, route: Route, request: Request, scope: Scope) -> Response:
         client = scope.get("client")
         request.client = client[0] if client else ""
+        request.server = scope.get("server") or request.server
         if self._settings.trusted_proxies:
             forwarded = request.header(b"x-forwarded-for")
             request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)

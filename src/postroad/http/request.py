@@ -1,6 +1,7 @@
 """Requests, as handlers receive them."""
 
 import asyncio
+import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from postroad.http.admission import RequestSlot
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Draining, PostroadError, Unauthenticated
-from postroad.kernel.identity import Caller
+from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,6 +19,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
+_LOOPBACK_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _TRACEPARENT = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -33,9 +35,16 @@ class ClientDisconnected(Exception):
     """The client closed its connection before the response."""
 
 
+def _missing_credentials() -> PostroadError:
+    return Unauthenticated(MISSING_CREDENTIALS_HINT)
+
+
 @dataclass(slots=True)
 class Request:
-    """One request. `body` and `query` have the types that the route declares; `caller` is set on routes with a scope."""
+    """One request. `body` and `query` have the types that the route declares; `caller` is set on routes with a scope.
+
+    `refusal` makes the error for an anonymous caller that needs credentials, and counts it.
+    """
 
     method: str
     path: str
@@ -45,10 +54,12 @@ class Request:
     receive: Receive
     draining: asyncio.Event
     client: str = ""
+    server: tuple[str, int | None] = ("127.0.0.1", None)
     query_string: bytes = b""
     body: Any = None
     query: Any = None
     slot: RequestSlot | None = None  # None on routes without limits
+    refusal: Callable[[], PostroadError] = _missing_credentials
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 
@@ -68,8 +79,18 @@ class Request:
         return value.decode("latin-1") if value is not None else None
 
     def base_url(self, public_url: str | None) -> str:
-        """The URL of this installation: `public_url`, else the `Host` header of the request."""
-        return (public_url or f"http://{self.header(b'host') or 'localhost'}").rstrip("/")
+        """The URL of this installation: `public_url`, else the address that the client connected to.
+
+        The client chooses the `Host` header, so it counts only if both are on this machine and it names this machine.
+        """
+        if public_url:
+            return public_url.rstrip("/")
+        address, port = self.server
+        host = self.header(b"host") or ""
+        if _is_loopback(address) and _LOOPBACK_HOST.fullmatch(host):
+            return f"http://{host}"
+        named = f"[{address}]" if ":" in address else address
+        return f"http://{named}" if port in (None, 80) else f"http://{named}:{port}"
 
     @property
     def traceparent(self) -> str | None:
@@ -129,3 +150,10 @@ class Request:
     async def _disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -43,8 +43,11 @@ class StreamState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
+    """`created` is the time of the stream's creation as the server writes it."""
+
     config: Mapping[str, Any]
     state: StreamState
+    created: str = ""
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -55,6 +58,7 @@ class StreamInfo:
 class _InfoResponse(msgspec.Struct):
     config: dict[str, Any]
     state: StreamState
+    created: str = ""
 
 
 _decode_info = msgspec.json.Decoder(_InfoResponse).decode
@@ -62,7 +66,7 @@ _decode_info = msgspec.json.Decoder(_InfoResponse).decode
 
 def _info(response: bytes) -> StreamInfo:
     decoded = _decode_info(response)
-    return StreamInfo(decoded.config, decoded.state)
+    return StreamInfo(decoded.config, decoded.state, decoded.created)
 
 
 async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:

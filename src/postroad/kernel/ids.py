@@ -35,8 +35,13 @@ def new_id() -> str:
     return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
 
 
+def new_request_id() -> str:
+    """A random id. Clients see it: a counter would reveal how many requests others send."""
+    return hexlify(_random(9)).decode()
+
+
 class ShortIds:
-    """Generates ids for requests and batches: a random prefix per process, and a counter."""
+    """Generates ids for batches: a random prefix per process, and a counter."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(6).hex()

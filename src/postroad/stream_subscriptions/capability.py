@@ -45,6 +45,7 @@ class StreamSubscriptionsCapability(Capability):
             clock,
             is_served=is_served,
             has_localhost=has_localhost,
+            public_url=platform.settings.public_url,
         )
         self.delivery = WakeDelivery(
             self.table,

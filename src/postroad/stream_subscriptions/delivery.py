@@ -245,7 +245,7 @@ class WakeDelivery:
                 wake_id=wake_id,
                 generation=record.generation,
                 streams=rules.pending_streams(record, tails),
-                callback_url=f"{record.root}/__ds/subscriptions/{record.id}/callback",
+                callback_url=f"{self._subscriptions.root_of(record)}/__ds/subscriptions/{record.id}/callback",
                 callback_token=self._subscriptions.token(record),
             )
         )

@@ -38,8 +38,8 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`root` is the base URL of the streams API in the create request. `is_full`: the pattern matches more streams than
-    allowed."""
+    """`root` is the base URL of the streams API at the time of the create request. `is_full`: the pattern matches more
+    streams than allowed."""
 
     v: int = 1
     id: str
@@ -68,8 +68,8 @@ def record_key(tenant: str, subscription: str) -> str:
     return f"{tenant}.{escape(subscription)}"
 
 
-def subscription_of(record: SubscriptionRecord, kid: str) -> StreamSubscription:
-    signing = WebhookSigning("ed25519", kid, f"{record.root}/__ds/jwks.json")
+def subscription_of(record: SubscriptionRecord, kid: str, root: str) -> StreamSubscription:
+    signing = WebhookSigning("ed25519", kid, f"{root}/__ds/jwks.json")
     return StreamSubscription(
         id=record.id,
         subscription_id=record.id,

@@ -40,12 +40,12 @@ from postroad.kernel.errors import (
     PreconditionFailed,
     Unauthenticated,
 )
-from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Scope
+from postroad.kernel.identity import Scope
 from postroad.kernel.json import encode
 from postroad.stream_subscriptions import rules
 from postroad.stream_subscriptions.keys import SigningKeys
 from postroad.stream_subscriptions.protocol_codes import protocol_code
-from postroad.stream_subscriptions.records import subscription_of
+from postroad.stream_subscriptions.records import SubscriptionRecord, subscription_of
 from postroad.stream_subscriptions.service import StreamSubscriptions, WakeRef
 
 PublicBase = Callable[[Request], str]
@@ -208,13 +208,13 @@ class SubscriptionRoutes:
             description=wanted.description,
         )
         record, is_new = await self._subscriptions.create(request.context, _id(request), config, self._root(request))
-        return Response(subscription_of(record, self._keys.kid), 201 if is_new else 200)
+        return Response(self._shown(record), 201 if is_new else 200)
 
     async def get_subscription(self, request: Request) -> Response:
         if Scope.READ not in request.caller.scopes:  # without credentials: streams may be public, subscriptions are not
-            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
+            raise request.refusal()
         record = await self._subscriptions.find(request.caller, _id(request))
-        return Response(subscription_of(record, self._keys.kid))
+        return Response(self._shown(record))
 
     async def delete_subscription(self, request: Request) -> Response:
         await self._subscriptions.delete(request.context, _id(request))
@@ -269,6 +269,9 @@ class SubscriptionRoutes:
             return self._subscriptions.token_tenant(_token(request))
         except Unauthenticated:
             return None  # the handler refuses the request
+
+    def _shown(self, record: SubscriptionRecord) -> StreamSubscription:
+        return subscription_of(record, self._keys.kid, self._subscriptions.root_of(record))
 
     def _root(self, request: Request) -> str:
         """Base URL of the streams API as the caller reached it, for the callback URL of webhooks."""

@@ -24,6 +24,7 @@ WORKER_CHARS_MAX = 256
 
 _ID = re.compile(r"[A-Za-z0-9_.:~@+=-]{1,128}")
 _OFFSET = re.compile(r"[0-9]{16}_[0-9]{16}")
+_ROOT_PATH = re.compile(r"/v1/(?:[^/]+/)?stream$")
 _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=*-]+(?:/[A-Za-z0-9_.:~@+=*-]+)*")
 
 
@@ -225,3 +226,9 @@ def acknowledge_sent(record: SubscriptionRecord, tails: Mapping[str, str]) -> Su
 def signed_text(at_seconds: int, body: bytes) -> bytes:
     """Input of a webhook signature."""
     return b"%d.%b" % (at_seconds, body)
+
+
+def root_at(public_url: str | None, root: str) -> str:
+    """The base URL of the streams API at `public_url`, for one that was stored before it was configured."""
+    found = _ROOT_PATH.search(root)
+    return root if public_url is None or found is None else public_url.rstrip("/") + found[0]

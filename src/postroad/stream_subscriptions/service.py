@@ -90,7 +90,9 @@ class StreamSubscriptions:
         *,
         is_served: IsServed,
         has_localhost: bool,
+        public_url: str | None = None,
     ) -> None:
+        self._public_url = public_url
         self._table, self._streams, self._outbound, self._signer = table, streams, outbound, signer
         self._audit, self._clock, self._is_served, self._has_localhost = audit, clock, is_served, has_localhost
 
@@ -119,6 +121,10 @@ class StreamSubscriptions:
         if existing is None or existing.config_hash != config.hash:
             raise AlreadyExists("a subscription with this id exists with other properties")
         return existing, False
+
+    def root_of(self, record: SubscriptionRecord) -> str:
+        """Base URL of the streams API for a subscription: at the configured URL of the installation, if there is one."""
+        return rules.root_at(self._public_url, record.root)
 
     async def _new_record(self, tenant: str, subscription: str, config: Config, root: str) -> SubscriptionRecord:
         if config.webhook_url is not None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.api.streams import (
     ContentTypeMismatch,
     ProducerFenced,
@@ -28,10 +29,10 @@ from postroad.kernel.errors import (
     PreconditionFailed,
     StorageQuotaExceeded,
     TooLarge,
-    Unauthenticated,
 )
-from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Scope
+from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.names import stream_id
+from postroad.kernel.usage_counters import ANONYMOUS
 from postroad.streams import protocol_headers
 from postroad.streams.content import is_text, join_payloads
 from postroad.streams.cursors import cursor_after, parse_cursor
@@ -218,16 +219,20 @@ class StreamRoutes:
         return Response(events, media=b"text/event-stream", headers=headers, security=CONTENT)
 
     async def _check_may_read(self, request: Request, name: StreamName) -> None:
-        """Callers without credentials may read public streams. Others are refused with the same error, whether they exist or
-        not."""
+        """Callers without credentials may read public streams. Others are refused with the same error after the same lookups,
+        whether the stream and the tenant exist or not."""
         if Scope.READ in request.caller.scopes:
             return
+        is_known = name.tenant != ANONYMOUS
+        looked_up = name if is_known else StreamName(DEFAULT_TENANT, name.id)
         try:
-            snapshot = await self._streams.snapshot(name)
+            is_public = await self._streams.has_streams(looked_up.tenant) and (
+                (await self._streams.snapshot(looked_up)).existing.is_public
+            )
         except (StreamNotFound, StreamGone) as missing:
-            raise Unauthenticated(MISSING_CREDENTIALS_HINT) from missing
-        if not snapshot.existing.is_public:
-            raise Unauthenticated(MISSING_CREDENTIALS_HINT)
+            raise request.refusal() from missing
+        if not (is_public and is_known):
+            raise request.refusal()
 
     def _cache_control(self, result: ReadResult) -> bytes:
         """Data before the end never changes. A response that reaches the end must be revalidated."""

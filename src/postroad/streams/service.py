@@ -84,6 +84,10 @@ class Streams:
 
     # For services that follow all streams of a tenant
 
+    async def has_streams(self, tenant: str) -> bool:
+        """False if the tenant never created a stream; then reading one would create its storage."""
+        return await self.store.exists(tenant)
+
     async def paths(self, tenant: str) -> list[str]:
         """Ids of the tenant's streams, including expired ones that are not deleted yet."""
         if not await self.store.exists(tenant):

@@ -39,7 +39,7 @@ class TelemetryCapability(Capability):
             platform.use(GovernanceCapability).storage.broadcast,
             usage_seconds=platform.settings.section(TelemetrySettings).storage_sample_seconds,
         )
-        self._routes = TelemetryRoutes(platform.connection)
+        self._routes = TelemetryRoutes(platform.connection, platform.position_cipher("event"))
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:

@@ -1,13 +1,13 @@
 """HTTP route of the tenant's events: a live stream over server-sent events."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from postroad.api.telemetry import EventPosition, EventStreamQuery
+from postroad.crypto.position_encryption import PositionCipher, PositionInvalid
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
@@ -21,8 +21,6 @@ from postroad.kernel.event import Event, event_name
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.matching import pattern, pattern_matches
 from postroad.telemetry.frames import STREAMS, frame_subject, unpack
-
-_POSITION = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 class EventVisibility:
@@ -60,8 +58,8 @@ class EventVisibility:
 class TelemetryRoutes:
     """`visibility` is set once all capabilities are built."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, positions: PositionCipher) -> None:
+        self._connection, self._position_cipher = connection, positions
         self.visibility = EventVisibility()
 
     def table(self) -> Sequence[Route]:
@@ -88,15 +86,15 @@ class TelemetryRoutes:
     async def stream(self, request: Request) -> Response:
         query: EventStreamQuery = request.query
         wanted = pattern(query.events)
-        positions = await self._positions(request.header(b"last-event-id") or query.last_event_id)
+        positions = await self._positions(request.caller.tenant, request.header(b"last-event-id") or query.last_event_id)
         return event_stream(request, self._frames(request.caller, wanted, positions))
 
-    async def _positions(self, last_event_id: str | None) -> dict[str, int]:
+    async def _positions(self, tenant: str, last_event_id: str | None) -> dict[str, int]:
         if last_event_id is not None:
-            found = _POSITION.fullmatch(last_event_id)
-            if found is None:
-                raise InvalidParameter("Last-Event-ID was not sent by this stream")
-            return dict(zip(STREAMS, map(int, found.groups()), strict=True))
+            try:
+                return dict(zip(STREAMS, self._position_cipher.decrypt(tenant, last_event_id), strict=True))
+            except PositionInvalid as exc:
+                raise InvalidParameter("Last-Event-ID was not sent by this stream; connect without it") from exc
         infos = {stream: await stream_info(self._connection, stream) for stream in STREAMS}
         return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
 
@@ -104,7 +102,7 @@ class TelemetryRoutes:
         """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again."""
         async for stream, entry in _merged(self._connection, caller.tenant, positions):
             positions[stream] = entry.sequence
-            position = "-".join(str(positions[name]) for name in STREAMS)
+            position = self._position_cipher.encrypt(caller.tenant, *(positions[name] for name in STREAMS))
             typed = [(self.visibility.type_of(caller, line), line) for line in unpack(entry.payload)]
             chosen = [(name, line) for name, line in typed if name is not None and pattern_matches(wanted, name)]
             for index, (name, line) in enumerate(chosen, 1):

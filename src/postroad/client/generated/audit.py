@@ -1,7 +1,7 @@
 """Calls of `client.audit`. Generated from the route table by `make generate`; do not edit."""
 
-from postroad.api.governance import AuditEntry, AuditPage
-from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, pages
+from postroad.api.governance import AuditEntry, AuditPage, AuditVerification
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, moment
 
 
@@ -37,6 +37,15 @@ class AuditCalls:
                 response=AuditPage,
             )
         )
+
+    @operation
+    def verify(self) -> Call[AuditVerification]:
+        """Verify the audit log.
+
+        Compares all entries with the signed checkpoints, and reports entries that were removed or altered in the engine.
+        Reads the whole log.
+        """
+        return Call(method="GET", path="/api/control/audit/verification", response=AuditVerification)
 
 
 class Audit(AuditCalls, SyncNamespace):
