@@ -1,9 +1,11 @@
-"""A cluster of three nats-servers on loopback, and Postroad processes on it; all can be killed, paused and restarted."""
+"""A cluster of three nats-servers, on loopback or in a `Network`, and Postroad processes on it; all can be killed, paused and
+restarted."""
 
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -13,35 +15,38 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.runtime.embedded_server import find_server, free_port
 from postroad.runtime.process_supervisor import _die_with_parent
 from tests.installation import Installation
+from tests.network import LOOPBACK, Host
 from tests.waiting import eventually
 
 NODES = 3
 PLATFORM_KEY = "the platform key of a cluster in tests; long enough"
+_ROUTE_LIMITS = 'ping_interval: "2s", ping_max: 2, write_deadline: "2s"'  # as docs/running.md recommends
 _USER, _PASSWORD = "postroad", "only-on-loopback"
 
 
 class Node:
     """One server of the cluster, with a port and a store that survive its process."""
 
-    def __init__(self, name: str, home: Path) -> None:
-        self.name, self.home = name, home
+    def __init__(self, name: str, home: Path, host: Host = LOOPBACK) -> None:
+        self.name, self.home, self.host = name, home, host
         self.port, self.route_port, self._health_port = free_port(), free_port(), free_port()
-        self.url = f"nats://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}"
+        self.url = f"nats://{_USER}:{_PASSWORD}@{host.address}:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.is_paused = False
 
     def configure(self, nodes: "list[Node]") -> None:
         """Like the configuration of the embedded server, with routes to the other nodes."""
         self.home.mkdir(parents=True)
-        routes = ", ".join(f'"nats-route://127.0.0.1:{node.route_port}"' for node in nodes)
+        address = self.host.address
+        routes = ", ".join(f'"nats-route://{node.host.address}:{node.route_port}"' for node in nodes)
         text = (
-            f'listen: "127.0.0.1:{self.port}"\n'
-            f'http: "127.0.0.1:{self._health_port}"\n'
+            f'listen: "{address}:{self.port}"\n'
+            f'http: "{address}:{self._health_port}"\n'
             f'server_name: "{self.name}"\n'
             f'log_file: "{self.home / "nats.log"}"\n'
             f"max_payload: {8 * 1024 * 1024}\n"
             f'authorization {{ user: "{_USER}", password: "{_PASSWORD}", timeout: 5 }}\n'
-            f'cluster {{ name: "tests", listen: "127.0.0.1:{self.route_port}", routes: [{routes}] }}\n'
+            f'cluster {{ name: "tests", listen: "{address}:{self.route_port}", routes: [{routes}], {_ROUTE_LIMITS} }}\n'
             f'jetstream {{ store_dir: "{self.home / "jetstream"}", sync_interval: "always" }}\n'
         )
         (self.home / "nats.conf").write_text(text)
@@ -52,7 +57,7 @@ class Node:
 
     def start(self, seconds: float = 60) -> None:
         """Return once it accepts connections; the cluster may not have a leader yet."""
-        command = [str(find_server()), "-c", str(self.home / "nats.conf")]
+        command = [*self.host.prefix, str(find_server()), "-c", str(self.home / "nats.conf")]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent, env={}
         )
@@ -64,7 +69,7 @@ class Node:
 
     def _is_listening(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.host.address, self.port)) == 0
 
     async def healthy(self, seconds: float = 60) -> None:
         """Return once all its replicas are current."""
@@ -73,13 +78,21 @@ class Node:
             try:
                 async with (
                     aiohttp.ClientSession() as session,
-                    session.get(f"http://127.0.0.1:{self._health_port}/healthz") as answer,
+                    session.get(f"http://{self.host.address}:{self._health_port}/healthz") as answer,
                 ):
                     return answer.status == 200
             except aiohttp.ClientError:
                 return False
 
         await eventually(is_healthy, seconds)
+
+    async def client_names(self) -> list[str]:
+        """The names of its connections."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{self.host.address}:{self._health_port}/connz") as answer,
+        ):
+            return [client.get("name", "") for client in (await answer.json())["connections"]]
 
     def kill(self) -> None:
         """Like kill -9."""
@@ -130,9 +143,9 @@ class _Info(msgspec.Struct):
 class Cluster:
     """The servers, and the Postroad installations that `gateway` adds."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, hosts: Sequence[Host] = (LOOPBACK,) * NODES) -> None:
         self._home = home
-        self.nodes = [Node(f"n{number}", home / f"n{number}") for number in range(1, NODES + 1)]
+        self.nodes = [Node(f"n{number}", home / f"n{number}", host) for number, host in enumerate(hosts, 1)]
         for node in self.nodes:
             node.configure(self.nodes)
         self.gateways: list[Installation] = []

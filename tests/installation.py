@@ -12,24 +12,29 @@ import aiohttp
 
 from postroad.jetstream.connection import ConnectionSettings
 from postroad.runtime.embedded_server import free_port
+from tests.network import LOOPBACK
 from tests.waiting import eventually
 
 
 class Installation:
     def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
         self.home = home
+        self.host = LOOPBACK  # may be set before the start
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
         self._arguments = arguments or ("up",)
         self._environment = environment
         self.process: subprocess.Popen[str] | None = None
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.host.address}:{self.port}"
+
     def start(self) -> "Installation":
         env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
         env |= {"POSTROAD_PORT": str(self.port), "POSTROAD_DATA_DIR": str(self.home / "var"), "POSTROAD_PIPELINE": "false"}
-        env |= self._environment
+        env |= {"POSTROAD_HOST": self.host.address} | self._environment
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "postroad", *self._arguments],
+            [*self.host.prefix, sys.executable, "-m", "postroad", *self._arguments],
             env=env,
             stdin=subprocess.DEVNULL,
             cwd=self.home,

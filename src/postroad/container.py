@@ -30,6 +30,7 @@ from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.health_monitor import HealthMonitor
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -108,6 +109,9 @@ def build_platform(
     storage = StorageBudgets(factor=settings.workers * settings.replica_count)
     committers = Committers(connection, policy, WriteBufferLimit(settings.write_buffer_bytes_max), storage)
 
+    worker = f"{socket.gethostname()}-{os.getpid()}"
+    engine_health = HealthMonitor(connection, f"$KV.{LEASES_BUCKET}.probe.{worker}")
+
     def bucket(name: str) -> Bucket:
         return Bucket(connection, name, committers)
 
@@ -123,12 +127,13 @@ def build_platform(
         ReplicatedTable(bucket(KEYS_BUCKET), KeyRecord),
         KeyUsage(bucket(KEY_USES_BUCKET), clock),
         clock,
+        engine_health,
         max_age_seconds=settings.section(AccessSettings).registry_max_age_refuse_seconds,
     )
     return Platform(
         settings=settings,
         role=role,
-        worker=f"{socket.gethostname()}-{os.getpid()}",
+        worker=worker,
         clock=clock,
         clock_sync=ClockSync(
             connection,
@@ -137,6 +142,7 @@ def build_platform(
             skew_seconds_max=settings.clock_skew_seconds_max,
         ),
         connection=connection,
+        engine_health=engine_health,
         committers=committers,
         usage=UsageCounters(tuple(name for kind in registry.capabilities() for name in kind.usage)),
         audit=audit,
@@ -239,6 +245,8 @@ async def running_node(
             async with asyncio.timeout(_LOAD_SECONDS):
                 for table in tables:
                     await table.wait_loaded()
+            await platform.engine_health.check(tables)
+            tasks.append(background.create_task(platform.engine_health.run(tables)))
             jobs = [job for capability in assembly.capabilities for job in capability.background_jobs()]
             tasks += [background.create_task(work()) for work in _works(platform, jobs)]
             app = App(Router(routes), platform.use(AccessCapability).authenticator, app_settings(settings), platform.usage)
@@ -314,7 +322,7 @@ async def _readiness(platform: Platform, assembly: Assembly) -> dict[str, Check]
     age = max(table.staleness_seconds for capability in assembly.capabilities for table in capability.tables())
     limit = platform.settings.registry_max_age_unready_seconds
     checks = {
-        "engine": await _engine_check(platform.connection),
+        "engine": _engine_check(platform),
         "registry": Check(age <= limit, f"followed {age:.1f} s ago" if age < float("inf") else "not loaded yet"),
     }
     for capability in assembly.capabilities:
@@ -322,12 +330,12 @@ async def _readiness(platform: Platform, assembly: Assembly) -> dict[str, Check]
     return checks
 
 
-async def _engine_check(connection: Connection) -> Check:
-    """A round trip to JetStream: an open connection alone proves nothing."""
-    if not connection.is_up:
+def _engine_check(platform: Platform) -> Check:
+    """The monitor's latest probe: an open connection alone proves nothing."""
+    monitor = platform.engine_health
+    if not platform.connection.is_up:
         return Check(False, "not connected")
-    try:
-        await connection.call("INFO", timeout=2)
-    except PostroadError as problem:
-        return Check(False, problem.detail)
+    if monitor.health.is_suspect:
+        detail = f"the connected server has not completed a request for {monitor.unproven_seconds:.0f} s: {monitor.health.cause}"
+        return Check(False, detail)
     return Check(True, "answers")

@@ -19,6 +19,7 @@ from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.health_monitor import HealthMonitor
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import Record, ReplicatedTable
 from postroad.kernel.clock import Clock
@@ -70,6 +71,7 @@ class Platform:
     clock: Clock
     clock_sync: ClockSync
     connection: Connection
+    engine_health: HealthMonitor
     committers: Committers
     usage: UsageCounters
     audit: Audit

@@ -192,7 +192,7 @@ class Settings(Section):
 
     # Operation
     registry_max_age_unready_seconds: float = setting(
-        10.0, "Age of the registry from which a gateway reports not ready.", positive, old_name="out_of_touch_seconds_max"
+        5.0, "Age of the registry from which a gateway reports not ready.", positive, old_name="out_of_touch_seconds_max"
     )
     watchdog_seconds: float = setting(
         10.0, "Kill and restart a worker whose event loop sends no heartbeat for so many seconds.", lambda value: value >= 1

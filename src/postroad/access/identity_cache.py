@@ -8,6 +8,7 @@ from postroad.access.key_usage import KeyUsage
 from postroad.access.keys import KEY_PREFIXES, key_hash, key_id_of
 from postroad.access.records import KeyHash, KeyRecord, TenantRecord
 from postroad.api.access import TenantDisabled, TenantNotFound, TenantState
+from postroad.jetstream.health_monitor import HealthMonitor
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale
@@ -31,10 +32,12 @@ class IdentityCache:
         keys: ReplicatedTable[KeyRecord],
         key_usage: KeyUsage,
         clock: Clock,
+        engine_health: HealthMonitor,
         *,
         max_age_seconds: float,
     ) -> None:
         self.tenants, self.keys, self.key_usage, self._clock = tenants, keys, key_usage, clock
+        self._engine_health = engine_health
         self._max_age_seconds = max_age_seconds
         self._fresh_until = 0.0
         self._callers: dict[str, Caller] = {}  # by the hash of the key's text
@@ -70,7 +73,8 @@ class IdentityCache:
         now = time.monotonic()
         if now < self._fresh_until:
             return
-        age = max(self.keys.staleness_seconds, self.tenants.staleness_seconds)
+        # A leader that has lost its majority answers reads for some seconds more, so the tables' own age is not enough.
+        age = max(self.keys.staleness_seconds, self.tenants.staleness_seconds, self._engine_health.unproven_seconds)
         if age > self._max_age_seconds:
             raise RegistryStale(f"the registry was last updated {age:.0f} s ago", retry_after=5)
         self._fresh_until = now + _FRESHNESS_SECONDS

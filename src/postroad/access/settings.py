@@ -23,5 +23,5 @@ class AccessSettings(Section):
     )
     auth_failures_per_minute: int = setting(30, "Further requests with unknown credentials per minute and address.", positive)
     registry_max_age_refuse_seconds: float = setting(
-        60.0, "Age of the registry from which a gateway refuses all callers with 503.", positive, old_name="trust_seconds_max"
+        15.0, "Age of the registry from which a gateway refuses all callers with 503.", positive, old_name="trust_seconds_max"
     )

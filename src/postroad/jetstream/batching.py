@@ -47,7 +47,7 @@ class CommitPolicy:
     batch_min_pending: int = 16
     batch_messages_max: int = 1000
     batch_bytes_max: int = 4 * 1024 * 1024
-    attempt_seconds: float = 5.0
+    attempt_seconds: float = 3.0
     deadline_seconds: float = 10.0
 
 

@@ -211,9 +211,13 @@ class Committer:
         self._has_timer = False
 
     def _retry_single(self, write: _PendingWrite, error: Exception) -> None:
-        metrics.commit_retries.inc()
+        self._count_unanswered()
         write.may_be_stored = True
         self._start(self._store_single(write, error))
+
+    def _count_unanswered(self) -> None:
+        metrics.commit_retries.inc()
+        self._connection.report_unanswered(self.stream)
 
     async def _store_single(self, write: _PendingWrite, error: Exception | None = None) -> None:
         """`error`: the failure of an earlier attempt."""
@@ -254,7 +258,7 @@ class Committer:
             try:
                 acks = await self._send(writes)
             except _UNANSWERED as error:
-                metrics.commit_retries.inc()
+                self._count_unanswered()
                 for write in writes:
                     write.may_be_stored = True
                 if self._closed_by is not None:

@@ -1,8 +1,8 @@
 """The connection to NATS: reconnects quickly and without limit, and reports a loss at once.
 
-nats-py implements the protocol, TLS, credentials and reconnecting. Two things are added: `send` writes several encoded commands
-at once, and `expect` returns reply subjects whose futures fail as soon as the connection is lost, so that a writer retries then
-and not after its timeout.
+nats-py implements the protocol, TLS, credentials and reconnecting. Three things are added: `send` writes several encoded commands
+at once; `expect` returns reply subjects whose futures fail as soon as the connection is lost, so that a writer retries then and
+not after its timeout; and `move_to` leaves a server whose connection is open but of no use (`health_monitor.py`).
 """
 
 import asyncio
@@ -10,19 +10,22 @@ import contextlib
 import itertools
 import os
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import ParseResult
 
 import msgspec
 import nats
 import nats.errors
 import structlog
-from nats.aio.client import Client
+from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
 from postroad.jetstream import nats_internals
 from postroad.jetstream.api_errors import ApiError, ApiFailure, translate
+from postroad.jetstream.health_rules import eligible_servers, next_server
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
@@ -48,6 +51,7 @@ class ConnectionSettings:
     connect_timeout: float = 2.0
     request_timeout: float = 5.0
     has_replicas: bool = False  # then the replica that answers a direct get may lag behind the leader (`stream_reader.py`)
+    reconnects: bool = True
 
 
 class ConnectionLost(Exception):
@@ -79,6 +83,10 @@ class Connection:
     _closed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _is_closing: bool = field(init=False, default=False)
     _is_flush_scheduled: bool = field(init=False, default=False)
+    _server: str = field(init=False, default="")
+    _preferred_server: str | None = field(init=False, default=None)
+    _tried_at: dict[str, float] = field(init=False, default_factory=dict)  # by server
+    _unanswered: set[str] = field(init=False, default_factory=set)
 
     async def open(self, *, deadline: float = 30.0) -> None:
         """Connect, retrying for `deadline` seconds. Raises EngineUnavailable, and EngineRefused if the server is too old."""
@@ -103,7 +111,7 @@ class Connection:
             await self.close()
             raise
         await self._nc.subscribe(self._prefix + "*", cb=self._on_reply, pending_msgs_limit=0, pending_bytes_limit=0)
-        self._up.set()
+        self._set_up()
 
     async def _connect_within(self, seconds: float) -> None:
         """Connect with a timeout. Raises TimeoutError.
@@ -126,11 +134,12 @@ class Connection:
             nkeys_seed=str(chosen.nkey_file) if chosen.nkey_file else None,
             tls=self._tls(),
             connect_timeout=int(chosen.connect_timeout) or 1,
-            max_reconnect_attempts=-1,
+            max_reconnect_attempts=-1 if chosen.reconnects else 1,
             reconnect_time_wait=0.1,  # type: ignore[arg-type]  # seconds; fractions work
-            ping_interval=5,
-            max_outstanding_pings=2,
-            allow_reconnect=True,
+            reconnect_to_server_handler=self._choose_server,
+            ping_interval=2,  # three unanswered pings end the connection: after 8 s
+            max_outstanding_pings=3,
+            allow_reconnect=chosen.reconnects,
             pending_size=256 * 1024 * 1024,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
@@ -185,8 +194,14 @@ class Connection:
         self._reconnect_callbacks.append(callback)
         return lambda: self._reconnect_callbacks.remove(callback)
 
+    def _set_up(self) -> None:
+        connected = self._nc.connected_url
+        self._server = _address(connected) if connected else ""
+        self._up.set()
+
     async def _on_disconnected(self) -> None:
         self._up.clear()
+        self._tried_at[self._server] = asyncio.get_running_loop().time()
         lost, self._replies = self._replies, {}
         for future in lost.values():
             if not future.done():
@@ -194,11 +209,11 @@ class Connection:
         for queue in self._reply_queues.values():
             queue.put_nowait(None)
         if not self._is_closing:
-            log.warning("engine_connection_lost")
+            log.warning("engine_connection_lost", server=self._server)
 
     async def _on_reconnected(self) -> None:
-        self._up.set()
-        log.info("engine_connection_back")
+        self._set_up()
+        log.info("engine_connection_back", server=self._server)
         for callback in list(self._reconnect_callbacks):
             callback()
 
@@ -209,6 +224,51 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         log.debug("engine_connection_error", problem=type(error).__name__)
+
+    # Servers, by address
+
+    @property
+    def server(self) -> str:
+        """The server that this connection has, or had last."""
+        return self._server
+
+    def _servers(self) -> dict[str, ParseResult]:
+        announced_urls = {url.netloc for url in self._nc.discovered_servers}
+        configured = {_address(url): url for url in self._nc.servers if url.netloc not in announced_urls}
+        known = {_address(url): url for url in self._nc.discovered_servers} | configured
+        return {server: known[server] for server in eligible_servers(list(configured), list(known))}
+
+    def other_servers(self) -> Sequence[str]:
+        return [server for server in self._servers() if server != self._server]
+
+    def trial_of(self, server: str) -> "Connection":
+        """A further connection, not open yet, to one of `other_servers`. It is not restored if it is lost."""
+        url = self._servers()[server].geturl()
+        return Connection(replace(self.settings, urls=(url,), name=f"{self.settings.name}-trial", reconnects=False))
+
+    async def move_to(self, server: str) -> None:
+        """Drop the connection and connect to this server, or to another one if that fails."""
+        self._preferred_server = server
+        nats_internals.abort(self._nc)  # a plain close waits until everything is sent, which may be never
+        await self._nc.force_reconnect()
+
+    def _choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
+        """Called by nats-py before each attempt to reconnect."""
+        nats_internals.abort(self._nc)  # an attempt that failed after the TCP handshake leaves its socket open
+        now, known = asyncio.get_running_loop().time(), self._servers()
+        chosen, delay = next_server(list(known), self._tried_at, self._preferred_server, now)
+        self._preferred_server = None
+        self._tried_at[chosen] = now + delay
+        return next((one for one in servers if one.uri.netloc == known[chosen].netloc), None), delay
+
+    def report_unanswered(self, stream: str) -> None:
+        """Note that the leader of a stream did not answer, for the health monitor."""
+        self._unanswered.add(stream)
+
+    def pop_unanswered(self) -> set[str]:
+        """The streams reported since the last call."""
+        unanswered, self._unanswered = self._unanswered, set()
+        return unanswered
 
     # Writing, and waiting for replies
 
@@ -262,16 +322,26 @@ class Connection:
 
     async def request(self, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
         """Send a request and return its reply; status 503 means no responders. Raises ConnectionLost, TimeoutError."""
+        return await self.request_encoded(lambda reply_subject: _encode(subject, payload, reply_subject), timeout=timeout)
+
+    async def request_encoded(self, encode: Callable[[str], bytes], *, timeout: float | None = None) -> Reply:
+        """Like `request`, with a function that encodes it for a reply subject."""
         reply_subject, replied = self.expect()
         try:
-            await self.publish(subject, payload, reply_subject)
+            self.send(encode(reply_subject))
             async with asyncio.timeout(timeout or self.settings.request_timeout):
                 return await replied
         finally:
             self.forget(reply_subject)
 
-    async def api(self, call: str, body: object = None, *, timeout: float | None = None) -> bytes:
-        """Make a JetStream API call, retried while no leader answers. Raises ApiFailure, EngineUnavailable."""
+    async def api(
+        self, call: str, body: object = None, *, timeout: float | None = None, attempt_timeout: float | None = None
+    ) -> bytes:
+        """Make a JetStream API call, retried while no leader answers. Raises ApiFailure, EngineUnavailable.
+
+        `attempt_timeout`: for a call that may be repeated at any time, such as a read. A request that is sent while a leader is
+        being elected is never answered, so waiting longer for it is of no use.
+        """
         payload = b"" if body is None else msgspec.json.encode(body)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout or self.settings.request_timeout)
@@ -281,7 +351,7 @@ class Connection:
             try:
                 async with asyncio.timeout_at(deadline):
                     await self.wait_up()
-                    reply = await self.request(f"$JS.API.{call}", payload, timeout=self.settings.request_timeout)
+                    reply = await self.request(f"$JS.API.{call}", payload, timeout=attempt_timeout)
                 if reply.status != "503":
                     error = _decode_response(reply.data).error
                     if error is None:
@@ -307,7 +377,7 @@ class Connection:
 
     async def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
         """Send a message without waiting for an acknowledgement."""
-        self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply_subject.encode(), len(payload), payload))
+        self.send(_encode(subject, payload, reply_subject))
 
     async def subscribe(
         self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, barrier: Callable[[], Awaitable[None]] | None = None
@@ -346,6 +416,15 @@ class Connection:
             handler(message.data)
 
         return await self.subscribe(subject, handle)
+
+
+def _address(url: ParseResult) -> str:
+    """Host and port of a server, without user and password."""
+    return url.netloc.rpartition("@")[2]
+
+
+def _encode(subject: str, payload: bytes, reply_subject: str) -> bytes:
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply_subject.encode(), len(payload), payload)
 
 
 class _ApiResponse(msgspec.Struct):

@@ -19,6 +19,12 @@ clock_skew = Gauge(
     "Seconds that the system's clock is ahead of the engine's; negative if it is behind.",
     multiprocess_mode="livemostrecent",
 )
+registry_age = Gauge(
+    "postroad_registry_age_seconds", "Time since the registry was last known to be complete.", multiprocess_mode="livemax"
+)
+server_changes = Counter(
+    "postroad_engine_server_changes_total", "Moves to another NATS server because the engine did not answer."
+)
 stored_alone = commit_messages.labels("single")
 stored_in_batch = commit_messages.labels("batch")
 refused_by_quota = writes_refused.labels("quota")

@@ -30,3 +30,10 @@ def unsubscribe_command(subscription: Subscription) -> bytes:
 async def wait_handled(subscription: Subscription) -> None:
     """Return once the handler has been called with every message that has arrived."""
     await subscription._pending_queue.join()
+
+
+def abort(client: Client) -> None:
+    """Close the socket without sending what is buffered: the public `close` waits for that, even if nothing arrives any more."""
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()

@@ -215,7 +215,7 @@ class PullConsumer:
         if batch == 0 or not await self._send_pull({"batch": batch, "no_wait": True}):
             return
         received = 0
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_PULL_ANSWER_SECONDS) as timeout:
                 while received < demand:
                     status = await self._dispatch(await self._inbox.get())
@@ -227,9 +227,13 @@ class PullConsumer:
                         if status == "503":
                             await self._handle_unavailable()
                         return
+        except TimeoutError:
+            if received < batch:
+                self._connection.report_unanswered(self._stream)
 
     async def _handle_unavailable(self) -> None:
         """There is no leader at present: fail the callers whose time is up, and ask again for the others."""
+        self._connection.report_unanswered(self._stream)
         now = asyncio.get_running_loop().time()
         error = EngineUnavailable("the queue's engine has no leader", retry_after=1)
         for caller in [caller for caller in self._callers if caller.deadline <= now]:

@@ -19,6 +19,7 @@ class ReplicatedTable(Generic[Record]):
 
     def __init__(self, bucket: Bucket, record_type: type[Record]) -> None:
         self._bucket = bucket
+        self.stream = bucket.stream
         self._decode = msgspec.json.Decoder(record_type).decode
         self._encode = msgspec.json.Encoder().encode
         self._records: dict[str, Record] = {}

@@ -20,6 +20,8 @@ from postroad.kernel.errors import EngineUnavailable
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
 _READ_BYTES_MAX = 4 * 1024 * 1024
 _LAG_SECONDS = 0.005  # a healthy replica lags less
+_ATTEMPT_SECONDS = 1.0
+_FIRST_REPLY_SECONDS = (0.5, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +118,37 @@ async def _newest(connection: Connection, stream: str, subjects: Sequence[str]) 
 
 
 async def _batch(connection: Connection, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
-    """The entries of a batched direct get, and the headers of its final message."""
-    entries: list[Entry] = []
-    try:
-        inbox, replies = connection.expect_many()
+    """The entries of a batched direct get, and the headers of its final message.
+
+    The server chooses a replica at random, also one that it can no longer reach but still believes connected. So with replicas a
+    request that gets no reply soon is sent again, to another replica perhaps.
+    """
+    first_reply_seconds = _FIRST_REPLY_SECONDS if connection.settings.has_replicas else (connection.settings.request_timeout,)
+    payload = msgspec.json.encode(body)
+    for seconds in first_reply_seconds:
+        entries: list[Entry] = []
         try:
-            await connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body), inbox)
-            async with asyncio.timeout(connection.settings.request_timeout):
-                while True:
+            inbox, replies = connection.expect_many()
+            try:
+                await connection.publish(f"$JS.API.DIRECT.GET.{stream}", payload, inbox)
+                async with asyncio.timeout(seconds) as timeout:
                     reply = await replies.get()
-                    if reply is None:
-                        raise ConnectionLost
-                    headers = reply.headers or {}
-                    if "Status" in headers:
-                        break
-                    entries.append(entry_of(reply.data, headers))
-        finally:
-            connection.forget(inbox)
-    except (ConnectionLost, TimeoutError) as exc:
-        raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from exc
-    if headers["Status"] not in ("204", "404"):  # end of the batch, or no entries
-        raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
-    return entries, headers
+                    timeout.reschedule(asyncio.get_running_loop().time() + connection.settings.request_timeout)
+                    while reply is not None and "Status" not in (headers := reply.headers or {}):
+                        entries.append(entry_of(reply.data, headers))
+                        reply = await replies.get()
+            finally:
+                connection.forget(inbox)
+        except TimeoutError:
+            continue
+        except ConnectionLost:
+            break
+        if reply is None:
+            break
+        if headers["Status"] not in ("204", "404"):  # end of the batch, or no entries
+            raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
+        return entries, headers
+    raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1)
 
 
 async def last(connection: Connection, stream: str, subject: str) -> Entry | None:
@@ -172,7 +183,8 @@ _decode_get = msgspec.json.Decoder(_GetResponse).decode
 async def _read_from_leader(connection: Connection, stream: str, body: dict[str, object]) -> Entry | None:
     """More expensive than a direct get, which any replica answers."""
     try:
-        stored = _decode_get(await connection.api(f"STREAM.MSG.GET.{stream}", body)).message
+        response = await connection.api(f"STREAM.MSG.GET.{stream}", body, attempt_timeout=_ATTEMPT_SECONDS)
+        stored = _decode_get(response).message
     except ApiFailure as failure:
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return None

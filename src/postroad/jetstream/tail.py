@@ -117,7 +117,9 @@ class Tail:
             try:
                 end = await self._last_sequence()
                 page = await stream_reader.read(self._connection, self._source.stream, self._source.subject, self.position + 1)
-            except EngineUnavailable:
+            except EngineUnavailable as error:
+                self._connection.report_unanswered(self._source.stream)
+                log.debug("tail_poll_failed", stream=self._source.stream, problem=error.detail)
                 await asyncio.sleep(0.1)
                 await self._connection.wait_up()
                 continue
