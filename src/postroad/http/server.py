@@ -132,7 +132,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_reading_headers, self._header_bytes = True, 0
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
         """Raises HeadersTooLarge, MalformedRequest and Overloaded, which stop the parser."""
@@ -171,10 +171,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def _begin_cycle(self, headers: dict[bytes, bytes], version: str) -> None:
         url = httptools.parse_url(self.url)
-        scope: Scope = self.scope  # type: ignore[assignment]
-        scope["method"] = self.parser.get_method().decode("ascii")
-        scope["path"] = url.path.decode("ascii")  # percent-encoded: the router decodes parameters
-        scope["headers"], scope["query_string"], scope["http_version"] = headers, url.query or b"", version
+        scope: Scope = {  # what the app reads of ASGI's scope; headers are a mapping, and the path is percent-encoded
+            "type": "http",
+            "method": self.parser.get_method().decode("ascii"),
+            "path": url.path.decode("ascii"),
+            "query_string": url.query or b"",
+            "headers": headers,
+            "client": self.client,
+        }
         previous, self.cycle = (
             self.cycle,
             RequestCycle(
