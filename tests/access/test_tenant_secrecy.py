@@ -54,7 +54,7 @@ async def test_a_stranger_cannot_tell_which_tenants_exist(throttling: Gateway, m
     responses = []
     for name in names:
         throttling.node.access._throttle._levels.clear()
-        responses.append([seen(await throttling.nobody.call(method, path.format(name))) for _ in range(8)])
+        responses.append([seen(await throttling.anonymous.call(method, path.format(name))) for _ in range(8)])
     assert all(one == responses[0] for one in responses), responses
     statuses = [status for status, *_ in responses[0]]
     assert statuses == ([200] * 8 if "jwks" in path else [401] * 5 + [429] * 3)
@@ -70,7 +70,7 @@ async def test_a_wrong_credential_is_refused_alike_for_every_tenant(gateway: Gat
 
 
 async def test_a_read_without_credentials_creates_nothing_in_the_engine(gateway: Gateway, tenant: Tenant) -> None:
-    await gateway.nobody.get(f"/v1/{tenant.id}/stream/s")
+    await gateway.anonymous.get(f"/v1/{tenant.id}/stream/s")
     assert await stream_info(gateway.node.platform.connection, streams_store(tenant.id)) is None
 
 
@@ -127,7 +127,7 @@ async def test_cursors_of_the_audit_log_do_not_reveal_its_sequences(gateway: Gat
 
 
 async def test_request_ids_do_not_count_requests(gateway: Gateway) -> None:
-    ids = [(await gateway.nobody.get("/healthz")).headers["x-request-id"] for _ in range(3)]
+    ids = [(await gateway.anonymous.get("/healthz")).headers["x-request-id"] for _ in range(3)]
     assert len({one[:6] for one in ids}) == 3, "not a counter with a prefix"
 
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.chaos.campaign import SETTINGS, Campaign
-from tests.chaos.clients import Front
+from tests.chaos.clients import Endpoints
 from tests.chaos.model import Answers
 from tests.cluster import Cluster, Node
 from tests.installation import Installation
@@ -79,7 +79,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Parti
 @pytest.fixture(scope="module")
 async def clients(world: Partitioned) -> AsyncIterator[Sequence[Campaign]]:
     """The clients of each gateway, which use no other one; at work through all tests."""
-    fronts = [Front((gateway.url,), world.gateways[0].headers, Answers(frozenset({503}))) for gateway in world.gateways]
+    fronts = [Endpoints((gateway.url,), world.gateways[0].headers, Answers(frozenset({503}))) for gateway in world.gateways]
     made = [Campaign(front, f"partitions-{number}", worker_count=1) for number, front in enumerate(fronts, 1)]
     try:
         for one in made:
@@ -103,7 +103,7 @@ async def partitioned(world: Partitioned, clients: Sequence[Campaign]) -> AsyncI
 
 async def all_served(clients: Sequence[Campaign]) -> None:
     """Publishers, consumers, appenders and live readers of every gateway have made progress."""
-    await asyncio.gather(*(one.moves_on(1, SERVED_SECONDS) for one in clients))
+    await asyncio.gather(*(one.makes_progress(1, SERVED_SECONDS) for one in clients))
 
 
 async def in_effect() -> None:
@@ -160,11 +160,11 @@ async def test_a_gateway_on_the_minority_side_reports_it_and_refuses_callers(
     async with partitioned(world, clients) as network:
         server = await world.server_of(world.gateways[0])
         network.cut([server, world.hosts[0]], [*world.others(server), world.hosts[1]])
-        refused_before = clients[0].front.answers.counted["503 registry-stale"]
+        refused_before = clients[0].endpoints.answers.counted["503 registry-stale"]
 
         async def is_refusing() -> bool:
             status, checks = await readiness(world.gateways[0])
-            has_refused = clients[0].front.answers.counted["503 registry-stale"] > refused_before
+            has_refused = clients[0].endpoints.answers.counted["503 registry-stale"] > refused_before
             return status == 503 and "has not completed a request" in str(checks["engine"]["detail"]) and has_refused
 
         await asyncio.gather(eventually(is_refusing, SERVED_SECONDS), all_served(clients[1:]))
