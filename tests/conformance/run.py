@@ -33,9 +33,11 @@ def run_suite(url: str, arguments: list[str]) -> int:
 
 
 def run_on_postroad(arguments: list[str]) -> int:
-    """Anonymous callers may use the default project's streams; long polls are short, since some tests wait for their end."""
+    """Anonymous callers may use the default project's streams, and a page of the suite's origin; long polls are short, since some
+    tests wait for their end."""
     with tempfile.TemporaryDirectory(prefix="postroad-conformance-") as folder:
-        running = Installation(Path(folder), "up", "--open", POSTROAD_STREAM_LONG_POLL_SECONDS="2")
+        settings = {"POSTROAD_CORS_ORIGIN": "https://example.com", "POSTROAD_STREAM_LONG_POLL_SECONDS": "2"}
+        running = Installation(Path(folder), "up", "--open", **settings)
         try:
             asyncio.run(running.start().ready(60))
             code = run_suite(running.url, arguments)
