@@ -118,7 +118,7 @@ class HttpConnection(HttpToolsProtocol):
             cause = error.__context__  # a callback stops the parser with its error
             self._reject(cause if isinstance(cause, PostroadError) else MalformedRequest())
         self._chunk = b""
-        if self.transport.is_closing() or not (self._is_reading_headers or self._is_reading_body):
+        if self._rejection is not None or not (self._is_reading_headers or self._is_reading_body) or self.transport.is_closing():
             return
         if self._is_reading_headers:
             self._header_bytes += self._parsed_header_bytes() if self._has_ended_message else len(data)
