@@ -2,17 +2,20 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 from tests.jetstream.streams import committer_of, entries_of, make_stream, new_message
 from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
-from postroad.jetstream import stream_reader
+from postroad.jetstream import pull_consumer, stream_reader
 from postroad.jetstream.commit import Committer
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
 from postroad.jetstream.management import consumer_state
-from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullConsumer, ensure_work_consumer, nak
+from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
 from postroad.kernel.errors import Draining, EngineUnavailable
 
 LONG_MS = 60_000
@@ -567,3 +570,60 @@ async def test_an_ack_of_a_message_of_a_deleted_stream_does_not_affect_the_recre
     await queue.ack(Delivery(earlier, b""))
 
     assert await queue.left() == [b"of the new stream"]
+
+
+# Bytes
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "_FIRST_PULL_BYTES_MAX", 1000)
+    monkeypatch.setattr(pull_consumer, "PULL_BYTES_MAX", 5000)
+
+
+async def _requests(queue: _Queue) -> list[dict[str, Any]]:
+    """The pull requests that follow."""
+    seen: list[dict[str, Any]] = []
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{queue.name}.work"
+    await queue.connection.listen(subject, lambda body: seen.append(msgspec.json.decode(body)))
+    return seen
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_pull_is_limited_in_bytes_and_the_next_one_continues(queue: _Queue) -> None:
+    await queue.publish(*[b"x" * 1200 for _ in range(6)])
+    requests = await _requests(queue)
+    first, second = await queue.pull(500), await queue.pull(500)
+    assert (len(first), len(second)) == (3, 3)
+    await eventually(lambda: len(requests) == 4)
+    assert all(request["max_bytes"] <= 5000 for request in requests)
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_message_over_the_limit_is_delivered_alone(queue: _Queue) -> None:
+    await queue.publish(b"x" * 6000)
+    await queue.publish(b"y")
+    assert [len(one.payload) for one in await queue.pull(500)] == [6000]
+    assert [len(one.payload) for one in await queue.pull(500)] == [1]
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_every_waiting_caller_receives_messages_that_did_not_fit_for_the_first(queue: _Queue) -> None:
+    pulls = [asyncio.create_task(queue.pull(3, 5)) for _ in range(3)]
+    await queue.publish(*[b"x" * 1200 for _ in range(9)])
+    found = await asyncio.gather(*pulls)
+    assert all(found)
+    assert all(sum(len(one.payload) for one in each) <= 5000 for each in found)
+    left = 9 - sum(map(len, found))
+    assert len(await queue.take(left) if left else []) == left
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_request_that_ends_exactly_at_the_limit_does_not_lose_messages(queue: _Queue) -> None:
+    """The server sends no status then."""
+    await queue.publish(b"x")
+    [sample] = await queue.pull(1)
+    await queue.ack(sample)
+    for size in range(780, 940):
+        await queue.publish(b"x" * size)
+    assert len(await queue.take(160)) == 160

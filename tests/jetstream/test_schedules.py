@@ -10,9 +10,10 @@ from tests.waiting import eventually
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.deliveries import ACK, Delivery
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.protocol import header_lines
-from postroad.jetstream.pull_consumer import ACK, Delivery, PullConsumer, ensure_work_consumer
+from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
 from postroad.kernel.clock import now_ms, rfc3339
 from postroad.kernel.ids import new_id
 

@@ -178,6 +178,7 @@ class HttpConnection(HttpToolsProtocol):
             "query_string": url.query or b"",
             "headers": headers,
             "client": self.client,
+            "server": self.server,
         }
         previous, self.cycle = (
             self.cycle,

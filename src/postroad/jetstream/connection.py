@@ -34,6 +34,9 @@ _DRAIN_SECONDS = 2.0
 _FLUSH_SECONDS = (
     0.001  # delay of commands that are not urgent, so that they share a system call, which costs as much as ten messages
 )
+# The server ends a connection for which it has too many bytes to send (`max_pending`, 64 MiB by default): these take turns.
+_LARGE_PULLS_MAX = 4
+_SCANS_MAX = 8
 _API_BACKOFF = Backoff(first_seconds=0.05, max_seconds=1.0)
 
 log = structlog.get_logger("postroad.jetstream")
@@ -73,6 +76,8 @@ class Reply:
 @dataclass(slots=True)
 class Connection:
     settings: ConnectionSettings
+    large_pulls: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_LARGE_PULLS_MAX))
+    scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
     _nc: Client = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)

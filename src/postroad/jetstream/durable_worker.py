@@ -8,8 +8,9 @@ from typing import Generic, TypeVar
 import structlog
 
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.deliveries import ACK, Delivery, nak
 from postroad.jetstream.management import StreamSpec
-from postroad.jetstream.pull_consumer import ACK, Delivery, PullConsumer, ensure_work_consumer, nak
+from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
 from postroad.kernel.errors import PostroadError
 
 _CONCURRENT_MAX = 8

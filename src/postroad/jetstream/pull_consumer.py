@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 from nats.aio.msg import Msg
@@ -17,12 +16,17 @@ from nats.aio.msg import Msg
 from postroad.jetstream import stream_reader
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost
+from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak, parse_ack_subject
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
 
 _PULL_MESSAGES_MAX = 1000
+PULL_BYTES_MAX = 8 * 1024 * 1024
+_FIRST_PULL_BYTES_MAX = 256 * 1024  # sufficient for most pulls; those that need more take turns
+_BYTES_EXCEEDED = "Message Size Exceeds MaxBytes"
+_BATCH_COMPLETED = "Batch Completed"  # follows the last message of a request that has a limit in bytes
 _WAITING_PULL_SECONDS = 5.0
 _WAITING_PULL_SECONDS_MIN = 0.001
 _WAITING_PULL_LOST_SECONDS = 1.0  # without an answer for this long after its end, its leader is gone
@@ -34,41 +38,7 @@ _BARRIER_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 _ACK_BACKOFF = Backoff(first_seconds=0.05, max_seconds=1.0)
 
-ACK = b"+ACK"
 _INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryRef:
-    """The numbers that identify one delivery of a message, sufficient to acknowledge it."""
-
-    stream_sequence: int
-    consumer_sequence: int
-    attempt: int
-    stored_at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    ref: DeliveryRef
-    payload: bytes
-
-
-Acknowledgement = tuple[DeliveryRef, bytes]  # the second is `ACK` or a `nak`
-
-
-def _parse_ack_subject(ack_subject: str) -> DeliveryRef:
-    """`$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers may put two tokens
-    before the stream and one at the end."""
-    tokens = ack_subject.split(".")
-    first = 4 if len(tokens) == 9 else 6
-    attempt, stream_sequence, consumer_sequence, stored_at = tokens[first : first + 4]
-    return DeliveryRef(int(stream_sequence), int(consumer_sequence), int(attempt), int(stored_at))
-
-
-def nak(delay_ms: int) -> bytes:
-    """Deliver again, but not before `delay_ms` have passed: a lease, its extension, or a retry."""
-    return b'-NAK {"delay": %d}' % (delay_ms * 1_000_000) if delay_ms > 0 else b"-NAK"
 
 
 async def ensure_work_consumer(connection: Connection, stream: str, name: str, subject: str) -> None:
@@ -121,12 +91,14 @@ class PullConsumer:
         self._has_waiting_pull = False
         self._waiting_pull_ends_at = 0.0
         self._has_reconnected = False
+        self._received_bytes = 0  # of the present fetch
 
     # Pulling
 
     async def pull(self, count: int, wait_seconds: float) -> list[Delivery]:
         """Up to `count` messages: those that are ready now, or the first that become ready within `wait_seconds`.
 
+        Their payloads have at most `PULL_BYTES_MAX` together, unless it is one message.
         The caller must lease or release them at once. Raises EngineUnavailable.
         """
         caller = _Caller(count, asyncio.get_running_loop().time() + wait_seconds)
@@ -211,25 +183,53 @@ class PullConsumer:
             demand += caller.count - len(caller.deliveries)
         demand = min(demand, _PULL_MESSAGES_MAX)
         self._has_reconnected = False
-        batch = demand - self._has_waiting_pull  # the waiting pull covers one: asking twice would deliver one too many
-        if batch == 0 or not await self._send_pull({"batch": batch, "no_wait": True}):
+        self._received_bytes = sum(len(one.payload) for caller in self._callers for one in caller.deliveries)
+        received, is_cut = await self._fetch(demand, _FIRST_PULL_BYTES_MAX)
+        if not is_cut:
             return
-        received = 0
+        async with self._connection.large_pulls:
+            # The waiting pull may deliver one more message.
+            left = PULL_BYTES_MAX // (2 if self._has_waiting_pull else 1) - self._received_bytes
+            more, is_cut = await self._fetch(demand - received, left) if left > 0 else (0, True)
+            if is_cut and not received + more:  # the next message alone is over the limit
+                await self._fetch(1, None)
+        if is_cut:
+            for caller in self._callers:
+                if not caller.deliveries:  # there are more messages, which did not fit
+                    caller.is_requested = False
+
+    async def _fetch(self, demand: int, bytes_max: int | None) -> tuple[int, bool]:
+        """Dispatch up to `demand` messages that are ready now; their number, and whether `bytes_max` ended the request."""
+        batch = demand - self._has_waiting_pull  # the waiting pull covers one: asking twice would deliver one too many
+        request: dict[str, object] = {"batch": batch, "no_wait": True}
+        if batch > 1 and bytes_max is not None:  # one message is delivered whatever its size
+            request["max_bytes"] = bytes_max
+        if batch <= 0 or not await self._send_pull(request):
+            return 0, False
+        loop = asyncio.get_running_loop()
+        received, bytes_before, is_near_limit = 0, self._received_bytes, False
         try:
             async with asyncio.timeout(_PULL_ANSWER_SECONDS) as timeout:
                 while received < demand:
                     status = await self._dispatch(await self._inbox.get())
                     if status == "message":
                         received += 1
-                        if received == batch:  # the message of the waiting pull is delivered at once, or not at all
-                            timeout.reschedule(asyncio.get_running_loop().time() + _WAITING_PULL_GRACE_SECONDS)
+                        is_near_limit = bytes_max is not None and (self._received_bytes - bytes_before) * 2 > bytes_max
+                        # The message of the waiting pull is delivered at once, or not at all. If a message fits exactly into the
+                        # rest of the limit, the server ends the request without a status.
+                        if received == batch or is_near_limit:
+                            timeout.reschedule(loop.time() + _WAITING_PULL_GRACE_SECONDS)
+                    elif status == _BYTES_EXCEEDED:
+                        return received, True
                     elif status in ("404", "409", "503") or self._has_reconnected or not self._connection.is_up:
                         if status == "503":
                             await self._handle_unavailable()
-                        return
+                        break
         except TimeoutError:
-            if received < batch:
+            if received < batch and not is_near_limit:
                 self._connection.report_unanswered(self._stream)
+            return received, is_near_limit
+        return received, False
 
     async def _handle_unavailable(self) -> None:
         """There is no leader at present: fail the callers whose time is up, and ask again for the others."""
@@ -297,12 +297,19 @@ class PullConsumer:
         if message is None:
             return ""
         if not message.reply:
-            status = (message.headers or {}).get("Status", "")
+            headers = message.headers or {}
+            description = headers.get("Description")
+            if description == _BYTES_EXCEEDED:
+                return _BYTES_EXCEEDED
+            if description == _BATCH_COMPLETED:
+                return ""
+            status = headers.get("Status", "")
             if status in ("408", "409", "503"):
                 self._has_waiting_pull = False
             return status
-        delivery = Delivery(_parse_ack_subject(message.reply), message.data)
+        delivery = Delivery(parse_ack_subject(message.reply), message.data)
         self._has_waiting_pull = False
+        self._received_bytes += len(message.data)
         for caller in self._callers:
             if not caller.is_full:
                 caller.deliveries.append(delivery)

@@ -10,7 +10,8 @@ from postroad.api.queues import LeaseExpired, Message, NackRequest, QueueNotFoun
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.pull_consumer import ACK, Delivery, DeliveryRef, PullConsumer, nak
+from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
+from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext

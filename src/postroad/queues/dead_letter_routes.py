@@ -111,13 +111,13 @@ class DeadLetterRoutes:
         wanted = msgspec.convert(query, DeadLetterFilter, from_attributes=True)
         position, since, until = query.cursor or 1, epoch_ms(query.since), epoch_ms(query.until)
         if query.group_by is not None:
-            groups, found = await self._dead_letters.groups(record, wanted, position, since, until)
+            groups, grouped = await self._dead_letters.groups(record, wanted, position, since, until)
             return Response(
                 DeadGroups(
                     groups=groups,
-                    next_cursor=found.next_cursor,
-                    scanned=found.scanned,
-                    matched=len(found.items),
+                    next_cursor=grouped.next_cursor,
+                    scanned=grouped.scanned,
+                    matched=len(grouped.items),
                     total=total,
                 )
             )

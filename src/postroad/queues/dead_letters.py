@@ -157,16 +157,33 @@ class DeadLetters:
         scan_range = ScanRange(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
         return await scan(self._connection, scan_range, lambda entry: _read(entry, compiled, wanted.reason), limit)
 
+    async def _reasons(
+        self,
+        record: QueueRecord,
+        wanted: DeadLetterFilter,
+        limit: int,
+        from_sequence: int,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> ScanResult[tuple[str, int]]:
+        """Like `page`, but only the reason and the time of each dead letter."""
+        compiled = CompiledFilter(wanted)
+
+        def convert(entry: Entry) -> tuple[str, int] | None:
+            found = _read(entry, compiled, wanted.reason)
+            return None if found is None else (found.letter.reason, found.letter.dead_at)
+
+        scan_range = ScanRange(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
+        return await scan(self._connection, scan_range, convert, limit, bytes_max=None)
+
     async def groups(
         self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
-    ) -> tuple[list[DeadGroup], ScanResult[StoredDeadLetter]]:
+    ) -> tuple[list[DeadGroup], ScanResult[tuple[str, int]]]:
         """Count the dead letters of one scan by reason, largest group first."""
-        found = await self.page(
-            record, wanted, limit=_GROUPED_MAX, from_sequence=from_sequence, since_ms=since_ms, until_ms=until_ms
-        )
+        found = await self._reasons(record, wanted, _GROUPED_MAX, from_sequence, since_ms, until_ms)
         groups = []
-        for reason, count in Counter(one.letter.reason for one in found.items).most_common():
-            times = [one.letter.dead_at for one in found.items if one.letter.reason == reason]
+        for reason, count in Counter(reason for reason, _ in found.items).most_common():
+            times = [dead_at for one, dead_at in found.items if one == reason]
             groups.append(DeadGroup(reason=reason, count=count, first_at=rfc3339(min(times)), last_at=rfc3339(max(times))))
         return groups, found
 
@@ -187,7 +204,7 @@ class DeadLetters:
             return len(page.entries) + page.remaining
         count, position = 0, 1
         while True:
-            found = await self.page(record, wanted, limit=_COUNT_CHUNK_SIZE, from_sequence=position)
+            found = await self._reasons(record, wanted, _COUNT_CHUNK_SIZE, position)
             count += len(found.items)
             if found.next_sequence is None:
                 return count

@@ -1,4 +1,4 @@
-"""Search of a stream within a budget of messages and time, so that it never blocks other requests.
+"""Search of a stream within a budget of messages, bytes and time, so that it never blocks other requests.
 
 A search reads from a position until it has enough items, reaches the end, or exceeds its budget, and returns the next position.
 """
@@ -15,6 +15,8 @@ from postroad.jetstream.stream_reader import Entry
 T = TypeVar("T")
 
 _PAGE_SIZE = 500
+_PAGE_BYTES = 1024 * 1024  # a page is filtered without interruption
+_FOUND_BYTES_MAX = 8 * 1024 * 1024
 _SCANNED_MAX = 20_000
 _SECONDS_MAX = 0.5
 
@@ -50,15 +52,20 @@ async def scan(
     limit: int,
     *,
     scanned_max: int = _SCANNED_MAX,
+    bytes_max: int | None = _FOUND_BYTES_MAX,
 ) -> ScanResult[T]:
-    """Convert up to `limit` entries; `convert` returns None for those to leave out. Raises EngineUnavailable."""
+    """Convert up to `limit` entries; `convert` returns None for those to leave out. Raises EngineUnavailable.
+
+    The entries of the items have at most `bytes_max` together, unless it is one item. None if the items do not hold them.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SECONDS_MAX
     result: ScanResult[T] = ScanResult()
-    position = scan_range.from_sequence
+    position, found_bytes = scan_range.from_sequence, 0
     while True:
         count = min(_PAGE_SIZE, scanned_max - result.scanned)
-        page = await stream_reader.read(connection, scan_range.stream, scan_range.subject, position, count)
+        async with connection.scans:
+            page = await stream_reader.read(connection, scan_range.stream, scan_range.subject, position, count, _PAGE_BYTES)
         for entry in page.entries:
             result.scanned += 1
             position = entry.sequence + 1
@@ -68,6 +75,10 @@ async def scan(
                 continue
             item = convert(entry)
             if item is not None:
+                found_bytes += len(entry.payload)
+                if bytes_max is not None and found_bytes > bytes_max and result.items:
+                    result.next_sequence = entry.sequence
+                    return result
                 result.items.append(item)
                 if len(result.items) >= limit:
                     is_last = page.is_end and entry is page.entries[-1]

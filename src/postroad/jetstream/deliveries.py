@@ -1,0 +1,38 @@
+"""Deliveries of a pull consumer, and the acknowledgements that answer them."""
+
+from dataclasses import dataclass
+
+ACK = b"+ACK"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRef:
+    """The numbers that identify one delivery of a message, sufficient to acknowledge it."""
+
+    stream_sequence: int
+    consumer_sequence: int
+    attempt: int
+    stored_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    ref: DeliveryRef
+    payload: bytes
+
+
+Acknowledgement = tuple[DeliveryRef, bytes]  # the second is `ACK` or a `nak`
+
+
+def parse_ack_subject(ack_subject: str) -> DeliveryRef:
+    """`$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers may put two tokens
+    before the stream and one at the end."""
+    tokens = ack_subject.split(".")
+    first = 4 if len(tokens) == 9 else 6
+    attempt, stream_sequence, consumer_sequence, stored_at = tokens[first : first + 4]
+    return DeliveryRef(int(stream_sequence), int(consumer_sequence), int(attempt), int(stored_at))
+
+
+def nak(delay_ms: int) -> bytes:
+    """Deliver again, but not before `delay_ms` have passed: a lease, its extension, or a retry."""
+    return b'-NAK {"delay": %d}' % (delay_ms * 1_000_000) if delay_ms > 0 else b"-NAK"
