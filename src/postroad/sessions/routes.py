@@ -107,7 +107,7 @@ class SessionRoutes:
                 other_statuses=(200,),
                 media="*/*",
                 headers=APPEND_HEADERS,
-                errors=(*stream_errors, *append_errors),
+                errors=(*stream_errors, *append_errors, *storage_errors),
                 accepts_jwt=True,
                 raw_body=True,
                 matches_rest=True,
