@@ -209,7 +209,7 @@ def gateway_settings(engine_url: str, **changes: Any) -> Settings:
     """Settings without throttling, since tests send many invalid credentials from one address, and without samples among the
     events."""
     given = {"nats_url": Secret(engine_url), "platform_key": Secret(PLATFORM_KEY), "auth_failures_burst": 1_000_000}
-    given["sample_seconds"] = 3600
+    given |= {"sample_seconds": 3600, "requests_per_second_per_tenant_max": 0}
     return Settings.of(**{**given, "data_dir": Path(tempfile.mkdtemp(prefix="postroad-tests-", dir=_SCRATCH.name)), **changes})
 
 

@@ -18,6 +18,7 @@ from postroad.access.records import KEY_USES_BUCKET, KEYS_BUCKET, TENANTS_BUCKET
 from postroad.access.settings import AccessSettings
 from postroad.api.health import Check
 from postroad.governance.audit import Audit
+from postroad.governance.capability import GovernanceCapability
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.tenant_settings import SETTINGS_BUCKET, TenantSettingsRecord, TenantSettingsStore, default_settings
 from postroad.http.admission import AdmissionLimits
@@ -249,7 +250,13 @@ async def running_node(
             tasks.append(background.create_task(platform.engine_health.run(tables)))
             jobs = [job for capability in assembly.capabilities for job in capability.background_jobs()]
             tasks += [background.create_task(work()) for work in _works(platform, jobs)]
-            app = App(Router(routes), platform.use(AccessCapability).authenticator, app_settings(settings), platform.usage)
+            app = App(
+                Router(routes),
+                platform.use(AccessCapability).authenticator,
+                app_settings(settings),
+                platform.usage,
+                platform.use(GovernanceCapability).rate_limiter,
+            )
             try:
                 yield Node(app, platform, assembly, routes)
             finally:

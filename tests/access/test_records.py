@@ -35,7 +35,7 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
             b'"scopes":["publish","consume","read","write","admin"],'
             b'"allowedQueues":["*"],"allowedTopics":["*"],"allowedStreams":["*"],"isEnabled":true,'
             b'"hashes":[{"sha256":"aa","createdAtMs":5,"expiresAtMs":null}],"createdBy":"","createdAtMs":5,"updatedAtMs":6,'
-            b'"expiresAtMs":null}'
+            b'"expiresAtMs":null,"maxRequestsPerSecond":null,"maxLiveConnections":null}'
         ),
     ),
     (
@@ -53,12 +53,15 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
             created_at_ms=5,
             updated_at_ms=6,
             expires_at_ms=8,
+            max_requests_per_second=100,
+            max_live_connections=3,
         ),
         (
             b'{"v":2,"id":"0123456789abcdef","tenant":null,"name":"n","scopes":["read"],"allowedQueues":["orders.*","x"],'
             b'"allowedTopics":[],"allowedStreams":["s"],"isEnabled":false,'
             b'"hashes":[{"sha256":"bb","createdAtMs":7,"expiresAtMs":null},{"sha256":"aa","createdAtMs":5,"expiresAtMs":9}],'
-            b'"createdBy":"fedcba9876543210","createdAtMs":5,"updatedAtMs":6,"expiresAtMs":8}'
+            b'"createdBy":"fedcba9876543210","createdAtMs":5,"updatedAtMs":6,"expiresAtMs":8,'
+            b'"maxRequestsPerSecond":100,"maxLiveConnections":3}'
         ),
     ),
     (
@@ -130,6 +133,14 @@ FORMATS: list[tuple[msgspec.Struct, bytes]] = [
 @pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)
 def test_records_of_earlier_versions_are_read(record: msgspec.Struct, stored: bytes) -> None:
     assert msgspec.json.decode(stored, type=type(record)) == record
+
+
+def test_a_key_without_limits_is_read() -> None:
+    """The format before limits were added."""
+    record, stored = FORMATS[2]
+    earlier = stored.replace(b',"maxRequestsPerSecond":null,"maxLiveConnections":null', b"")
+    assert earlier != stored
+    assert msgspec.json.decode(earlier, type=KeyRecord) == record
 
 
 @pytest.mark.parametrize(("record", "stored"), FORMATS, ids=lambda one: type(one).__name__)

@@ -7,7 +7,16 @@ from tests.access.control import AT_ONCE, DEFAULTS, SETTINGS, fresh
 from tests.gateway import Client, Gateway, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
-LIMITS = {"receiptTtlMaxMs": 60_000, "pullMax": 5, "maxMessageBytes": 100, "maxQueues": 5, "maxKeys": 5, "maxStorageBytes": 5}
+LIMITS = {
+    "receiptTtlMaxMs": 60_000,
+    "pullMax": 5,
+    "maxMessageBytes": 100,
+    "maxQueues": 5,
+    "maxKeys": 5,
+    "maxStorageBytes": 5,
+    "maxRequestsPerSecond": 500,
+    "maxLiveConnections": 5,
+}
 
 
 def operator(gateway: Gateway, tenant: Tenant) -> Client:
@@ -57,6 +66,8 @@ async def test_a_new_tenant_has_the_defaults(gateway: Gateway, tenant: Tenant) -
         "maxQueues": 10_000,
         "maxKeys": 1000,
         "maxStorageBytes": None,
+        "maxRequestsPerSecond": None,
+        "maxLiveConnections": None,
     }
 
 

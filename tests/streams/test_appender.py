@@ -396,12 +396,12 @@ async def test_a_conflict_of_an_unguarded_append_does_not_block_a_guarded_one(
     really = committer.submit
     late: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
-    def submit(messages: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
+    def submit(messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> "asyncio.Future[Sequence[PublishAck]]":
         if messages[0].payload == b"plain" and not late.done():
             return late
         if messages[-1].payload == b"guarded" and not late.done():
             late.set_exception(Conflict("the record is another by now"))
-        return really(messages)
+        return really(messages, uses_reserve=uses_reserve)
 
     monkeypatch.setattr(committer, "submit", submit)
     plain = asyncio.create_task(worker.append(stream, b"plain"))
@@ -422,12 +422,12 @@ async def test_appends_that_share_a_batch_with_the_delete_are_refused(
     really = committer.submit
     held: list[tuple[Sequence[PendingMessage], asyncio.Future[Sequence[PublishAck]]]] = []
 
-    def submit(messages: Sequence[PendingMessage]) -> "asyncio.Future[Sequence[PublishAck]]":
+    def submit(messages: Sequence[PendingMessage], *, uses_reserve: bool = False) -> "asyncio.Future[Sequence[PublishAck]]":
         """Hold the appends back until right after the delete."""
         if messages[-1].payload == b"late" and not held:
             held.append((messages, asyncio.get_running_loop().create_future()))
             return held[0][1]
-        stored = really(messages)
+        stored = really(messages, uses_reserve=uses_reserve)
         if held and not held[0][1].done():
             late = really(held[0][0])
             late.add_done_callback(lambda done: copy_result(done, held[0][1]))

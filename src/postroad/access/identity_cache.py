@@ -139,6 +139,8 @@ class IdentityCache:
             expires_at_ms=record.expiry_of(text),
             allowed=record.allowed,
             text_id=text.text_id,
+            max_requests_per_second=record.max_requests_per_second,
+            max_live_connections=record.max_live_connections,
         )
 
     async def _platform_caller(self, record: KeyRecord, text: KeyHash, named_tenant: str | None) -> Caller:

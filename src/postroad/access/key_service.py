@@ -66,9 +66,12 @@ class KeyService:
             allowed_streams=wanted.allowed_streams,
             expires_at_ms=_ms(wanted.expires_at),
             created_by=context.caller.key_id,
+            max_requests_per_second=wanted.max_requests_per_second,
+            max_live_connections=wanted.max_live_connections,
         )
         check_expiry(record.expires_at_ms, self._clock(), context.caller)
         _check_covered(context.caller, record)
+        _check_limits(context.caller, record)
         after = key_properties_of(record)
         async with self._audit.change(context, "key.create", record.id, tenant=tenant or PLATFORM, after=after):
             await self._table.create(record.id, record)
@@ -142,6 +145,7 @@ class KeyService:
             after = make(before)
             _check_covered(context.caller, before)
             _check_covered(context.caller, after)
+            _check_limits(context.caller, after)
             _check_not_outlived(context.caller, before, after)
             return after if after == before else msgspec.structs.replace(after, updated_at_ms=self._clock())
 
@@ -165,6 +169,8 @@ def key_record(
     allowed_streams: tuple[str, ...] = ALL_RESOURCES,
     expires_at_ms: int | None = None,
     created_by: str = "",
+    max_requests_per_second: int | None = None,
+    max_live_connections: int | None = None,
 ) -> KeyRecord:
     """The record of a new key with this text."""
     key_id = key_id_of(text)
@@ -183,6 +189,8 @@ def key_record(
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
         expires_at_ms=expires_at_ms,
+        max_requests_per_second=max_requests_per_second,
+        max_live_connections=max_live_connections,
     )
 
 
@@ -215,6 +223,16 @@ def _expiring(hashes: tuple[KeyHash, ...], now_ms: int, until_ms: int) -> tuple[
 def _check_not_own(context: RequestContext, record: KeyRecord) -> None:
     if record.id == context.caller.key_id:
         raise PreconditionFailed("a key cannot disable or delete itself; use another key")
+
+
+def _check_limits(caller: Caller, record: KeyRecord) -> None:
+    """Raises Forbidden if the key has a higher limit than the caller: it may neither create nor take over such a key."""
+    for name, own, given in (
+        ("requests per second", caller.max_requests_per_second, record.max_requests_per_second),
+        ("live connections", caller.max_live_connections, record.max_live_connections),
+    ):
+        if own and not caller.is_platform and not (given and given <= own):
+            raise Forbidden(f"the key is limited to {own} {name}, so it cannot grant more or change a key that has more")
 
 
 def _check_covered(caller: Caller, record: KeyRecord) -> None:

@@ -58,6 +58,8 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_at_ms: int
     updated_at_ms: int
     expires_at_ms: int | None = None
+    max_requests_per_second: int | None = None
+    max_live_connections: int | None = None
 
     @property
     def allowed(self) -> dict[str, tuple[str, ...]] | None:
@@ -151,6 +153,8 @@ def key_properties_of(record: KeyRecord) -> KeyProperties:
         updated_at=rfc3339(record.updated_at_ms),
         expires_at=_time(record.expires_at_ms),
         rotated_until=rfc3339(max(grace_ends)) if grace_ends else None,
+        max_requests_per_second=record.max_requests_per_second,
+        max_live_connections=record.max_live_connections,
     )
 
 

@@ -99,6 +99,8 @@ class Tokens:
             expires_at_ms=earliest(token.expires_at_ms, key.expiry_of(key_text)),
             allowed=key.allowed,
             text_id=key_text.text_id,
+            max_requests_per_second=key.max_requests_per_second,
+            max_live_connections=key.max_live_connections,
         )
 
     async def _is_first_use(self, once_id: str, left_ms: int) -> bool:

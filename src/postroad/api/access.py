@@ -21,6 +21,13 @@ KeyName = Annotated[
 Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8, description="Operations that the key allows.")]
 Glob = Annotated[str, Meta(min_length=1, max_length=128)]
 Globs = Annotated[tuple[Glob, ...], Meta(max_length=64, description="Names; `*` matches any run of characters.")]
+RequestRate = Annotated[
+    int,
+    Meta(ge=0, le=1_000_000, description="Requests per second and worker; 0 for no limit, null for the installation's default."),
+]
+LiveConnections = Annotated[
+    int, Meta(ge=0, le=1_000_000, description="Waiting long polls and streamed responses per worker; 0 or null for no limit.")
+]
 CreatedCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\.[0-9A-Za-z]{16}$")]  # creation time and id of the last item
 
 
@@ -117,6 +124,8 @@ class KeyProperties(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     updated_at: Timestamp
     expires_at: Timestamp | None
     rotated_until: Annotated[Timestamp | None, Meta(description="End of the grace period of the previous text.")] = None
+    max_requests_per_second: int | None = None
+    max_live_connections: int | None = None
 
 
 class Key(KeyProperties, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -139,6 +148,8 @@ class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_u
     allowed_topics: Globs = ALL_RESOURCES
     allowed_streams: Globs = ALL_RESOURCES
     expires_at: AwareDatetime | None = None
+    max_requests_per_second: RequestRate | None = None
+    max_live_connections: LiveConnections | None = None
     platform: Annotated[bool, Meta(description="Create a platform key. Platform keys only.")] = False
 
 
@@ -151,6 +162,8 @@ class KeyChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     allowed_topics: Globs | UnsetType = UNSET
     allowed_streams: Globs | UnsetType = UNSET
     expires_at: AwareDatetime | UnsetType | None = UNSET
+    max_requests_per_second: RequestRate | UnsetType | None = UNSET
+    max_live_connections: LiveConnections | UnsetType | None = UNSET
     enabled: Annotated[bool | UnsetType, Meta(description="Every gateway refuses a disabled key.")] = UNSET
 
 

@@ -42,6 +42,8 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_queues: _Count
     max_keys: _Count
     max_storage_bytes: _StoredBytes | None = None
+    max_requests_per_second: _Count | None = None
+    max_live_connections: _Count | None = None
 
 
 class EffectiveSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -74,6 +76,14 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     max_storage_bytes: Annotated[
         _StoredBytes | UnsetType | None,
         Meta(description="Storage quota; 0 for none, null for the tenant's share of the store. Platform keys only."),
+    ] = UNSET
+    max_requests_per_second: Annotated[
+        _Count | UnsetType | None,
+        Meta(description="Per worker; 0 for no limit, null for the limit that protects other tenants. Platform keys only."),
+    ] = UNSET
+    max_live_connections: Annotated[
+        _Count | UnsetType | None,
+        Meta(description="Waiting long polls and streamed responses per worker; 0 for no limit. Platform keys only."),
     ] = UNSET
 
 

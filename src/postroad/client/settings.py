@@ -27,6 +27,8 @@ class SettingsCalls:
         max_queues: int | None = None,
         max_keys: int | None = None,
         max_storage_bytes: int | None = None,
+        max_requests_per_second: int | None = None,
+        max_live_connections: int | None = None,
         platform: bool = False,
     ) -> Call[EffectiveSettings]:
         """Change settings; omitted arguments keep their value. Raises Forbidden if a tenant's key changes a limit."""
@@ -41,6 +43,8 @@ class SettingsCalls:
             maxQueues=max_queues,
             maxKeys=max_keys,
             maxStorageBytes=max_storage_bytes,
+            maxRequestsPerSecond=max_requests_per_second,
+            maxLiveConnections=max_live_connections,
         )
         return Call(method="POST", path=_path(platform), body=body, response=EffectiveSettings)
 

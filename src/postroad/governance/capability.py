@@ -8,6 +8,7 @@ from postroad.api.health import Check
 from postroad.governance.audit import audit_stream
 from postroad.governance.audit_verifier import AUDIT_BUCKET, AuditVerifier
 from postroad.governance.events import EVENTS, AuditDamaged
+from postroad.governance.rate_limiter import RateLimiter
 from postroad.governance.routes import GovernanceRoutes
 from postroad.governance.settings import GovernanceSettings
 from postroad.governance.storage_monitor import StorageMonitor
@@ -46,6 +47,12 @@ class GovernanceCapability(Capability):
             platform.clock,
             settings.section(GovernanceSettings).audit_keep_days,
             self._report,
+        )
+        chosen = settings.section(GovernanceSettings)
+        self.rate_limiter = RateLimiter(
+            platform.tenant_settings,
+            shared_rate=chosen.requests_per_second_per_tenant_max,
+            key_rate=chosen.requests_per_second_per_key_max,
         )
 
     @classmethod

@@ -30,6 +30,17 @@ class GovernanceSettings(Section):
         1024 * 1024, "Largest payload of one message.", lambda value: 0 < value <= 8 * 1024 * 1024 - 64 * 1024
     )
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
+    requests_per_second_per_tenant_max: int = setting(
+        1000,
+        "Requests per second of a tenant that a worker accepts while other tenants use it, too, unless the tenant's setting "
+        "`maxRequestsPerSecond` is set; 0 for no limit.",
+        lambda value: value >= 0,
+    )
+    requests_per_second_per_key_max: int = setting(
+        0,
+        "Requests per second of a key that a worker accepts, unless the key has a limit of its own; 0 for no limit.",
+        lambda value: value >= 0,
+    )
     storage_percent_per_tenant_max: int = setting(
         50,
         "Share of the store that one tenant may fill, in percent, unless its setting `maxStorageBytes` is set; 100 for no quota.",

@@ -18,7 +18,18 @@ from postroad.kernel.event import PLATFORM
 SETTINGS_BUCKET = "postroad_settings"
 
 
-_PLATFORM_ONLY = frozenset({"receipt_ttl_max_ms", "pull_max", "max_message_bytes", "max_queues", "max_keys", "max_storage_bytes"})
+_PLATFORM_ONLY = frozenset(
+    {
+        "receipt_ttl_max_ms",
+        "pull_max",
+        "max_message_bytes",
+        "max_queues",
+        "max_keys",
+        "max_storage_bytes",
+        "max_requests_per_second",
+        "max_live_connections",
+    }
+)
 
 
 def default_settings(chosen: GovernanceSettings) -> TenantSettings:
@@ -34,6 +45,8 @@ def default_settings(chosen: GovernanceSettings) -> TenantSettings:
         max_queues=chosen.queues_per_tenant_max,
         max_keys=chosen.keys_per_tenant_max,
         max_storage_bytes=None,
+        max_requests_per_second=None,
+        max_live_connections=None,
     )
 
 

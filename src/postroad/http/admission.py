@@ -7,11 +7,26 @@ limit.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from postroad.http import metrics
 from postroad.kernel.errors import Overloaded, PostroadError, RateLimited
+from postroad.kernel.identity import Caller
 
 _RETRY_SECONDS = 1
+
+
+class CallerLimits(Protocol):
+    """Limits that are configured for each tenant and key."""
+
+    def admit(self, caller: Caller) -> None:
+        """Count a request. Raises RateLimited."""
+
+    def admit_tenant(self, tenant: str) -> object:
+        """Count a request for a tenant that is known without a caller. Raises RateLimited."""
+
+    def live_connections_max(self, tenant: str) -> int | None:
+        """The tenant's own limit, 0 for none; None for that of all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +46,19 @@ class AdmissionLimits:
 class _Load:
     """What the requests of a worker or a tenant hold."""
 
-    __slots__ = ("body_bytes", "live", "requests")
+    __slots__ = ("body_bytes", "live", "requests", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "") -> None:
+        self.tenant = tenant
         self.requests = self.live = self.body_bytes = 0
 
 
 class Admission:
     """The requests of one worker."""
 
-    def __init__(self, limits: AdmissionLimits) -> None:
-        self.limits = limits
+    def __init__(self, limits: AdmissionLimits, callers: CallerLimits | None = None) -> None:
+        self.limits, self.callers = limits, callers
+        self.live_by_key: dict[str, int] = {}  # of keys that have a limit
         self.worker = _Load()
         self.tenants: dict[str, _Load] = {}
         self.addresses: dict[str, int] = {}  # of anonymous callers
@@ -56,22 +73,36 @@ class Admission:
 class RequestSlot:
     """The share of one request in the limits. Must be closed."""
 
-    __slots__ = ("_address", "_admission", "_body_bytes", "_is_live", "_tenant")
+    __slots__ = ("_address", "_admission", "_body_bytes", "_is_live", "_key", "_tenant")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._tenant: _Load | None = None
         self._address: str | None = None
+        self._key: tuple[str, int] | None = None  # and its limit of live connections
         self._is_live = False
         self._body_bytes = 0
         admission.worker.requests += 1
 
+    def assign_caller(self, caller: Caller) -> None:
+        """Assign the request of a tenant's credential. Raises RateLimited."""
+        if self._admission.callers is not None:
+            self._admission.callers.admit(caller)
+        if caller.max_live_connections:
+            self._key = caller.key_id, caller.max_live_connections
+        self._assign_tenant(caller.tenant)
+
     def assign_tenant(self, tenant: str) -> None:
-        """Raises RateLimited."""
+        """Assign a request without a caller. Raises RateLimited."""
+        if self._admission.callers is not None:
+            self._admission.callers.admit_tenant(tenant)
+        self._assign_tenant(tenant)
+
+    def _assign_tenant(self, tenant: str) -> None:
         admission = self._admission
         load = admission.tenants.get(tenant)
         if load is None:
-            load = admission.tenants[tenant] = _Load()
+            load = admission.tenants[tenant] = _Load(tenant)
         if load.requests >= admission.limits.requests_per_tenant_max:
             raise _refusal(RateLimited, "tenant_requests", f"the tenant has {load.requests} open requests")
         load.requests += 1
@@ -104,17 +135,39 @@ class RequestSlot:
         if worker.live >= limits.live_connections_max:
             raise _refusal(Overloaded, "worker_live_connections", f"{worker.live} live connections are open")
         if tenant is not None:
-            if tenant.live >= limits.live_connections_per_tenant_max:
+            if tenant.live >= self._tenant_live_max(tenant.tenant):
                 raise _refusal(RateLimited, "tenant_live_connections", f"the tenant has {tenant.live} live connections")
+            self._count_key()
             tenant.live += 1
             tenant.requests -= 1
         worker.live += 1
         worker.requests -= 1
         self._is_live = True
 
+    def _tenant_live_max(self, tenant: str) -> int:
+        admission = self._admission
+        own = None if admission.callers is None else admission.callers.live_connections_max(tenant)
+        if own is None:
+            return admission.limits.live_connections_per_tenant_max
+        return own or admission.limits.live_connections_max
+
+    def _count_key(self) -> None:
+        """Raises RateLimited."""
+        if self._key is not None:
+            key, live_max = self._key
+            live = self._admission.live_by_key.get(key, 0)
+            if live >= live_max:
+                raise _refusal(RateLimited, "key_live_connections", f"the key has {live} live connections")
+            self._admission.live_by_key[key] = live + 1
+
     def end_live(self) -> None:
         if self._is_live:
             self._is_live = False
+            if self._key is not None:
+                by_key, key = self._admission.live_by_key, self._key[0]
+                by_key[key] -= 1
+                if not by_key[key]:
+                    del by_key[key]
             for load in (self._admission.worker, self._tenant):
                 if load is not None:
                     load.live -= 1

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from postroad.http import metrics
-from postroad.http.admission import Admission, AdmissionLimits
+from postroad.http.admission import Admission, AdmissionLimits, CallerLimits
 from postroad.http.client_ip import Network, client_address
 from postroad.http.loopback import check_loopback
 from postroad.http.problems import problem_response
@@ -70,11 +70,16 @@ class App:
     """Serves the routes of a `Router`. `drain` ends long responses; new requests are served until the socket closes."""
 
     def __init__(
-        self, router: Router, authenticator: Authenticator, settings: AppSettings, usage: UsageCounters | None = None
+        self,
+        router: Router,
+        authenticator: Authenticator,
+        settings: AppSettings,
+        usage: UsageCounters | None = None,
+        caller_limits: CallerLimits | None = None,
     ) -> None:
         self._router, self._authenticator, self._settings = router, authenticator, settings
         self._usage = usage or UsageCounters()
-        self._admission = Admission(settings.limits)
+        self._admission = Admission(settings.limits, caller_limits)
         self._overload_log_limit = LogLimit()
         self._counters_by_tenant = self._usage.by_tenant
         self.draining = asyncio.Event()
@@ -181,7 +186,7 @@ class App:
             if caller.credential is _ANONYMOUS:
                 slot.assign_address(request.client)
             if not caller.is_platform:
-                slot.assign_tenant(caller.tenant)
+                slot.assign_caller(caller)
             return settings.body_bytes_max
         tenant = route.token_tenant(request) if route.token_tenant is not None else None
         if tenant is not None:

@@ -15,6 +15,8 @@ from postroad.http.routing import Route
 from postroad.kernel.errors import (
     BodyInvalid,
     BodyTooSlow,
+    EngineFull,
+    EngineUnavailable,
     Forbidden,
     InvalidParameter,
     MalformedJson,
@@ -244,4 +246,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [TooLarge, BodyTooSlow]
     if not route.is_unlimited:
         errors += [RateLimited, Overloaded]
+    if EngineUnavailable in errors and route.method not in ("GET", "HEAD"):
+        errors.append(EngineFull)
     return list(dict.fromkeys([*errors, PostroadError]))

@@ -45,6 +45,7 @@ class Caller:
     `allowed` has the globs of each kind of resource that the caller is restricted to; other kinds are not restricted.
     `only_stream` is the stream that a JWT is restricted to. `text_id` identifies the text of the key that admitted the caller,
     which a rotation replaces. `issuer` is the id of the key that created the JWT's secret.
+    The limits are those of the key per worker: None for the defaults, 0 for none.
     """
 
     tenant: str
@@ -59,6 +60,8 @@ class Caller:
     only_stream: str | None = None
     text_id: str = ""
     issuer: str = ""
+    max_requests_per_second: int | None = None
+    max_live_connections: int | None = None
 
     def may_use(self, kind: str, name: str) -> bool:
         """True if the restrictions allow the resource of this kind and name."""

@@ -24,7 +24,15 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
 from postroad.kernel.clock import rfc3339
-from postroad.kernel.errors import EngineUnavailable, Forbidden, InvalidParameter, PreconditionFailed, TooLarge
+from postroad.kernel.errors import (
+    EngineFull,
+    EngineUnavailable,
+    Forbidden,
+    InvalidParameter,
+    PreconditionFailed,
+    StorageQuotaExceeded,
+    TooLarge,
+)
 from postroad.kernel.identity import Scope
 from postroad.kernel.names import stream_id
 from postroad.sessions.records import STREAM_PREFIX
@@ -46,7 +54,16 @@ class SessionRoutes:
         root = "/v1/{project}"
         session_errors = (SessionNotFound, EngineUnavailable, InvalidParameter)
         stream_errors = (StreamNotFound, StreamGone, InvalidParameter, EngineUnavailable)
-        append_errors = (StreamClosed, ContentTypeMismatch, SequenceConflict, ProducerGap, ProducerFenced, TooLarge)
+        storage_errors = (EngineFull, StorageQuotaExceeded)
+        append_errors = (
+            StreamClosed,
+            ContentTypeMismatch,
+            SequenceConflict,
+            ProducerGap,
+            ProducerFenced,
+            TooLarge,
+            *storage_errors,
+        )
         return [
             Route(
                 "POST",
@@ -57,7 +74,7 @@ class SessionRoutes:
                 _TAG,
                 body=SubscribeRequest,
                 response=Subscribed,
-                errors=(*stream_errors, ContentTypeMismatch, PreconditionFailed),
+                errors=(*stream_errors, ContentTypeMismatch, PreconditionFailed, *storage_errors),
                 accepts_jwt=True,
                 alternative_scope=Scope.WRITE,
                 description="Creates the session if it does not exist, and prolongs it otherwise. The session gets messages "
@@ -90,7 +107,7 @@ class SessionRoutes:
                 other_statuses=(200,),
                 media="*/*",
                 headers=APPEND_HEADERS,
-                errors=(*stream_errors, *append_errors),
+                errors=(*stream_errors, *append_errors, *storage_errors),
                 accepts_jwt=True,
                 raw_body=True,
                 matches_rest=True,

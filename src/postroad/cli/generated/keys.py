@@ -43,6 +43,19 @@ def create_keys(
     expires_at: Annotated[
         str | None, typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.")
     ] = None,
+    max_requests_per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--max-requests-per-second",
+            help="Requests per second and worker; 0 for no limit, null for the installation's default.",
+        ),
+    ] = None,
+    max_live_connections: Annotated[
+        int | None,
+        typer.Option(
+            "--max-live-connections", help="Waiting long polls and streamed responses per worker; 0 or null for no limit."
+        ),
+    ] = None,
     platform: Annotated[bool, typer.Option("--platform", help="Create a platform key. Platform keys only.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,6 +73,8 @@ def create_keys(
                 allowed_topics=allowed_topics,
                 allowed_streams=allowed_streams,
                 expires_at=from_now(expires_at) if expires_at else None,
+                max_requests_per_second=max_requests_per_second,
+                max_live_connections=max_live_connections,
                 platform=platform,
             ),
             as_json,
@@ -90,6 +105,20 @@ def update_keys(
         str | None,
         typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`. `none` removes it."),
     ] = None,
+    max_requests_per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--max-requests-per-second",
+            help="Requests per second and worker; 0 for no limit, null for the installation's default. `none` removes it.",
+        ),
+    ] = None,
+    max_live_connections: Annotated[
+        int | None,
+        typer.Option(
+            "--max-live-connections",
+            help="Waiting long polls and streamed responses per worker; 0 or null for no limit. `none` removes it.",
+        ),
+    ] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--no-enabled", help="Every gateway refuses a disabled key.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,6 +133,8 @@ def update_keys(
                 allowed_topics=allowed_topics,
                 allowed_streams=allowed_streams,
                 expires_at=nullable(expires_at, from_now),
+                max_requests_per_second=max_requests_per_second,
+                max_live_connections=max_live_connections,
                 enabled=enabled,
             ),
             as_json,

@@ -38,6 +38,8 @@ class KeysCalls:
         allowed_topics: Sequence[str] | None = None,
         allowed_streams: Sequence[str] | None = None,
         expires_at: Moment | None = None,
+        max_requests_per_second: int | None = None,
+        max_live_connections: int | None = None,
         platform: bool = False,
     ) -> Call[IssuedKey]:
         """Create a key.
@@ -53,6 +55,8 @@ class KeysCalls:
                 "allowedTopics": allowed_topics,
                 "allowedStreams": allowed_streams,
                 "expiresAt": moment(expires_at),
+                "maxRequestsPerSecond": max_requests_per_second,
+                "maxLiveConnections": max_live_connections,
                 "platform": platform or None,
             }
         )
@@ -74,6 +78,8 @@ class KeysCalls:
         allowed_topics: Sequence[str] | None = None,
         allowed_streams: Sequence[str] | None = None,
         expires_at: Moment | UnsetType | None = UNSET,
+        max_requests_per_second: int | UnsetType | None = UNSET,
+        max_live_connections: int | UnsetType | None = UNSET,
         enabled: bool | None = None,
     ) -> Call[Key]:
         """Update, disable or enable a key.
@@ -89,7 +95,11 @@ class KeysCalls:
                 "allowedStreams": allowed_streams,
                 "enabled": enabled,
             },
-            {"expiresAt": moment(expires_at)},
+            {
+                "expiresAt": moment(expires_at),
+                "maxRequestsPerSecond": max_requests_per_second,
+                "maxLiveConnections": max_live_connections,
+            },
         )
         return Call(method="PATCH", path=f"/api/control/keys/{segment(key)}", body=body, response=Key)
 

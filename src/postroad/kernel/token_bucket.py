@@ -1,0 +1,24 @@
+"""Token bucket: the rate of requests over time, with bursts. Pure: the time is passed in."""
+
+
+class TokenBucket:
+    """Holds up to `burst` tokens, two seconds' worth, and gains `rate` per second."""
+
+    __slots__ = ("_at", "_tokens", "burst", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate, self.burst = rate, max(1.0, 2 * rate)
+        self._tokens, self._at = self.burst, now
+
+    def take(self, now: float) -> float:
+        """Take a token; return 0. Without one, return the seconds until there is one."""
+        tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+        if tokens < 1.0:
+            self._tokens = tokens
+            return (1.0 - tokens) / self.rate
+        self._tokens = tokens - 1.0
+        return 0.0
+
+    def is_full(self, now: float) -> bool:
+        return self._tokens + (now - self._at) * self.rate >= self.burst

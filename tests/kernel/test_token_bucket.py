@@ -1,0 +1,40 @@
+"""The token bucket."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.kernel.token_bucket import TokenBucket
+
+
+def test_a_burst_of_two_seconds_is_admitted_and_then_the_rate() -> None:
+    bucket = TokenBucket(10, 0.0)
+    assert [bucket.take(0.0) for _ in range(20)] == [0.0] * 20
+    assert bucket.take(0.0) == pytest.approx(0.1)
+    assert bucket.take(0.05) == pytest.approx(0.05)
+    assert bucket.take(0.1) == 0.0
+    assert bucket.take(0.1) > 0
+
+
+def test_a_bucket_is_full_again_after_two_seconds() -> None:
+    bucket = TokenBucket(10, 0.0)
+    assert bucket.is_full(0.0)
+    for _ in range(30):
+        bucket.take(0.0)
+    assert not bucket.is_full(1.9)
+    assert bucket.is_full(2.0)
+
+
+def test_a_rate_below_one_admits_a_request_at_once() -> None:
+    bucket = TokenBucket(0.1, 0.0)
+    assert bucket.take(0.0) == 0.0
+    assert bucket.take(0.0) == pytest.approx(10)
+
+
+@given(st.integers(1, 50), st.lists(st.floats(0, 0.2), max_size=200))
+def test_no_more_than_burst_and_rate_are_admitted(rate: int, pauses: list[float]) -> None:
+    bucket, now, admitted = TokenBucket(rate, 0.0), 0.0, 0
+    for pause in pauses:
+        now += pause
+        admitted += bucket.take(now) == 0.0
+    assert admitted <= bucket.burst + rate * now + 1e-6
