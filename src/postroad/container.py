@@ -170,7 +170,8 @@ def build(platform: Platform) -> tuple[Assembly, tuple[Route, ...]]:
         routes += [route for capability in capabilities for route in capability.routes()]
     assembly = Assembly(capabilities, ())
     guarded = frozenset(kind.name for kind in assembly.resources)
-    assembly = Assembly(capabilities, tuple(_guarded(route, guarded) for route in routes))
+    recorded = platform.audit.refused_attempts.recorded
+    assembly = Assembly(capabilities, tuple(recorded(_guarded(route, guarded)) for route in routes))
     system.describe(assembly.routes, parameter_schemas(assembly), assembly.errors)
     for capability in capabilities:
         capability.assembled(assembly)

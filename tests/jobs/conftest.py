@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from postroad.governance.audit import audit_stream
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import ensure_stream
@@ -25,7 +26,7 @@ from tests.platforms import platform_on
 
 
 async def make_streams(connection: Connection) -> None:
-    for spec in frame_streams(1):
+    for spec in (*frame_streams(1), audit_stream(1)):
         await ensure_stream(connection, spec)
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from postroad.governance.audit import AUDIT_STREAM
 from postroad.http.app import App
 from postroad.http.request import Request, RevocationWatch
 from postroad.http.routing import Route, Router
+from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import Forbidden
@@ -158,7 +160,9 @@ async def test_parameters_that_do_not_fit_are_400(client: Client, query: str) ->
     (await client.get(f"/v1/jobs?{query}")).problem(400, "invalid-parameter")
 
 
-async def test_the_platform_sees_progress_and_rebuilds(client: Client, outbox: Outbox, lifecycle: NewLifecycle) -> None:
+async def test_the_platform_sees_progress_and_rebuilds(
+    client: Client, outbox: Outbox, lifecycle: NewLifecycle, engine: Connection
+) -> None:
     one = lifecycle()
     await send(outbox, one.queued())
     (await client.get("/api/control/jobs")).problem(403, "forbidden")
@@ -168,6 +172,8 @@ async def test_the_platform_sees_progress_and_rebuilds(client: Client, outbox: O
     found = (await platform.get("/api/control/jobs")).ok()
     assert found == {"position": 1, "target": 1, "behind": 0, "rebuilding": False, "rebuiltPosition": None}
     assert (await platform.post("/api/control/jobs/rebuild")).ok(202)["rebuilding"]
+    audited = await stream_reader.last(engine, AUDIT_STREAM, "audit._platform")
+    assert audited is not None and b'"jobs.rebuild"' in audited.payload
 
     async def is_over() -> bool:
         return not (await platform.get("/api/control/jobs")).ok()["rebuilding"]

@@ -10,6 +10,7 @@ from postroad.access.keys import KEY_PREFIXES
 from postroad.access.login_throttle import LoginThrottle
 from postroad.access.tokens import TOKEN_PREFIX, Tokens
 from postroad.governance.audit import Audit
+from postroad.governance.refused_attempts import is_administrative, operation_of
 from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.kernel.context import RequestContext
@@ -48,7 +49,13 @@ class RequestAuthenticator:
             caller = await apply_hook(self._authorize, _attempt(request, route, text, caller))
         if caller is None:
             raise self._throttle.record_failure(request.client, "the credential is invalid")
-        _check_permissions(caller, request, route)
+        try:
+            _check_permissions(caller, request, route)
+        except Forbidden:
+            if is_administrative(route):
+                context = RequestContext(caller, request.request_id, request.client)
+                await self._audit.refused_attempts.record(context, operation_of(route))
+            raise
         if caller.is_platform and _acts_for_tenant(request, route):
             await self._audit.record(
                 RequestContext(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"

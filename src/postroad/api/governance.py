@@ -94,7 +94,8 @@ class AuditEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit
     """One change of the control plane. Stored in this form (format 1) on `audit.<tenant>`.
 
     `before` and `after` are the API representations of the resource with secrets masked. An entry with the outcome `failed`
-    refers to the entry `of`, whose change was not made.
+    refers to the entry `of`, whose change was not made. The outcome `refused` (action `access.refused`): `target` was attempted
+    with a valid key that does not permit it, `attempts` times.
     """
 
     v: int

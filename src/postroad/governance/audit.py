@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from postroad.api.governance import AuditEntry
+from postroad.governance.refused_attempts import RefusedAttempts
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
@@ -82,6 +83,7 @@ class Audit:
     def __init__(self, connection: Connection, committers: Committers, clock: Clock) -> None:
         self._connection, self._clock = connection, clock
         self._committer, self._storage = committers.of(AUDIT_STREAM), committers.storage
+        self.refused_attempts = RefusedAttempts(self._record_refused)
 
     async def record(
         self,
@@ -117,6 +119,9 @@ class Audit:
         )
         await self._committer.append(PendingMessage(f"audit.{entry.tenant}", msgspec.json.encode(entry), entry.id))
         return entry.id
+
+    async def _record_refused(self, context: RequestContext, operation: str, attempts: int) -> None:
+        await self.record(context, "access.refused", operation, outcome="refused", after={"attempts": attempts})
 
     async def record_checkpoint(self, number: int, checkpoint: dict[str, Any]) -> None:
         entry = AuditEntry(

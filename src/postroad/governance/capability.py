@@ -70,7 +70,11 @@ class GovernanceCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         seconds = self.platform.settings.section(GovernanceSettings).audit_checkpoint_seconds
         checks = every(seconds, self.verifier.extend, "check the audit log")
-        return (BackgroundJob(self.storage.run), BackgroundJob(checks, Role.CONTROL, leader_only=True))
+        return (
+            BackgroundJob(self.storage.run),
+            BackgroundJob(self.platform.audit.refused_attempts.run),
+            BackgroundJob(checks, Role.CONTROL, leader_only=True),
+        )
 
     def assembled(self, assembly: Assembly) -> None:
         prefixes = (prefix for kind in assembly.resources for prefix in kind.stream_prefixes)
@@ -78,6 +82,9 @@ class GovernanceCapability(Capability):
 
     def _report(self, finding: AuditFinding) -> None:
         self.platform.outbox.record(None, AuditDamaged(tenant=PLATFORM, kind=finding.kind, detail=finding.detail))
+
+    async def flush(self) -> None:
+        await self.platform.audit.refused_attempts.flush()
 
     async def readiness(self) -> Mapping[str, Check]:
         return {"storage": self.storage.check()}

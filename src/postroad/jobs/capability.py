@@ -33,7 +33,7 @@ class JobsCapability(Capability):
         return (history_stream(settings.replica_count, settings.share_of_store(8)),)
 
     def routes(self) -> Sequence[Route]:
-        return JobRoutes(self.service).table()
+        return JobRoutes(self.service, self.platform.audit).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (BackgroundJob(self.lead, Role.CONTROL, leader_only=True),)

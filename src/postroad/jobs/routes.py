@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroad.api.jobs import Job, JobEventPage, JobEventQuery, JobNotFound, JobPage, JobQuery, JobsProgress
+from postroad.governance.audit import Audit
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
@@ -11,14 +12,15 @@ from postroad.jobs.queries import EventKey
 from postroad.jobs.rpc import ProgressResponse
 from postroad.jobs.service import JobService
 from postroad.kernel.errors import EngineUnavailable, Overloaded, PreconditionFailed
+from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import RouteRequirement, Scope
 
 _ERRORS = (EngineUnavailable, Overloaded)
 
 
 class JobRoutes:
-    def __init__(self, jobs: JobService) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: JobService, audit: Audit) -> None:
+        self._jobs, self._audit = jobs, audit
 
     def table(self) -> Sequence[Route]:
         jobs, one, control = "/v1/jobs", "/v1/jobs/{job}", "/api/control/jobs"
@@ -112,8 +114,10 @@ class JobRoutes:
     async def show_progress(self, _request: Request) -> Response:
         return Response(_progress(await self._jobs.progress()))
 
-    async def rebuild(self, _request: Request) -> Response:
-        return Response(_progress(await self._jobs.rebuild()), status=202)
+    async def rebuild(self, request: Request) -> Response:
+        async with self._audit.change(request.context, "jobs.rebuild", "jobs", tenant=PLATFORM):
+            progress = await self._jobs.rebuild()
+        return Response(_progress(progress), status=202)
 
 
 def _progress(found: ProgressResponse) -> JobsProgress:
