@@ -32,6 +32,7 @@ from postroad.jetstream.clock_sync import ClockSync
 from postroad.jetstream.commit import CommitPolicy, Committers
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.health_monitor import HealthMonitor
+from postroad.jetstream.integrity import read_damage
 from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -335,6 +336,8 @@ async def _readiness(platform: Platform, assembly: Assembly) -> dict[str, Check]
     }
     for capability in assembly.capabilities:
         checks.update(await capability.readiness())
+    if damage := read_damage(platform.settings.data_dir):  # the names of streams contain those of tenants
+        checks["store"] = Check(True, f"{len(damage)} reports of damage: see the log and `postroad check`")
     return checks
 
 

@@ -200,6 +200,9 @@ class Settings(Section):
     clock_skew_seconds_max: float = setting(
         1.0, "Seconds between the system's clock and the engine's from which a process reports not ready.", positive
     )
+    integrity_seconds: float = setting(
+        30.0, "Interval in seconds at which the state of the embedded server's streams is recorded, to detect damage.", positive
+    )
     log_level: str = setting("info", "debug, info, warning or error.", lambda v: v in ("debug", "info", "warning", "error"))
     log_format: str = setting("auto", "json, text, or auto: text on a terminal.", lambda v: v in ("auto", "json", "text"))
     access_log: bool = setting(False, "Log every request, not only failed ones.")

@@ -95,4 +95,5 @@ async def test_every_acknowledged_message_survives_kill_9_once(install: Install,
 
     assert publishers.acknowledged <= stored.keys(), f"lost: {sorted(publishers.acknowledged - stored.keys())[:10]}"
     assert [number for number, count in stored.items() if count > 1] == []
+    assert "store_damaged" not in running.log()
     assert set(publishers.refused) <= {503}, [line for line in running.log().splitlines() if "crashed" in line][:3]

@@ -6,6 +6,7 @@ import typer
 
 from postroad import __version__
 from postroad.cli.audit import audit
+from postroad.cli.check import check
 from postroad.cli.demo import demo
 from postroad.cli.generated import GROUPS
 from postroad.cli.insights import insights
@@ -62,6 +63,7 @@ _SERVER, _USE, _GOVERN = "Server", "Messaging", "Access"
 cli.command("up", rich_help_panel=_SERVER)(up_command)
 cli.command("serve", rich_help_panel=_SERVER)(serve_command)
 cli.command("openapi", rich_help_panel=_SERVER)(openapi_command)
+cli.command("check", rich_help_panel=_SERVER)(check)
 cli.command("health", rich_help_panel=_SERVER)(health)
 
 queues.add_typer(queues_dlq, name="dlq")

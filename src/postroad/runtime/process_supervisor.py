@@ -6,7 +6,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -40,13 +41,15 @@ class Command:
 class SupervisedProcess:
     """A command that `run` restarts whenever it ends or its watchdog expires. `pid` is the current process; `starts` counts them.
 
-    `on_end` is called with the pid of each process that has ended, and whether the watchdog ended it.
+    `before_start` is called in a thread before each start, `on_end` with the pid of each process that has ended, and whether the
+    watchdog ended it.
     """
 
     command: Command
     backoff_max_seconds: float = 5.0
     stop_seconds: float = 4.0
     watchdog: Watchdog | None = None
+    before_start: Callable[[], None] | None = None
     on_end: Callable[[int, bool], None] | None = None
     pid: int | None = None
     starts: int = 0
@@ -57,6 +60,8 @@ class SupervisedProcess:
         backoff = Backoff(_RESTART_SECONDS, self.backoff_max_seconds)
         delays = backoff.delays()
         while True:
+            if self.before_start is not None:
+                await asyncio.to_thread(self.before_start)
             started = loop.time()
             process = await self._spawn()
             try:
@@ -122,3 +127,19 @@ class SupervisedProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         await ending
+
+
+def supervised(process: SupervisedProcess) -> AbstractAsyncContextManager[None]:
+    """Run the process during the block, and wait for its end afterwards."""
+    return running(process.run())
+
+
+@asynccontextmanager
+async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run a coroutine during the block; cancel it and wait for its end afterwards."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -9,9 +9,9 @@ import signal
 import socket
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,12 +23,14 @@ from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
+from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, default_store_bytes, raise_descriptor_limit
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
-from postroad.runtime.process_supervisor import Command, SupervisedProcess
+from postroad.runtime.process_supervisor import Command, SupervisedProcess, running, supervised
+from postroad.runtime.store_monitor import StoreMonitor
 from postroad.runtime.store_watch import watch_store
 from postroad.runtime.sync_check import check_sync
 from postroad.runtime.watchdog import Watchdog
@@ -52,6 +54,7 @@ Announce = Callable[[StartupInfo], None]
 T = TypeVar("T")
 
 _WATCHDOG_START_SECONDS = 60.0  # until the event loop of a worker runs: imports on a slow disk or a busy machine
+_DAMAGE_METRIC = ("postroad_store_damage", "Damage reports of the embedded server's store that were not accepted yet.")
 _PIPELINE_NICE = "5"
 _PIPELINE_STOP_SECONDS = 8.0  # an interrupted batch is repeated
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the address to reach a socket that listens on all
@@ -64,14 +67,17 @@ async def up(settings: Settings, announce: Announce) -> None:
         await serve(settings, Role.ALL, announce)
         return
     settings = with_store_limit(settings)
-    server = EmbeddedServer(_server_settings(settings))
+    server = EmbeddedServer(server_settings(settings))
     command = server.prepare()
     try:
-        process = SupervisedProcess(command)
-        async with _supervised(process), _running(watch_store(process, server, _reserve_of(settings))):
+        monitor = store_monitor(settings)
+        await asyncio.to_thread(monitor.check_blocks)
+        process = SupervisedProcess(command, before_start=monitor.scan)
+        async with supervised(process), running(watch_store(process, server, _reserve_of(settings))):
             engine = f"nats-server (child), fsync {settings.sync}"
             embedded = replace(settings, nats_url=Secret(server.url), nats_nkey=server.nkey_file)
-            await _serve(embedded, Role.ALL, announce, engine)
+            await _serve(embedded, Role.ALL, announce, engine, monitor)
+        monitor.record_stop()
     finally:
         server.release()
 
@@ -84,17 +90,21 @@ async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
 
-async def _serve(settings: Settings, role: Role, announce: Announce, engine: str) -> None:
+async def _serve(settings: Settings, role: Role, announce: Announce, engine: str, monitor: StoreMonitor | None = None) -> None:
     stop = _stop_signal()
     raise_descriptor_limit()
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     try:
         async with contextlib.AsyncExitStack() as stack:
-            credentials, is_first = await _unless_stopped(stop, _first_start(settings))
-            roles = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
             metrics_dir = stack.enter_context(metrics_directory())
             metrics = stack.enter_context(contextlib.closing(SupervisorMetrics(metrics_dir)))
+            if monitor is not None:
+                connection = Connection(connection_settings(settings, "postroad-monitor"))
+                monitoring = monitor.running(connection, partial(metrics.set, *_DAMAGE_METRIC))
+                await _unless_stopped(stop, stack.enter_async_context(monitoring))
+            credentials, is_first = await _unless_stopped(stop, _first_start(settings))
+            roles = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
             for number, worker_role in enumerate(roles):
                 # The background process does not serve the shared port: its work and the requests must not delay each other.
                 own = stack.enter_context(_listen("127.0.0.1", 0)) if worker_role is Role.BACKGROUND else listener
@@ -106,13 +116,13 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                     watchdog=watchdog,
                     on_end=_record_end(metrics, metrics_dir, command.name),
                 )
-                await stack.enter_async_context(_supervised(worker))
+                await stack.enter_async_context(supervised(worker))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
             url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
             pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
             if pipeline is not None:
                 await stack.enter_async_context(
-                    _supervised(SupervisedProcess(pipeline, backoff_max_seconds=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
+                    supervised(SupervisedProcess(pipeline, backoff_max_seconds=60.0, stop_seconds=_PIPELINE_STOP_SECONDS))
                 )
             announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first))
             await stop.wait()
@@ -138,21 +148,6 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, T]) -
         stopping.cancel()
 
 
-def _supervised(process: SupervisedProcess) -> AbstractAsyncContextManager[None]:
-    """Run the process during the block, and wait for its end afterwards."""
-    return _running(process.run())
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 def _stop_signal() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -175,7 +170,13 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _server_settings(settings: Settings) -> EmbeddedServerSettings:
+def store_monitor(settings: Settings) -> StoreMonitor:
+    return StoreMonitor(
+        settings.data_dir, interval_seconds=settings.integrity_seconds, is_encrypted=settings.encryption_key is not None
+    )
+
+
+def server_settings(settings: Settings) -> EmbeddedServerSettings:
     return EmbeddedServerSettings(
         data_dir=settings.data_dir.resolve(),
         port=settings.nats_port,
