@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.jetstream.clock_sync import ClockSample, ClockSync, server_offsets
+from postroad.jetstream.clock_sync import ClockSample, ClockSync, engine_offset, server_offsets
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, ensure_stream
 from postroad.kernel.clock import EngineClock, now_ms
@@ -40,6 +40,11 @@ def test_the_error_is_never_larger_than_before_nor_than_the_fastest_round_trip(
 
 def test_each_server_has_its_own_offset() -> None:
     assert server_offsets(0, [sample(500), sample(-300, server="b")]) == {"a": 490, "b": -290}
+
+
+def test_one_wrong_server_of_three_does_not_count() -> None:
+    samples = [sample(500), sample(10**12, server="b"), sample(520, server="c")]
+    assert 490 <= engine_offset(server_offsets(0, samples)) <= 530
 
 
 async def test_a_shifted_clock_is_corrected_to_the_engines_time(connection: Connection, name: str) -> None:

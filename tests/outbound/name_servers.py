@@ -73,9 +73,14 @@ class NameServer(asyncio.DatagramProtocol):
 async def name_server(records: dict[str, list[str]]) -> AsyncIterator[NameServer]:
     loop = asyncio.get_running_loop()
     made = NameServer(records)
-    transport, _ = await loop.create_datagram_endpoint(lambda: made, ("127.0.0.1", 0))
-    made.port = transport.get_extra_info("sockname")[1]
-    tcp = await asyncio.start_server(made.serve_tcp, "127.0.0.1", made.port)
+    while True:
+        tcp = await asyncio.start_server(made.serve_tcp, "127.0.0.1", 0)
+        made.port = tcp.sockets[0].getsockname()[1]
+        try:
+            transport, _ = await loop.create_datagram_endpoint(lambda: made, ("127.0.0.1", made.port))
+            break
+        except OSError:  # the port is in use for UDP
+            tcp.close()
     try:
         yield made
     finally:

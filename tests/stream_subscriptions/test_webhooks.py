@@ -408,6 +408,25 @@ async def test_a_restricted_key_can_subscribe_to_its_streams_only(node: Node, ho
     (await narrow.get(f"{ROOT}/a")).ok()
 
 
+async def test_webhooks_that_never_answer_delay_no_other_subscription(node: Node, hook: Hook) -> None:
+    released = asyncio.Event()
+
+    async def hang(call: dict[str, Any]) -> None:
+        if call["subscription_id"].startswith("hanging"):
+            await released.wait()
+
+    hook.before = hang
+    for number in range(12):
+        await node.subscribe(f"hanging-{number}", **webhook(hook))
+    await node.create("events/a", 1)
+    await hook.received(12)
+    await node.subscribe("sub", **webhook(hook, pattern="other/*"))
+    await node.create("other/a", 1)
+    await hook.received(13)
+    assert hook.calls[-1]["subscription_id"] == "sub"
+    released.set()
+
+
 async def test_webhooks_of_a_disabled_tenant_wait(node: Node, hook: Hook) -> None:
     await node.subscribe(**webhook(hook))
     await node.subscribe("other", **webhook(hook))

@@ -81,6 +81,8 @@ class FairSlots:
     def _grant_next(self) -> bool:
         """Grant a slot to the first waiting call that may have one; its tenant and host are served last from then on."""
         for tenant, hosts in self._waiting.items():
+            if not self._may_take(tenant, ""):  # no host of it may
+                continue
             for host, waiting in hosts.items():
                 if self._may_take(tenant, host):
                     granted = waiting.popleft()
