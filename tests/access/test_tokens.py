@@ -10,7 +10,8 @@ from postroad.crypto.signing import Signer
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.errors import BodyInvalid, Forbidden
+from postroad.jetstream.storage_budget import StoreMeasurement
+from postroad.kernel.errors import BodyInvalid, EngineFull, Forbidden
 from postroad.kernel.identity import Caller, Scope
 from tests.access.control import KEYS, STREAM, TENANTS, WHOAMI, becomes, new_key_by, patch
 from tests.gateway import PLATFORM_KEY, Client, Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
@@ -232,6 +233,17 @@ async def test_a_token_is_valid_for_its_resource_only(tokens: Tokens, tenant: Te
     assert await tokens.authenticate(token, "stream:a") is not None
     for resource in ("stream:b", "stream:a2", "stream:", "telemetry", ""):
         assert await tokens.authenticate(token, resource) is None
+
+
+async def test_the_use_of_a_one_time_token_is_not_recorded_in_the_reserve_of_the_store(tokens: Tokens, tenant: Tenant) -> None:
+    once, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a", once=True))
+    token, _ = tokens.issue(caller_of(tenant), NewToken(resource="stream:a"))
+    tokens._store.measure(StoreMeasurement(limit=1), reserve=1)
+    with pytest.raises(EngineFull):
+        await tokens.authenticate(once, "stream:a")
+    assert await tokens.authenticate(token, "stream:a") is not None
+    tokens._store.measure(StoreMeasurement(), reserve=0)
+    assert await tokens.authenticate(once, "stream:a") is not None
 
 
 @pytest.mark.parametrize("resource", ["stream:", "stream", "telemetry", "x stream:a"])

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 def budgets(available: int, *, reserve: int = 10 * MIB, factor: int = 1, quota: int = UNLIMITED) -> StorageBudgets:
     made = StorageBudgets(factor=factor)
-    made.prefixes = frozenset({"Q", "S"})
+    made.prefixes = frozenset({"Q", "D", "S"})
     made.quota_of = lambda _tenant: quota
     made.store.measure(StoreMeasurement(used=0, limit=available), reserve)
     return made
@@ -60,6 +60,16 @@ def test_a_tenants_write_ends_at_the_reserve_and_the_platforms_does_not() -> Non
     queue.count(2 * MIB)
     made.of_stream("AUDIT").admit(5 * MIB)
     assert made.store.is_reserved and made.store.is_critical
+
+
+def test_a_large_dead_letter_does_not_use_the_second_half_of_the_reserve_and_a_deletion_does() -> None:
+    made = budgets(11 * MIB)
+    queue = made.of_stream("D_acme")
+    queue.count(5 * MIB)
+    with pytest.raises(EngineFull):
+        queue.count(2 * MIB)
+    made.store.count(5 * MIB)
+    queue.count(1000)
 
 
 def test_what_other_workers_may_have_written_is_counted() -> None:

@@ -60,7 +60,8 @@ class AccessCapability(Capability):
         self.tenants = Tenants(identities.tenants, self.keys, platform.tenant_settings, audit, clock)
         self.invites = Invites(self._invite_table, self.tenants, self.keys, audit, clock)
         self.secrets = JwtSecrets(self._secret_table, identities, SecretCipher(platform.platform_keys), audit, clock)
-        self.tokens = Tokens(identities, platform.signer("stream token"), platform.bucket(TOKEN_USES_BUCKET), clock)
+        uses, store = platform.bucket(TOKEN_USES_BUCKET), platform.committers.storage.store
+        self.tokens = Tokens(identities, platform.signer("stream token"), uses, clock, store)
         self._throttle = LoginThrottle(chosen.auth_failures_burst, chosen.auth_failures_per_minute)
         self.authenticator = RequestAuthenticator(
             identities,

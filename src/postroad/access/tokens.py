@@ -17,6 +17,7 @@ from postroad.api.access import NewToken
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
+from postroad.jetstream.storage_budget import StoreBudget
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Conflict, Forbidden
 from postroad.kernel.identity import Caller, Credential, Scope
@@ -42,8 +43,11 @@ _decode = msgspec.msgpack.Decoder(_Token).decode
 
 
 class Tokens:
-    def __init__(self, identities: IdentityCache, signer: Signer, used: Bucket, clock: Clock) -> None:
+    def __init__(
+        self, identities: IdentityCache, signer: Signer, used: Bucket, clock: Clock, store: StoreBudget | None = None
+    ) -> None:
         self._identities, self._signer, self._used, self._clock = identities, signer, used, clock
+        self._store = store or StoreBudget()
         self._resources: list[tuple[re.Pattern[str], str]] = []
         self._kinds: frozenset[str] = frozenset()
 
@@ -104,6 +108,9 @@ class Tokens:
         )
 
     async def _is_first_use(self, once_id: str, left_ms: int) -> bool:
+        """Raises EngineFull: recording uses must not fill the reserve of the store."""
+        if self._store.is_reserved:
+            raise self._store.refuse()
         try:
             await self._used.create(once_id, b"", ttl_seconds=left_ms // 1000 + 60)
         except Conflict:

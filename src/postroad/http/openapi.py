@@ -246,6 +246,6 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [TooLarge, BodyTooSlow]
     if not route.is_unlimited:
         errors += [RateLimited, Overloaded]
-    if EngineUnavailable in errors and route.method not in ("GET", "HEAD"):
-        errors.append(EngineFull)
+    if (EngineUnavailable in errors and route.method not in ("GET", "HEAD")) or route.resource is not None:
+        errors.append(EngineFull)  # the change cannot be audited, or the use of a one-time token not recorded
     return list(dict.fromkeys([*errors, PostroadError]))

@@ -16,6 +16,7 @@ UNLIMITED = 1 << 62
 _MIB = 1024 * 1024
 _RESERVE_MIN, _RESERVE_MAX = 8 * _MIB, 1024 * _MIB
 _RETRY_SECONDS = 5
+_SMALL_BYTES = 16 * 1024  # such as the record of a deletion
 _LEFT_MIN = 64 * 1024  # less counts as none, so that small writes are not admitted and refused in turn
 
 
@@ -94,12 +95,16 @@ class TenantBudget:
             )
         if size > self._store.left:
             raise self._store.refuse()
-        self.count(size)
-
-    def count(self, size: int) -> None:
-        """Count a write that may exceed the quota and use the reserve."""
         self.used += size
         self._store.count(size)
+
+    def count(self, size: int) -> None:
+        """Count a write that may exceed the quota and use half of the reserve, a small one all of it. Raises EngineFull."""
+        store = self._store
+        if size > _SMALL_BYTES and store.left - size < -(store.reserve // 2):
+            raise store.refuse()
+        self.used += size
+        store.count(size)
 
 
 Budget = StoreBudget | TenantBudget
