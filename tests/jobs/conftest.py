@@ -19,6 +19,7 @@ from postroad.jobs.rpc import JobsRpcClient
 from postroad.jobs.service import JobService
 from postroad.kernel.clock import now_ms
 from postroad.kernel.event import Event
+from postroad.queues.capability import QueuesCapability
 from postroad.telemetry.frames import frame_streams
 from postroad.telemetry.outbox import Outbox
 from tests.jobs.lifecycles import Lifecycle
@@ -36,7 +37,9 @@ def outbox_on(connection: Connection) -> Outbox:
 
 def jobs_on(connection: Connection, folder: Path, keep_days: int, budget: Budget | None = None) -> JobsCapability:
     """The capability on this connection, with its projection in `folder`."""
-    jobs = platform_on(connection, data_dir=folder, jobs_keep_days=keep_days).add(JobsCapability)
+    platform = platform_on(connection, data_dir=folder, jobs_keep_days=keep_days)
+    platform.add(QueuesCapability)
+    jobs = platform.add(JobsCapability)
     if budget is not None:
         jobs.archive = JobArchive(connection, now_ms, budget)
         jobs.service = JobService(JobsRpcClient(connection), jobs.archive)

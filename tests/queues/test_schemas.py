@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -159,6 +161,29 @@ async def test_the_process_ends_with_its_owner() -> None:
     await asyncio.wait({running})
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_the_process_ends_when_its_worker_is_killed() -> None:
+    program = """
+import asyncio
+from postroad.queues.validator_main import Request
+from postroad.queues.validator_process import ValidatorProcess
+
+async def main() -> None:
+    validator = ValidatorProcess()
+    running = asyncio.create_task(validator.run())
+    await validator.evaluate("t", Request(b"{}", b"1"))
+    print(validator.pid, flush=True)
+    await running
+
+asyncio.run(main())
+"""
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert worker.stdout is not None
+    pid = int(await worker.stdout.readline())
+    worker.kill()
+    await worker.wait()
+    await eventually(lambda: not Path(f"/proc/{pid}/exe").is_symlink())
 
 
 async def test_tenants_take_turns_and_have_a_limit() -> None:

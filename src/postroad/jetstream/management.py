@@ -117,6 +117,30 @@ async def stream_info(connection: Connection, name: str) -> StreamInfo | None:
         raise translate(failure.error) from failure
 
 
+class _Replica(msgspec.Struct):
+    current: bool = False
+    offline: bool = False
+
+
+class _Cluster(msgspec.Struct):
+    replicas: list[_Replica] = []
+
+
+class _ClusterResponse(msgspec.Struct):
+    cluster: _Cluster | None = None
+
+
+_decode_cluster = msgspec.json.Decoder(_ClusterResponse).decode
+
+
+async def has_current_replicas(connection: Connection, stream: str) -> bool:
+    """True if no replica lags behind its leader, so that a read finds every message stored before this call."""
+    if not connection.settings.has_replicas:
+        return True
+    cluster = _decode_cluster(await connection.call(f"STREAM.INFO.{stream}")).cluster
+    return cluster is None or all(replica.current and not replica.offline for replica in cluster.replicas)
+
+
 class _Named(msgspec.Struct):
     name: str
 

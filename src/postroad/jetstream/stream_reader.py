@@ -15,6 +15,7 @@ import msgspec
 
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, STREAM_NOT_FOUND, ApiFailure, translate
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
+from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
@@ -73,6 +74,14 @@ async def read(
     body = {"seq": max(from_sequence, 1), "batch": limit, "max_bytes": bytes_max, "next_by_subj": subject}
     entries, headers = await _batch(connection, stream, body)
     next_sequence = entries[-1].sequence + 1 if entries else from_sequence
+    return Page(entries, next_sequence, int(headers.get("Nats-Num-Pending", 0)))
+
+
+async def read_since(connection: Connection, stream: str, subject: str, since_ms: int, limit: int) -> Page:
+    """Like `read`, from the first entry that was stored at `since_ms` or later."""
+    body = {"start_time": rfc3339(max(since_ms, 1)), "batch": limit, "max_bytes": _READ_BYTES_MAX, "next_by_subj": subject}
+    entries, headers = await _batch(connection, stream, body)
+    next_sequence = entries[-1].sequence + 1 if entries else 1
     return Page(entries, next_sequence, int(headers.get("Nats-Num-Pending", 0)))
 
 

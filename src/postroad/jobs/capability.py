@@ -7,13 +7,17 @@ from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jobs.archive import JobArchive, history_stream
 from postroad.jobs.projection import Projection
+from postroad.jobs.reconciler import JobReconciler
 from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
 from postroad.jobs.service import JobService
 from postroad.jobs.settings import JobsSettings
 from postroad.kernel.task_group import run_all
-from postroad.platform import BackgroundJob, Capability, Platform, Role
+from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.queues.capability import QueuesCapability
 from postroad.settings import Settings
+
+_RECONCILE_SECONDS = 30.0
 
 
 class JobsCapability(Capability):
@@ -26,6 +30,17 @@ class JobsCapability(Capability):
         self.projection = Projection(platform.connection, platform.clock, folder, keep_days)
         self.archive = JobArchive(platform.connection, platform.clock)
         self.service = JobService(JobsRpcClient(platform.connection), self.archive)
+        queues = platform.use(QueuesCapability)
+        self.reconciler = JobReconciler(
+            platform.connection,
+            self.projection,
+            queues.table,
+            queues.dead_letters,
+            platform.audit,
+            platform.tenant_settings,
+            platform.outbox,
+            platform.clock,
+        )
         self._rpc = JobsRpcServer(platform.connection, self.projection, platform.clock)
 
     @classmethod
@@ -36,7 +51,10 @@ class JobsCapability(Capability):
         return JobRoutes(self.service, self.platform.audit).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
-        return (BackgroundJob(self.lead, Role.CONTROL, leader_only=True),)
+        return (
+            BackgroundJob(self.lead, Role.CONTROL, leader_only=True),
+            BackgroundJob(every(_RECONCILE_SECONDS, self.reconciler.run_once, "reconcile jobs"), Role.CONTROL, leader_only=True),
+        )
 
     async def lead(self) -> None:
         """Follow `JOBS` and serve queries. Two leaders at the same time do no harm."""

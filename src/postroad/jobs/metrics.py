@@ -13,6 +13,9 @@ batch_seconds = Histogram(
     "postroad_jobs_batch_seconds", "Time to apply a batch of frames.", buckets=(0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 5)
 )
 pruned = Counter("postroad_jobs_pruned_total", "Jobs removed from the index after the retention period.")
+reconciled = Counter(
+    "postroad_jobs_reconciled_total", "Jobs that were ended because their message had left its queue without an event."
+)
 rebuilds = Counter("postroad_jobs_rebuilds_total", "Rebuilds of the job index from the whole stream.")
 history_unreadable = Counter(
     "postroad_jobs_history_unreadable_total", "Chunks of the job archive that could not be decoded, completely or in part."

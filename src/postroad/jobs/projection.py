@@ -79,6 +79,10 @@ class Projection:
     # Reading
 
     @property
+    def is_loaded(self) -> bool:
+        return self._running is not None
+
+    @property
     def position(self) -> int:
         return self._running.current.position if self._running else 0
 

@@ -57,7 +57,7 @@ class QueuesCapability(Capability):
         self.throughput = Throughput(connection)
         self.validator_process = ValidatorProcess()
         schemas = Schemas(self.validator_process)
-        self._dead_letters = DeadLetters(
+        self.dead_letters = DeadLetters(
             connection,
             committers,
             platform.bucket(FAILURES_BUCKET),
@@ -65,7 +65,7 @@ class QueuesCapability(Capability):
             clock,
             replicas=settings.replica_count,
         )
-        self._stats = QueueStatsReader(connection, self._dead_letters, self.throughput, clock)
+        self._stats = QueueStatsReader(connection, self.dead_letters, self.throughput, clock)
         self.lifecycle = QueueLifecycle(
             connection,
             self.table,
@@ -73,7 +73,7 @@ class QueuesCapability(Capability):
             clock,
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
-            dead_letters=self._dead_letters,
+            dead_letters=self.dead_letters,
             schemas=schemas,
             replicas=settings.replica_count,
         )
@@ -94,14 +94,14 @@ class QueuesCapability(Capability):
             connection,
             self.lifecycle,
             self.table,
-            self._dead_letters,
+            self.dead_letters,
             outbox,
             platform.signer("receipt"),
             self.throughput,
             clock,
         )
         self._browser = QueueBrowser(connection, self._stats, outbox, platform.audit)
-        self._redriver = Redriver(self.lifecycle, self.publisher, self._dead_letters, platform.tasks, outbox)
+        self._redriver = Redriver(self.lifecycle, self.publisher, self.dead_letters, platform.tasks, outbox)
         self._sampler = QueueSampler(
             connection,
             self.table,
@@ -120,7 +120,7 @@ class QueuesCapability(Capability):
         queues = QueueRoutes(self.lifecycle, self._browser, self._stats)
         messages = MessageRoutes(self.lifecycle, self.publisher, self._browser, batch_max=chosen.batch_messages_max)
         consuming = ConsumingRoutes(self._consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
-        dead_letters = DeadLetterRoutes(self.lifecycle, self._dead_letters, self._redriver)
+        dead_letters = DeadLetterRoutes(self.lifecycle, self.dead_letters, self._redriver)
         return [*queues.table(), *messages.table(), *consuming.table(), *dead_letters.table()]
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
@@ -136,7 +136,7 @@ class QueuesCapability(Capability):
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.lifecycle.delete_all(tenant)
-        await self._dead_letters.delete_stream(tenant)
+        await self.dead_letters.delete_stream(tenant)
 
 
 CAPABILITY = QueuesCapability

@@ -64,11 +64,16 @@ class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
 
 
 class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
-    """The consumer acknowledged the message; `processing_ms` is the time since the lease began."""
+    """The consumer acknowledged the message; `processing_ms` is the time since the lease began.
+
+    `is_reconciled`: the event of the acknowledgement was lost, and this one was derived from the absence of the message. Its
+    time is that of the discovery, and `processing_ms` is 0.
+    """
 
     version: int = 1
     attempt: int
     processing_ms: int
+    is_reconciled: bool = False
     key_id: str = ""
     request_id: str = ""
 

@@ -69,6 +69,21 @@ def done(record: QueueRecord, receipt: Receipt, now_ms: int) -> JobDone:
     )
 
 
+def reconciled(record: QueueRecord, job_id: str, message_id: str, attempt: int, now_ms: int) -> JobDone:
+    """The end of a job whose message is gone without an event: a message leaves its queue by an acknowledgement."""
+    return JobDone(
+        event_id=f"{message_id}/{attempt}/reconciled",
+        timestamp=rfc3339(now_ms),
+        tenant=record.tenant,
+        job_id=job_id,
+        message_id=message_id,
+        queue=record.name,
+        attempt=attempt,
+        processing_ms=0,
+        is_reconciled=True,
+    )
+
+
 def retried(record: QueueRecord, receipt: Receipt, now_ms: int, next_at_ms: int, reason: str | None) -> JobRetried:
     return JobRetried(
         event_id=_delivery_event_id(receipt, "retried"),
@@ -99,6 +114,7 @@ def dead(record: QueueRecord, message: StoredMessage, letter: DeadLetter) -> Job
     return JobDead(
         event_id=f"{message.id}/{letter.dead_at}",
         timestamp=rfc3339(letter.dead_at),
+        tenant=record.tenant,
         job_id=message.job,
         message_id=message.id,
         queue=record.name,
