@@ -563,7 +563,7 @@ async def test_queries_for_another_tenant_find_nothing(owner: Owner, other_tenan
     for query in (f"tenant={owner.tenant.id}", "tenant=_platform"):
         (await client.get(f"/api/control/audit?{query}")).problem(403, "forbidden")
     (await client.get("/api/control/keys?platform=true")).problem(403, "forbidden")
-    for query in (f"actor={owner.tenant.record.id}", f"target={owner.names['key']}", "action=*", "cursor=999999999"):
+    for query in (f"actor={owner.tenant.record.id}", f"target={owner.names['key']}", "action=key.*"):
         answer = await client.get(f"/api/control/audit?{query}&limit=1000")
         assert answer.ok()["entries"] == [] and traces(owner, answer) == []
     for query in ("cursor=0.0000000000000000", "limit=1000"):
@@ -575,13 +575,14 @@ async def test_the_first_events_of_a_tenant_are_its_own(owner: Owner, other_tena
     await other_tenant.queue("mine")
     await owner.tenant.publish("/v1/queues/orders", owner.marker)
     await other_tenant.publish("/v1/queues/mine", 1)
-    async with other_tenant.client.events("/v1/telemetry/stream?lastEventId=0-0") as reader:
+    beginning = other_tenant.gateway.node.platform.position_cipher("event").encrypt(other_tenant.id, 0, 0)
+    async with other_tenant.client.events(f"/v1/telemetry/stream?lastEventId={beginning}") as reader:
         seen = await reader.take(2)
     assert {event.json["tenant"] for event in seen} == {other_tenant.id}
     assert owner.marker not in repr(seen)
     token = (await other_tenant.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)["token"]
     async with other_tenant.gateway.anonymous.events(
-        f"/v1/telemetry/stream?lastEventId=0-0&bearer={token}", {TENANT_HEADER: owner.tenant.id}
+        f"/v1/telemetry/stream?lastEventId={beginning}&bearer={token}", {TENANT_HEADER: owner.tenant.id}
     ) as reader:
         assert {event.json["tenant"] for event in await reader.take(2)} == {other_tenant.id}
 

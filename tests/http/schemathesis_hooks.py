@@ -47,6 +47,8 @@ _MEANING = (
     "`from` must be before `to`",
     "has at most",  # days by the minute or hour, streams, ancestors of a fork
     "not a cursor of this report",
+    "the cursor was not returned by this list",
+    "Last-Event-ID was not sent by this stream",
     "so many copies",  # as there are servers
     "cannot place the queue there",
     "a platform key has all scopes",
