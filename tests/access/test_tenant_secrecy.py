@@ -150,8 +150,6 @@ async def jwks_url(client: Client, host: str | None) -> str:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "localhost:80@evil.example", "x/"])
 async def test_urls_for_others_do_not_come_from_the_host_header(gateway: Gateway, tenant: Tenant, host: str) -> None:
     assert await jwks_url(tenant.client, host) == f"{gateway.url}/v1/stream/__ds/jwks.json"
-    answer = await tenant.client.call("PUT", f"/v1/stream/{fresh()}", headers={"Host": host})
-    assert answer.headers["location"].startswith(f"{gateway.url}/v1/stream/")
 
 
 async def test_the_host_header_may_name_this_machine(gateway: Gateway, tenant: Tenant) -> None:

@@ -8,10 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 from tests.access.control import AUDIT, actor_of
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
-from tests.servers import Server
+from tests.servers import Server, restart
 from tests.waiting import eventually
 
 from postroad.api.governance import AuditFinding
+from postroad.crypto.signing import Signer
 from postroad.governance.audit import AUDIT_STREAM, CHECKPOINT_SUBJECT, audit_stream
 from postroad.governance.audit_verifier import AUDIT_BUCKET, AuditVerifier
 from postroad.governance.capability import GovernanceCapability
@@ -40,6 +41,14 @@ async def logged(alone: Gateway) -> Gateway:
 
 def verifier_of(gateway: Gateway) -> AuditVerifier:
     return gateway.node.platform.use(GovernanceCapability).verifier
+
+
+def new_leader(gateway: Gateway, signer: Signer | None = None) -> AuditVerifier:
+    """A verifier that has compared nothing yet."""
+    platform = gateway.node.platform
+    report = platform.use(GovernanceCapability)._report
+    signer = signer or platform.signer("audit checkpoint")
+    return AuditVerifier(platform.connection, platform.audit, platform.bucket(AUDIT_BUCKET), signer, platform.clock, 0, report)
 
 
 def engine(gateway: Gateway) -> Connection:
@@ -159,18 +168,10 @@ async def replace_the_checkpoint(gateway: Gateway) -> None:
 async def test_damage_is_found_and_reported(logged: Gateway, damage: Any, kind: str) -> None:
     await damage(logged)
     assert kind in await kinds(logged)
-    fresh_leader = AuditVerifier(
-        engine(logged),
-        logged.node.platform.audit,
-        logged.node.platform.bucket(AUDIT_BUCKET),
-        logged.node.platform.signer("audit checkpoint"),
-        logged.clock,
-        0,
-        logged.node.platform.use(GovernanceCapability)._report,
-    )
+    leader = new_leader(logged)
     with capture_logs() as logs:
-        await fresh_leader.extend()
-        await fresh_leader.extend()
+        await leader.extend()
+        await leader.extend()
     reported = [one for one in logs if one["event"] == "audit_log_damaged"]
     assert [one["log_level"] for one in reported] == ["error"] * len(reported)
     assert kind in {one["kind"] for one in reported}
@@ -182,6 +183,21 @@ async def test_damage_is_found_and_reported(logged: Gateway, damage: Any, kind: 
         return any(one["event"] == "audit.damaged" and one["kind"] == kind for one in events)
 
     await eventually(is_sent)
+
+
+async def test_a_restart_of_the_engine_is_no_damage(logged: Gateway, own_server: Server) -> None:
+    await restart(own_server, engine(logged))
+    await record(logged, 1)
+    await new_leader(logged).extend()
+    assert (await verify(logged))["intact"]
+
+
+async def test_a_new_leader_signs_with_the_newest_platform_secret(logged: Gateway) -> None:
+    secrets = logged.node.platform.platform_keys
+    await new_leader(logged, Signer(("a newer platform secret", *secrets), "audit checkpoint")).extend()
+    only_new = new_leader(logged, Signer(("a newer platform secret",), "audit checkpoint"))
+    assert (await only_new.verify()).intact
+    assert await kinds(logged) == {"altered"}, "the old secret alone no longer verifies it"
 
 
 async def test_the_log_is_protected_again_after_damage(logged: Gateway) -> None:
@@ -213,7 +229,7 @@ NOW = 1_800_000_000_000
 
 
 def log_of(first: int = 1, last: int = 100, created: str = "c", keep_days: int = 0, **config: int) -> LogState:
-    return LogState(created, first, last, config, keep_days)
+    return LogState(created, first, last, config, audit_stream(1, keep_days).options, keep_days)
 
 
 def head_of(**changes: Any) -> Checkpoint:
@@ -281,6 +297,7 @@ def test_a_missing_checkpoint_is_found(missing: int) -> None:
 def test_checkpoints_may_expire_with_the_entries_before_them() -> None:
     chain = chain_of(4)
     assert linked(chain[-1], chain[2:], 4, NOW) == (chain[2:], [])
+    assert linked(chain[-1], [], 6, NOW) == ([], []), "all of them, while nothing is written"
 
 
 def test_any_change_of_an_entry_changes_the_hash_of_its_segment() -> None:

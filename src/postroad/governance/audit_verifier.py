@@ -4,6 +4,7 @@ A checkpoint is an entry on `audit._checkpoint`, so it is stored, retained and e
 the bucket `postroad_audit`, signed with a key of the platform secret, which the engine does not have.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
@@ -13,7 +14,7 @@ import structlog
 from postroad.api.governance import AuditCheckpoint, AuditEntry, AuditFinding, AuditVerification
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.governance import metrics
-from postroad.governance.audit import AUDIT_STREAM, CHECKPOINT_SUBJECT, Audit
+from postroad.governance.audit import AUDIT_STREAM, CHECKPOINT_SUBJECT, Audit, audit_stream
 from postroad.governance.rules import Checkpoint, LogState, SegmentHash, linked, next_checkpoint, state_findings
 from postroad.jetstream import stream_reader
 from postroad.jetstream.bucket import Bucket
@@ -27,6 +28,7 @@ AUDIT_BUCKET = "postroad_audit"
 _HEAD = "head"
 _OWNER = b"audit"
 _PAGE = 500
+_CATCH_UP_ATTEMPTS, _CATCH_UP_SECONDS = 20, 0.25
 
 log = structlog.get_logger("postroad.audit")
 
@@ -55,7 +57,7 @@ class AuditVerifier:
         """Check the log and append a checkpoint if it has new entries. For one process at a time; the first call compares all
         entries. Raises EngineUnavailable."""
         head, revision, found = await self._head()
-        state = await self._state()
+        state = await self._state(head.last if head else 0)
         if head is not None:
             found += state_findings(head, state, self._clock())
             if not self._is_compared:
@@ -87,7 +89,7 @@ class AuditVerifier:
     async def verify(self) -> AuditVerification:
         """Compare all entries with the checkpoints. Raises EngineUnavailable."""
         head, _, found = await self._head()
-        state = await self._state()
+        state = await self._state(head.last if head else 0)
         verified = 0
         if head is not None:
             found += state_findings(head, state, self._clock())
@@ -116,11 +118,19 @@ class AuditVerifier:
         found = [AuditFinding(kind="altered", at=rfc3339(self._clock()), detail=detail)] if detail else []
         return None, stored.revision if stored else 0, found
 
-    async def _state(self) -> LogState:
+    async def _state(self, known_last: int) -> LogState:
+        """The state of the log. A server that has just become the leader of the stream may need a moment to apply its last
+        entries: it has the time to show the sequence `known_last`."""
         info = await stream_info(self._connection, AUDIT_STREAM)
+        for _ in range(_CATCH_UP_ATTEMPTS if self._connection.settings.has_replicas else 0):
+            if info is None or info.state.last_seq >= known_last:
+                break
+            await asyncio.sleep(_CATCH_UP_SECONDS)
+            info = await stream_info(self._connection, AUDIT_STREAM)
         if info is None:
-            return LogState("", 1, 0, {}, self._keep_days)
-        return LogState(info.created, max(1, info.state.first_seq), info.state.last_seq, info.config, self._keep_days)
+            return LogState("", 1, 0, {}, {}, self._keep_days)
+        expected, first = audit_stream(1, self._keep_days).options, max(1, info.state.first_seq)
+        return LogState(info.created, first, info.state.last_seq, info.config, expected, self._keep_days)
 
     async def _segment(self, first: int, last: int) -> tuple[SegmentHash, bool]:
         """The hash of the entries from `first` to `last`, and whether they are checkpoints only."""

@@ -49,12 +49,14 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The stream of the log. `keep_days` is its retention by the settings; 0 keeps all entries."""
+    """The stream of the log: its state, its configuration, and the options that it should have. `keep_days` is the retention; 0
+    keeps all entries."""
 
     created: str
     first: int
     last: int
     config: Mapping[str, Any]
+    expected: Mapping[str, Any]
     keep_days: int
 
 
@@ -95,10 +97,9 @@ def state_findings(head: Checkpoint, log: LogState, now_ms: int) -> list[AuditFi
 
 
 def _trimming(log: LogState) -> list[tuple[str, int]]:
-    """Options of the stream that remove entries, other than the configured retention."""
+    """Options of the stream that remove entries and are not as expected."""
     found = [(option, int(log.config.get(option) or 0)) for option in _TRIMMING_OPTIONS]
-    expected = {"max_age": log.keep_days * DAY_MS * 1_000_000}
-    return [(option, value) for option, value in found if value > 0 and value != expected.get(option)]
+    return [(option, value) for option, value in found if value > 0 and value != log.expected.get(option)]
 
 
 def _kept_from(head: Checkpoint, log: LogState, now_ms: int) -> int:
@@ -115,16 +116,17 @@ def linked(
 ) -> tuple[list[Checkpoint], list[AuditFinding]]:
     """The stored checkpoints that the head is chained to, oldest first, and the finding if one is missing.
 
-    The checkpoint before a segment is stored behind that segment's beginning, so it can be missing only if that was removed.
+    A checkpoint is stored behind the segment that it covers, so it may be missing only if the log begins later.
     """
     by_hash = {one.hash: one for one in stored}
     wanted, chain = head.hash, list[Checkpoint]()
     while wanted:
         found = by_hash.get(wanted)
         if found is None:
-            if chain and log_first > chain[-1].first:
+            stored_from = chain[-1].first if chain else head.last + 1
+            if log_first > stored_from:
                 break
-            detail = f"the checkpoint {wanted[:16]} is missing" + (f" before {chain[-1].first}" if chain else "")
+            detail = f"the checkpoint {wanted[:16]} is missing, which is behind the sequence {stored_from - 1}"
             return chain[::-1], [AuditFinding(kind="altered", at=rfc3339(now_ms), detail=detail)]
         chain.append(found)
         wanted = found.previous

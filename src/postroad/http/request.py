@@ -78,8 +78,12 @@ class Request:
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
 
+    def url(self, public_url: str | None) -> str:
+        """The URL of the request as its client addressed it. For this client only: it chose the `Host` header."""
+        return (public_url or f"http://{self.header(b'host') or 'localhost'}").rstrip("/") + self.path
+
     def base_url(self, public_url: str | None) -> str:
-        """The URL of this installation: `public_url`, else the address that the client connected to.
+        """The URL of this installation for others than the client: `public_url`, else the address that the client connected to.
 
         The client chooses the `Host` header, so it counts only if both are on this machine and it names this machine.
         """

@@ -140,7 +140,7 @@ class StreamRoutes:
         if created.record.is_closed:
             headers.append(protocol_headers.CLOSED)
         if created.is_new:
-            headers.append((b"location", (request.base_url(self._public_url) + request.path).encode("latin-1", "replace")))
+            headers.append((b"location", request.url(self._public_url).encode("latin-1", "replace")))
         return _content(b"", created.record, headers, status=201 if created.is_new else 200)
 
     async def append_to_stream(self, request: Request) -> Response:
