@@ -45,6 +45,7 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
     except AssertionError as stuck:
         found.append(f"does not go on after the last fault: {stuck}")
     found += await campaign.end()
+    found += deployment.violations()
     progress.write(campaign.summary())
     return found
 

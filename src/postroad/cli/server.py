@@ -124,7 +124,8 @@ def _run(start: "Callable[[Settings], Coroutine[None, None, None]]", **overrides
         settings = load_settings(overrides=overrides)
         configure_logging(settings.log_level, settings.log_format)
         os.umask(PRIVATE_UMASK)  # of all child processes, the engine and the pipeline included
-        make_private_directory(settings.data_dir)
+        if settings.data_dir.exists():  # `serve` may need none
+            make_private_directory(settings.data_dir)
         asyncio.run(start(settings))
     except SettingsInvalid as faults:
         typer.echo(f"Invalid settings:\n{faults}", err=True)

@@ -85,12 +85,17 @@ class _Config(msgspec.Struct):
     allow_direct: bool = False
 
 
+class _Lost(msgspec.Struct):
+    msgs: list[int] | None = None
+
+
 class _State(msgspec.Struct):
     messages: int = 0
     first_seq: int = 0
     last_seq: int = 0
     first_ts: str = ""
     deleted: list[int] | None = None
+    lost: _Lost | None = None  # the server sets it for some kinds of damage only
 
 
 class _Stream(msgspec.Struct):
@@ -169,10 +174,12 @@ async def _check_stream(connection: Connection, name: str) -> StreamCheck:
             position = page.next_sequence
             if not page.entries:
                 break
-    except EngineUnavailable as problem:
-        return StreamCheck(name, count, first, last, len(sequences), problem=f"from sequence {position}: {problem.detail}")
+    except EngineUnavailable as exc:
+        return StreamCheck(name, count, first, last, len(sequences), problem=f"from sequence {position}: {exc.detail}")
     unreadable = () if len(sequences) >= count else await _unreadable(connection, name, sequences, last)
-    return StreamCheck(name, count, first, last, len(sequences), unreadable)
+    lost = len(before.state.lost.msgs or ()) if before.state.lost else 0
+    problem = f"nats-server reports {lost} lost messages" if lost else ""
+    return StreamCheck(name, count, first, last, len(sequences), unreadable, problem)
 
 
 async def _unreadable(connection: Connection, name: str, read: set[int], last: int) -> tuple[int, ...]:

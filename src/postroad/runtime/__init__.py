@@ -1,1 +1,1 @@
-"""Processes of an installation: supervisor, worker, embedded NATS server, private files."""
+"""Processes of an installation: supervisor, watchdog, worker, embedded NATS server, store monitor, private files."""

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import random
 import re
 import resource
 import shutil
@@ -24,6 +25,7 @@ from postroad.settings import Secret, Settings
 
 _ENGINE_URL = "engine.url"  # in the data directory, for commands that connect to the engine of a running `postroad up`
 _NKEY_FILE = Path("nats", "user.nk")
+_PORTS, _PORT_ATTEMPTS = range(20_000, 32_000), 100
 _LOCK_SECONDS = 2.0  # after the end of a server, until the kernel has released its lock
 
 
@@ -184,10 +186,12 @@ def find_server() -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A free port outside the range of outgoing connections, which could occupy it while the server restarts."""
+    for port in random.SystemRandom().sample(_PORTS, _PORT_ATTEMPTS):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EngineRefused(f"no free port was found on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")
 
 
 def raise_descriptor_limit() -> None:
