@@ -25,6 +25,7 @@ test: setup ## Run every test, or those of one folder (PKG=queues) or tier (TIER
 	@sh scripts/setup-java
 	@sh scripts/setup-node
 	@sh scripts/setup-strace
+	@sh scripts/setup-netns
 	@$(PYTEST) $(if $(TIER),-m $(TIER)) $(if $(PKG),$(wildcard tests/$(PKG) packages/$(PKG)))
 
 test-unit: setup ## Run the tests that start no process: seconds (PKG=queues)

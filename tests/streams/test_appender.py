@@ -8,7 +8,7 @@ import pytest
 
 from postroad.api.streams import ContentTypeMismatch, ProducerFenced, ProducerGap, SequenceConflict, StreamClosed, StreamNotFound
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import PendingMessage, PublishAck
+from postroad.jetstream.commit import Committer, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict, EngineUnavailable, PostroadError, TooLarge
@@ -344,6 +344,37 @@ async def test_a_thousand_concurrent_appends_are_stored_in_their_order(worker: W
     offsets = [outcome.next_offset for outcome in outcomes]
     assert offsets == sorted(set(offsets))
     assert b"".join(await worker.read_all(stream)).split() == [b"%d" % number for number in range(1000)]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("kind", ["plain", "guarded"])
+async def test_an_append_that_a_replaced_leader_rejects_is_not_stored_twice(
+    worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
+) -> None:
+    """Its successor has stored the same message."""
+    stream = StreamName(name, "s")
+    await fill_cache(worker, stream, kind)
+    before = await worker.read_all(stream)
+    submit, rejected = Committer.submit, list[Sequence[PendingMessage]]()
+
+    def submit_twice(
+        self: Committer, messages: Sequence[PendingMessage], **options: bool
+    ) -> "asyncio.Future[Sequence[PublishAck]]":
+        if rejected or not any(b"doubtful" in message.payload for message in messages):
+            return submit(self, messages, **options)
+        rejected.append(messages)
+        return asyncio.ensure_future(stored_and_rejected(submit(self, messages, **options)))
+
+    async def stored_and_rejected(stored: "asyncio.Future[Sequence[PublishAck]]") -> Sequence[PublishAck]:
+        await stored
+        raise Conflict("wrong last sequence")
+
+    monkeypatch.setattr(Committer, "submit", submit_twice)
+    data = [f"doubtful {number}".encode() for number in range(count)]
+    outcomes = await asyncio.gather(*[worker.append_in_time(stream, one) for one in data])
+    assert rejected
+    assert await worker.read_all(stream) == [*before, *data]
+    assert len({outcome.next_offset for outcome in outcomes}) == count
 
 
 async def test_a_cancelled_append_does_not_cancel_others(worker: Worker, name: str) -> None:

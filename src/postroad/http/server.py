@@ -68,6 +68,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
     body_seconds_max: float
     write_timeout_seconds: float
     keepalive_seconds: int
+    connections_max: int | None = None
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -104,6 +105,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_CoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
         self._read_timer = self.loop.call_later(self._limits.header_seconds_max, self._reject, HeaderTimeout())
+        if self._limits.connections_max is not None and len(self.connections) > self._limits.connections_max:
+            self._reject(Overloaded(f"{self._limits.connections_max} connections are open", retry_after=1))
 
     def data_received(self, data: bytes) -> None:
         if self._rejection is not None:

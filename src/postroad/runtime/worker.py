@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import resource
 import socket
 import sys
 
@@ -14,6 +16,8 @@ from postroad.logs import configure_logging
 from postroad.runtime.watchdog import send_heartbeats
 from postroad.settings import Settings, load_settings
 
+_RESERVED_DESCRIPTORS = 64  # for the engine, other systems, files, and connections that are being refused
+
 
 def _tune_garbage_collector() -> None:
     """Exclude the objects of the start-up from collection, and collect rarely: requests leave no reference cycles.
@@ -23,6 +27,13 @@ def _tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
+
+
+def _connections_max() -> int:
+    """Client connections for which the process has descriptors. At the limit of descriptors it could not reconnect to the engine,
+    and the event loop could stop listening for good."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, limit - len(os.listdir("/dev/fd")) - _RESERVED_DESCRIPTORS)  # noqa: PTH208  # no paths are needed
 
 
 async def run(settings: Settings, role: Role, listener: socket.socket, heartbeat: int) -> None:
@@ -42,6 +53,7 @@ async def _serve(settings: Settings, role: Role, listener: socket.socket) -> Non
             settings.body_seconds_max,
             settings.write_timeout_seconds,
             settings.keepalive_seconds,
+            _connections_max(),
         )
         await Server(node.app, limits, stop_seconds=settings.stop_seconds).serve(sockets=[listener])
 

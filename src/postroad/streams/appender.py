@@ -38,10 +38,18 @@ _Decision = StreamChange | AppendOutcome | PostroadError
 
 
 class _PendingAppend:
-    __slots__ = ("future", "request")
+    """A request and the future of its outcome.
+
+    Its data have the same message id in every attempt: during a partition a leader that has been replaced can reject what its
+    successor stores.
+    """
+
+    __slots__ = ("future", "has_conflicted", "message_id", "request")
 
     def __init__(self, request: AppendRequest) -> None:
         self.request = request
+        self.message_id = new_id()
+        self.has_conflicted = False
         self.future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
 
 
@@ -113,7 +121,9 @@ class StreamAppender:
         if self._condition_at != snapshot.record_at:
             self._condition_at = snapshot.record_at
             self._record_condition = precondition(self._name.record, snapshot.record_at)
-        message = PendingMessage(self._data_subject, request.data, new_id(), self._record_condition, is_conditional=True)
+        message = PendingMessage(
+            self._data_subject, request.data, pending.message_id, self._record_condition, is_conditional=True
+        )
         stored = self._store.committer(self._name).submit((message,))
         stored.add_done_callback(partial(self._on_stored, pending))
         return True
@@ -126,6 +136,7 @@ class StreamAppender:
         if isinstance(problem, Conflict):
             if self._running is None:  # a running batch has read its own snapshot
                 self._snapshot = None
+            pending.has_conflicted = True
             self._enqueue(pending)
         elif problem is not None:
             _fail([pending], problem)
@@ -158,9 +169,12 @@ class StreamAppender:
         size = count = 0
         for pending in self._pending:
             size += len(pending.request.data or b"")
-            if count and (count >= _BATCH_REQUESTS_MAX or size > _BATCH_BYTES_MAX):
+            # An append that may be stored already goes alone: the server rejects a batch with a known id as a whole.
+            if count and (count >= _BATCH_REQUESTS_MAX or size > _BATCH_BYTES_MAX or pending.has_conflicted):
                 break
             count += 1
+            if pending.has_conflicted:
+                break
         batch, self._pending = self._pending[:count], self._pending[count:]
         return batch
 
@@ -222,7 +236,7 @@ class StreamAppender:
                 raise _StaleSnapshot
             decisions.append((pending, decision))
             if isinstance(decision, StreamChange):
-                messages += self._messages(decision, condition if not messages else "")
+                messages += self._messages(decision, pending.message_id, condition if not messages else "")
                 producers.update(decision.producers or {})
                 snapshot = with_change(snapshot, decision, now)
                 if decision.request.closes:  # the next refusal contains the end of the stream, which is known once this is stored
@@ -235,7 +249,7 @@ class StreamAppender:
             return precondition(self._name.data_and_record, snapshot.last)
         return precondition(self._name.record, snapshot.record_at)
 
-    def _messages(self, change: StreamChange, condition: str) -> list[PendingMessage]:
+    def _messages(self, change: StreamChange, message_id: str, condition: str) -> list[PendingMessage]:
         """A record that closes the stream follows its data, so that no reader sees the end before them. A record that starts
         guarded appends precedes the data."""
         request = change.request
@@ -244,7 +258,7 @@ class StreamAppender:
             messages.append(record_message(self._name, change.record, condition))
             condition = ""
         if request.data is not None:
-            messages.append(data_message(self._name, request.data, request.claim, request.seq, condition))
+            messages.append(data_message(self._name, request.data, request.claim, request.seq, condition, message_id))
             condition = ""
         if change.record is not None and request.closes:
             messages.append(record_message(self._name, change.record, condition))

@@ -95,14 +95,16 @@ def precondition(subject: str, last: int) -> str:
 
 
 def data_message(
-    name: StreamName, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = ""
+    name: StreamName, data: bytes, claim: ProducerClaim | None, seq: str | None, condition: str = "", message_id: str = ""
 ) -> PendingMessage:
+    """`message_id`: that of an earlier attempt, if there was one."""
     headers = condition
     if claim is not None:
         headers += f"{_PRODUCER}: {quote(claim.id, safe='')} {claim.epoch} {claim.sequence}\r\n"
     if seq is not None:
         headers += f"{_SEQ}: {quote(seq, safe='')}\r\n"
-    return PendingMessage(name.data, data, new_id(), headers, bool(condition), _precondition_subject(name, condition))
+    precondition_subject = _precondition_subject(name, condition)
+    return PendingMessage(name.data, data, message_id or new_id(), headers, bool(condition), precondition_subject)
 
 
 def record_message(name: StreamName, record: StreamRecord, condition: str = "") -> PendingMessage:
