@@ -608,6 +608,14 @@ async def test_a_message_over_the_limit_is_delivered_alone(queue: _Queue) -> Non
 
 
 @pytest.mark.usefixtures("small_limits")
+async def test_the_last_message_of_a_pull_is_limited_too(queue: _Queue) -> None:
+    await queue.publish(b"x" * 700)
+    await queue.publish(b"y" * 4500)
+    assert [len(one.payload) for one in await queue.pull(2)] == [700]
+    assert [len(one.payload) for one in await queue.pull(2)] == [4500]
+
+
+@pytest.mark.usefixtures("small_limits")
 async def test_every_waiting_caller_receives_messages_that_did_not_fit_for_the_first(queue: _Queue) -> None:
     pulls = [asyncio.create_task(queue.pull(3, 5)) for _ in range(3)]
     await queue.publish(*[b"x" * 1200 for _ in range(9)])

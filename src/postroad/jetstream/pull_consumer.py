@@ -202,7 +202,7 @@ class PullConsumer:
         """Dispatch up to `demand` messages that are ready now; their number, and whether `bytes_max` ended the request."""
         batch = demand - self._has_waiting_pull  # the waiting pull covers one: asking twice would deliver one too many
         request: dict[str, object] = {"batch": batch, "no_wait": True}
-        if batch > 1 and bytes_max is not None:  # one message is delivered whatever its size
+        if bytes_max is not None and (batch > 1 or self._received_bytes):  # one message alone is delivered whatever its size
             request["max_bytes"] = bytes_max
         if batch <= 0 or not await self._send_pull(request):
             return 0, False
