@@ -59,20 +59,28 @@ class Store:
         self.home = home
         self.server = Server(EmbeddedServerSettings(home))
 
-    async def run(self, *, creates: str = "", is_killed: bool = False, is_recorded: bool = True) -> None:
-        """Start the server and the monitor, create a stream with messages, and stop or kill the server."""
+    async def run(
+        self, *, creates: str = "", is_killed: bool = False, is_orphaned: bool = False, is_recorded: bool = True
+    ) -> None:
+        """Start the server and the monitor, create a stream with messages, and stop or kill the server.
+
+        If it `is_orphaned`, it stops properly, but without the supervisor, which was killed.
+        """
         monitor = StoreMonitor(self.home, interval_seconds=3600, is_encrypted=False)
         monitor.check_blocks()
         monitor.scan()
         self.server.start()
         connection = Connection(ConnectionSettings((self.server.url,), name="tests"))
-        async with monitor.running(connection, lambda _count: None):
+        seen: list[int] = []
+        async with monitor.running(connection, seen.append):
             if creates:
                 await make_stream(connection, creates)
                 for _ in range(MESSAGES):
                     await connection.request(f"{creates}.a", b"x" * 100)
                 if is_recorded:
-                    await monitor._refresh(connection)
+                    for _ in range(2):  # a state is recorded when the next one is known
+                        await monitor._refresh(connection)
+            await eventually(lambda: seen)  # the streams are verified
             if is_killed:
                 self.server.kill()
                 await eventually(lambda: not connection.is_up)
@@ -80,7 +88,8 @@ class Store:
             assert self.server.process is not None
             self.server.process.terminate()
             self.server.process.wait()
-        monitor.record_stop()
+        if not is_orphaned:
+            monitor.record_stop()
 
     def damages(self) -> list[Damage]:
         return list(read_damage(self.home))
@@ -126,6 +135,22 @@ async def test_damage_after_a_clean_stop_is_found_at_the_next_start(
     store: Store, name: str, damage: Callable[[Path], None], detail: str
 ) -> None:
     await store.run(creates=name)
+    damage(block_file(store.home, name))
+
+    await store.run()
+
+    assert [report.stream for report in store.damages()] == ([name] if detail else [])
+    assert all(detail in report.detail for report in store.damages())
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("damage", "detail"), [(flip, "1 messages are unreadable"), (truncate, "ended at sequence 3"), (touch, "")]
+)
+async def test_damage_after_a_stop_without_the_supervisor_is_found_at_the_next_start(
+    store: Store, name: str, damage: Callable[[Path], None], detail: str
+) -> None:
+    await store.run(creates=name, is_orphaned=True)
     damage(block_file(store.home, name))
 
     await store.run()

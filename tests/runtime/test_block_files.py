@@ -24,18 +24,18 @@ def block(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", (0, 0)),
-        (_record(7), (7, 38)),
-        (_record(7) + _record(8), (8, 76)),
-        (_record(7) + _record(8)[:-1], (7, 38)),
-        (_record(7) + _record(5 | 1 << 62), (7, 76)),  # a tombstone of message 5
-        (_record(7) + _record(9 | 1 << 63), (7, 76)),  # an erased message
-        (_record(7) + bytes(38), (7, 38)),
-        (b"cmp" + _record(7), (0, 0)),
-        (b"\xff" * 100, (0, 0)),
+        (b"", (0, 0, 0)),
+        (_record(7), (7, 7, 38)),
+        (_record(7) + _record(8), (8, 8, 76)),
+        (_record(7) + _record(8)[:-1], (7, 7, 38)),
+        (_record(7) + _record(5 | 1 << 62), (7, 7, 76)),  # a tombstone of message 5
+        (_record(7) + _record(9 | 1 << 63), (7, 9, 76)),  # an erased message
+        (_record(7) + bytes(38), (7, 7, 38)),
+        (b"cmp" + _record(7), (0, 0, 0)),
+        (b"\xff" * 100, (0, 0, 0)),
     ],
 )
-def test_the_last_complete_record_of_a_block(content: bytes, expected: tuple[int, int]) -> None:
+def test_the_last_complete_record_of_a_block(content: bytes, expected: tuple[int, int, int]) -> None:
     assert last_record(content) == expected
 
 
@@ -45,7 +45,7 @@ def test_only_the_last_block_of_a_stream_is_read(tmp_path: Path, block: Path) ->
 
     [found] = last_records(tmp_path, 0, 10).values()
 
-    assert found is not None and (found.stream, found.sequence) == ("ORDERS", 20)
+    assert found is not None and (found.stream, found.message) == ("ORDERS", 20)
     assert not last_records(tmp_path, 2**63, 10), "none changed since then"
     assert list(last_records(tmp_path, 0, 0).values()) == [None], "no time to read it"
 

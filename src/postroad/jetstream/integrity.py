@@ -31,6 +31,7 @@ class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_ns: int = 0
     has_ttl: bool = False  # of single messages
     is_file: bool = True
+    bytes: int = 0
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -91,6 +92,7 @@ class _Lost(msgspec.Struct):
 
 class _State(msgspec.Struct):
     messages: int = 0
+    bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
     first_ts: str = ""
@@ -130,6 +132,7 @@ def _record(stream: _Stream) -> StreamRecord:
         expires_ns=config.max_age,
         has_ttl=config.allow_msg_ttl,
         is_file=config.storage == "file",
+        bytes=state.bytes,
     )
 
 

@@ -35,10 +35,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last complete record in the last block of a stream, and the offset of its end."""
+    """The complete records in the last block of a stream: the last message, the highest sequence of messages and of tombstones,
+    and the end of the last record."""
 
     stream: str
-    sequence: int
+    message: int
+    highest: int
     end: int
 
 
@@ -106,21 +108,22 @@ def last_records(store: Path, since_ns: int, seconds: float) -> dict[str, LastRe
     }
 
 
-def last_record(content: bytes) -> tuple[int, int]:
-    """The highest sequence of the complete records in a block, 0 without one, and the end of the last of them.
+def last_record(content: bytes) -> tuple[int, int, int]:
+    """The values of `LastRecord`; sequences are 0 without a record.
 
     A record at the end may be incomplete, if the server was killed while it wrote. Compressed blocks have no readable records.
     """
-    last, position = 0, 0
+    message, highest, position = 0, 0, 0
     while not content.startswith(_COMPRESSED) and position + _RECORD.size <= len(content):
         length, sequence, _, subject = _RECORD.unpack_from(content, position)
         length &= ~_HAS_HEADERS
         if length < _RECORD.size + subject + _CHECKSUM_BYTES or position + length > len(content):
             break
         if not sequence & (_ERASED | _TOMBSTONE):
-            last = max(last, sequence)
+            message = max(message, sequence)
+        highest = max(highest, sequence & ~(_ERASED | _TOMBSTONE))
         position += length
-    return last, position
+    return message, highest, position
 
 
 def _crc(path: Path) -> int:

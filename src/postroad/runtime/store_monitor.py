@@ -11,15 +11,16 @@ import msgspec
 import structlog
 
 from postroad.jetstream.connection import Connection, ConnectionLost
-from postroad.jetstream.integrity import DAMAGE_FILE, Damage, StreamRecord, compare, read_damage, stream_records
+from postroad.jetstream.integrity import DAMAGE_FILE, Damage, StreamRecord, check_stream, compare, read_damage, stream_records
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import PostroadError
-from postroad.runtime.block_files import BlockRecord, blocks, changed_blocks, last_records, record_blocks
+from postroad.runtime.block_files import BlockRecord, LastRecord, blocks, changed_blocks, last_records, record_blocks
 from postroad.runtime.private_files import write_private
 
 log = structlog.get_logger("postroad.store")
 
 _BLOCK_SECONDS = 2.0  # to read block files at a start or stop: a bound for large stores
+_VERIFY_BYTES = 32 * 1024 * 1024  # a second or two of work
 _CLOCK_SLACK_MS = 2_000
 _FINAL_SECONDS = 5.0
 T = TypeVar("T")
@@ -51,7 +52,9 @@ class StoreMonitor:
         self._record = _load(self._record_file, StoreRecord, StoreRecord())
         self._changed: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
-        self._sequences: dict[str, int] = {}
+        self._last_records: dict[str, LastRecord] = {}
+        self._listed: StoreRecord | None = None
+        self._starts = 0
         self._is_stopped = False
 
     def check_blocks(self) -> None:
@@ -64,11 +67,12 @@ class StoreMonitor:
 
     def scan(self) -> None:
         """Read the last sequences from the block files that have changed since the last record, unless they are encrypted."""
+        self._starts, self._listed = self._starts + 1, None
         if self._is_encrypted:
             return
         since_ns = (self._record.at_ms - _CLOCK_SLACK_MS) * 1_000_000
         found = last_records(self._store, since_ns, _BLOCK_SECONDS)
-        self._sequences = {record.stream: record.sequence for record in found.values() if record is not None}
+        self._last_records = {record.stream: record for record in found.values() if record is not None}
         self._sizes |= {name: record.end if record is not None else 0 for name, record in found.items() if name in self._sizes}
 
     @asynccontextmanager
@@ -79,10 +83,13 @@ class StoreMonitor:
         """
         await connection.open()
         try:
+            was_clean = self._record.is_clean
             await self._refresh(connection, is_first=True)
             reconnected = asyncio.Event()
             connection.on_reconnect(reconnected.set)
-            refreshing = asyncio.create_task(self._refresh_periodically(connection, reconnected, on_damage))
+            refreshing = asyncio.create_task(
+                self._refresh_periodically(connection, reconnected, on_damage, verifies=not was_clean)
+            )
             try:
                 yield
             finally:
@@ -93,8 +100,11 @@ class StoreMonitor:
             await connection.close()
 
     async def _refresh_periodically(
-        self, connection: Connection, reconnected: asyncio.Event, on_damage: Callable[[int], None]
+        self, connection: Connection, reconnected: asyncio.Event, on_damage: Callable[[int], None], *, verifies: bool
     ) -> None:
+        if verifies:
+            with contextlib.suppress(PostroadError):
+                await self._verify(connection)
         while True:
             on_damage(len(read_damage(self._data_dir)))
             with contextlib.suppress(TimeoutError):
@@ -104,29 +114,52 @@ class StoreMonitor:
             with contextlib.suppress(PostroadError):  # the engine is down: the next reconnect continues
                 await self._refresh(connection)
 
+    async def _verify(self, connection: Connection) -> None:
+        """Read the messages of the smallest streams. After a crash the checksums of the block files are not known."""
+        total = 0
+        for name, stream in sorted(self._record.streams.items(), key=lambda item: item[1].bytes):
+            total += stream.bytes
+            if total > _VERIFY_BYTES:
+                return
+            checked = await check_stream(connection, name) if stream.messages else None
+            if checked is not None and checked.unreadable:
+                detail = f"{len(checked.unreadable)} messages are unreadable, the first at sequence {checked.unreadable[0]}"
+                self._report([Damage(name, detail, now_ms())])
+
     async def _refresh_finally(self, connection: Connection) -> None:
         """The last record, for the comparison at the next start. Other clients could still change the streams after it."""
         if not connection.is_up:
             return
         with contextlib.suppress(PostroadError, ConnectionLost, TimeoutError):
             async with asyncio.timeout(_FINAL_SECONDS):
-                await self._refresh(connection)
+                await self._refresh(connection, is_last=True)
                 response = await connection.request("$SYS.REQ.ACCOUNT.PING.CONNZ", b"{}")
                 self._is_stopped = msgspec.json.decode(response.data, type=_ConnzResponse).data.num_connections == 1
 
-    async def _refresh(self, connection: Connection, *, is_first: bool = False) -> None:
+    async def _refresh(self, connection: Connection, *, is_first: bool = False, is_last: bool = False) -> None:
+        """Compare the states of the streams with the record, and update it.
+
+        A state can contain writes that are not in the files yet. So the record is the state of the refresh before, if the same
+        server still runs; all of it before clients connect (`is_first`), when the server is about to stop (`is_last`), and after
+        a report, which is not repeated.
+        """
         # The values of now: `scan` may set those of a later start while the states are read.
-        sequences, sizes = self._sequences, self._sizes
-        streams, at_ms = await stream_records(connection), now_ms()
+        last_records, sizes, starts = self._last_records, self._sizes, self._starts
+        at_ms = now_ms()
+        streams = await stream_records(connection)
         damages = {one.stream: one for one in self._truncated(sizes, streams, at_ms)}
-        damages |= {one.stream: one for one in _discarded(sequences, streams, at_ms)}
+        damages |= {one.stream: one for one in _discarded(last_records, self._record.streams, streams, at_ms)}
         is_clean = is_first and self._record.is_clean
         damages |= {one.stream: one for one in compare(self._record.streams, streams, at_ms, is_clean=is_clean)}
         self._report(one for one in damages.values() if one.stream not in self._changed)  # those are reported already
         self._sizes, self._changed = {}, {}
-        if self._sequences is sequences:
-            self._sequences = {}
-        await asyncio.to_thread(self._save, StoreRecord(at_ms, False, streams))
+        if self._last_records is last_records:
+            self._last_records = {}
+        listed, earlier = StoreRecord(at_ms, False, streams), self._listed
+        record = listed if is_first or is_last or damages else earlier
+        if record is not None and starts == self._starts:
+            await asyncio.to_thread(self._save, record)
+        self._listed = listed if starts == self._starts else None
 
     def _truncated(self, sizes: Mapping[str, int], streams: Mapping[str, StreamRecord], at_ms: int) -> Iterable[Damage]:
         """Blocks that the server truncated when it started. It also rewrites blocks whose messages have expired."""
@@ -160,10 +193,19 @@ class StoreMonitor:
             _write(self._data_dir / DAMAGE_FILE, known)
 
 
-def _discarded(sequences: Mapping[str, int], streams: Mapping[str, StreamRecord], at_ms: int) -> Iterable[Damage]:
-    for name, sequence in sequences.items():
-        if name in streams and sequence > (last := streams[name].last_seq):
-            yield Damage(name, f"the messages after sequence {last} were discarded at start; the store had {sequence}", at_ms)
+def _discarded(
+    last_records: Mapping[str, LastRecord], before: Mapping[str, StreamRecord], now: Mapping[str, StreamRecord], at_ms: int
+) -> Iterable[Damage]:
+    """Messages that were in the last block and are not in the stream, or were recorded and are not in the last block."""
+    for name, record in last_records.items():
+        old, new = before.get(name), now.get(name)
+        if new is None:
+            continue
+        if record.message > new.last_seq:
+            detail = f"the messages after sequence {new.last_seq} were discarded at start; the store had {record.message}"
+            yield Damage(name, detail, at_ms)
+        elif old is not None and old.created == new.created and record.end and record.highest < old.last_seq:
+            yield Damage(name, f"the last block file ended at sequence {record.highest}; the stream had {old.last_seq}", at_ms)
 
 
 def _write(path: Path, content: object) -> None:
