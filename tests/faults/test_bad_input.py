@@ -7,7 +7,7 @@ the error that its module names. No other exception, and nothing of one tenant's
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jwt
 import msgspec
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from postroad.access.jwts import JwtSecrets
 from postroad.access.keys import key_id_of, new_key
-from postroad.access.records import KeyRecord, SecretRecord
+from postroad.access.records import KeyHash, KeyRecord, SecretRecord
 from postroad.access.tokens import Tokens
 from postroad.api.access import NewToken
 from postroad.api.insights import Grain
@@ -164,14 +164,16 @@ def test_a_text_has_the_form_of_a_key_or_none(text: str) -> None:
 
 
 def _key(tenant: str) -> KeyRecord:
-    more: dict[str, Any] = {"scopes": ALL_SCOPES, "hashes": (), "created_at_ms": 1, "updated_at_ms": 1}
+    hashes = (KeyHash(sha256=tenant, created_at_ms=1),)
+    more: dict[str, Any] = {"scopes": ALL_SCOPES, "hashes": hashes, "created_at_ms": 1, "updated_at_ms": 1}
     return KeyRecord(id=f"key-of-{tenant}", tenant=tenant, name="k", **more)
 
 
 class TwoTenants:
+    keys: ClassVar = {f"key-of-{tenant}": _key(tenant) for tenant in ("acme", "other")}
+
     async def key(self, key_id: str) -> KeyRecord | None:
-        tenant = key_id.removeprefix("key-of-")
-        return _key(tenant) if tenant in ("acme", "other") else None
+        return self.keys.get(key_id)
 
     async def is_enabled(self, name: str) -> bool:
         return name in ("acme", "other")

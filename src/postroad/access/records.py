@@ -77,9 +77,8 @@ class KeyRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def text_by_id(self, text_id: str, at_ms: int) -> KeyHash | None:
         """The valid text of the key with this id. Without an id, the first text if the key was never rotated: earlier versions
         did not record the id."""
-        newest = self.hashes[0]
         if not text_id:
-            return newest if newest.created_at_ms == self.created_at_ms else None
+            return next((one for one in self.hashes[:1] if one.created_at_ms == self.created_at_ms), None)
         found = (one for one in self.hashes if one.text_id == text_id)
         return next((one for one in found if one.expires_at_ms is None or at_ms < one.expires_at_ms), None)
 
