@@ -11,7 +11,7 @@ from tests.servers import TcpProxy
 from tests.waiting import eventually
 
 from postroad.jetstream import health_monitor
-from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.connection import Connection, ConnectionSettings, Reply
 from postroad.jetstream.health_monitor import HealthMonitor
 
 
@@ -88,6 +88,26 @@ async def test_a_server_that_completes_no_replicated_write_is_suspect(engine_url
         await connection.subscribe(name, no_answer)  # as a leader without a majority does
         await eventually(lambda: monitor.health.is_suspect)
         assert monitor.health.cause == "no answer"
+
+
+async def test_a_stream_without_an_answer_makes_its_server_suspect_and_is_not_named(
+    engine_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone may read the cause."""
+
+    async def no_answer(connection: Connection, subject: str, payload: bytes = b"", *, timeout: float | None = None) -> Reply:
+        if subject.startswith("$JS.API.STREAM.INFO."):
+            raise TimeoutError
+        return await request(connection, subject, payload, timeout=timeout)
+
+    request = Connection.request
+    async with monitored(engine_url) as (connection, monitor):
+        monkeypatch.setattr(Connection, "request", no_answer)
+        connection.report_unanswered(name)
+        await eventually(lambda: monitor.health.is_suspect)
+        assert monitor.health.cause == "no answer from the leader of a stream"
+        monkeypatch.setattr(Connection, "request", request)
+        await eventually(lambda: monitor.health.failures == 0)
 
 
 async def test_a_leader_that_was_reported_is_probed_until_it_answers(engine_url: str, name: str) -> None:

@@ -10,7 +10,7 @@ from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers
-from postroad.jetstream.connection import Connection
+from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import purge_stream
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
@@ -245,3 +245,19 @@ async def test_a_replica_that_stays_behind_is_unavailable(
     _behind(monkeypatch, leader_reads, "_newest", 1000, [])
     with pytest.raises(EngineUnavailable):
         await stream_reader.newest(leader_reads, name, [f"{name}.*.x"])
+
+
+async def test_with_replicas_a_read_without_a_reply_is_sent_again(connection: Connection, proxy: TcpProxy, name: str) -> None:
+    """The server may choose a replica that is gone."""
+    await make_stream(connection, name)
+    await committer_of(connection, name).append(new_message(f"{name}.a", b"stored"))
+    far = Connection(ConnectionSettings((proxy.url,), has_replicas=True))
+    await far.open(deadline=10)
+    try:
+        proxy.drops_replies = True
+        reading = asyncio.create_task(stream_reader.read(far, name, f"{name}.a"))
+        await asyncio.wait_for(proxy.dropped.wait(), 10)
+        proxy.drops_replies = False
+        assert [entry.payload for entry in (await reading).entries] == [b"stored"]
+    finally:
+        await far.close()

@@ -132,9 +132,12 @@ class HealthMonitor:
 
 
 async def _check_leader(connection: Connection, stream: str, seconds: float) -> str | None:
-    """Only the stream's leader answers this."""
+    """Only the stream's leader answers this. The cause does not name the stream: `/readyz` shows it to anyone."""
     cause = await _cause_of_failure(connection.request(f"$JS.API.STREAM.INFO.{stream}", timeout=seconds))
-    return None if cause is None else f"{stream}: {cause}"
+    if cause is None:
+        return None
+    log.debug("engine_leader_unanswered", server=connection.server, stream=stream, problem=cause)
+    return f"{cause} from the leader of a stream"
 
 
 class _Response(msgspec.Struct):
