@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_for_networks()), reason=missing_for_networks()),
 ]
 
-SERVED_SECONDS = 30  # 10 s are promised; a busy machine may be slower
+SERVED_SECONDS = 60  # about 10 s on a machine that is not busy
 REFUSE_SECONDS = 4
 
 
@@ -67,7 +67,7 @@ class Partitioned:
 
 
 @pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Partitioned]:
+async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Partitioned]:
     made = Partitioned(tmp_path_factory.mktemp("partitions"))
     try:
         await made.start()
@@ -77,10 +77,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Parti
 
 
 @pytest.fixture(scope="module")
-async def clients(world: Partitioned) -> AsyncIterator[Sequence[Campaign]]:
+async def clients(deployment: Partitioned) -> AsyncIterator[Sequence[Campaign]]:
     """The clients of each gateway, which use no other one; at work through all tests."""
-    fronts = [Endpoints((gateway.url,), world.gateways[0].headers, Answers(frozenset({503}))) for gateway in world.gateways]
-    made = [Campaign(front, f"partitions-{number}", worker_count=1) for number, front in enumerate(fronts, 1)]
+    endpoints = [
+        Endpoints((gateway.url,), deployment.gateways[0].headers, Answers(frozenset({503}))) for gateway in deployment.gateways
+    ]
+    made = [Campaign(one, f"partitions-{number}", worker_count=1) for number, one in enumerate(endpoints, 1)]
     try:
         for one in made:
             await one.begin()
@@ -91,13 +93,13 @@ async def clients(world: Partitioned) -> AsyncIterator[Sequence[Campaign]]:
 
 
 @asynccontextmanager
-async def partitioned(world: Partitioned, clients: Sequence[Campaign]) -> AsyncIterator[Network]:
+async def partitioned(deployment: Partitioned, clients: Sequence[Campaign]) -> AsyncIterator[Network]:
     """Clients are served before the block, and after it, when the network is whole again."""
     await all_served(clients)
     try:
-        yield world.network
+        yield deployment.network
     finally:
-        world.network.heal()
+        deployment.network.heal()
     await all_served(clients)
 
 
@@ -111,8 +113,8 @@ async def in_effect() -> None:
     await asyncio.sleep(0.5)
 
 
-async def has_left(world: Partitioned, server: Host) -> bool:
-    return await world.server_of(world.gateways[0]) != server
+async def has_left(deployment: Partitioned, server: Host) -> bool:
+    return await deployment.server_of(deployment.gateways[0]) != server
 
 
 async def readiness(gateway: Installation) -> tuple[int, dict[str, dict[str, object]]]:
@@ -120,61 +122,61 @@ async def readiness(gateway: Installation) -> tuple[int, dict[str, dict[str, obj
         return answer.status, (await answer.json())["checks"]
 
 
-async def test_gateways_leave_a_server_that_has_lost_its_majority(world: Partitioned, clients: Sequence[Campaign]) -> None:
-    async with partitioned(world, clients) as network:
-        server = await world.server_of(world.gateways[0])
-        network.cut([server], world.others(server))
+async def test_gateways_leave_a_server_that_has_lost_its_majority(deployment: Partitioned, clients: Sequence[Campaign]) -> None:
+    async with partitioned(deployment, clients) as network:
+        server = await deployment.server_of(deployment.gateways[0])
+        network.cut([server], deployment.others(server))
         await in_effect()
         await all_served(clients)
-        await eventually(lambda: has_left(world, server))
+        await eventually(lambda: has_left(deployment, server))
 
 
-async def test_a_leader_that_is_cut_off_from_everyone_is_replaced(world: Partitioned, clients: Sequence[Campaign]) -> None:
-    async with partitioned(world, clients) as network:
-        leader = (await world.cluster.leader("S_default")).host
-        network.cut([leader], [*world.others(leader), *world.hosts])
+async def test_a_leader_that_is_cut_off_from_everyone_is_replaced(deployment: Partitioned, clients: Sequence[Campaign]) -> None:
+    async with partitioned(deployment, clients) as network:
+        leader = (await deployment.cluster.leader("S_default")).host
+        network.cut([leader], [*deployment.others(leader), *deployment.hosts])
         await in_effect()
         await all_served(clients)
 
 
-async def test_a_gateway_leaves_a_server_whose_packets_are_lost(world: Partitioned, clients: Sequence[Campaign]) -> None:
+async def test_a_gateway_leaves_a_server_whose_packets_are_lost(deployment: Partitioned, clients: Sequence[Campaign]) -> None:
     """In one direction: the connection stays open."""
-    async with partitioned(world, clients) as network:
-        server = await world.server_of(world.gateways[0])
-        network.cut_one_way(server, world.hosts[0])
+    async with partitioned(deployment, clients) as network:
+        server = await deployment.server_of(deployment.gateways[0])
+        network.cut_one_way(server, deployment.hosts[0])
         await in_effect()
         await all_served(clients)
-        await eventually(lambda: has_left(world, server))
+        await eventually(lambda: has_left(deployment, server))
 
 
-async def test_gateways_serve_after_two_servers_saw_only_the_third(world: Partitioned, clients: Sequence[Campaign]) -> None:
+async def test_gateways_serve_after_two_servers_saw_only_the_third(deployment: Partitioned, clients: Sequence[Campaign]) -> None:
     """Meanwhile the servers elect leaders again and again, so some requests fail on every gateway."""
-    async with partitioned(world, clients) as network:
-        network.cut(world.servers[:1], world.servers[2:])
+    async with partitioned(deployment, clients) as network:
+        network.cut(deployment.servers[:1], deployment.servers[2:])
         await asyncio.sleep(6)
 
 
 async def test_a_gateway_on_the_minority_side_reports_it_and_refuses_callers(
-    world: Partitioned, clients: Sequence[Campaign]
+    deployment: Partitioned, clients: Sequence[Campaign]
 ) -> None:
-    async with partitioned(world, clients) as network:
-        server = await world.server_of(world.gateways[0])
-        network.cut([server, world.hosts[0]], [*world.others(server), world.hosts[1]])
+    async with partitioned(deployment, clients) as network:
+        server = await deployment.server_of(deployment.gateways[0])
+        network.cut([server, deployment.hosts[0]], [*deployment.others(server), deployment.hosts[1]])
         refused_before = clients[0].endpoints.answers.counted["503 registry-stale"]
 
         async def is_refusing() -> bool:
-            status, checks = await readiness(world.gateways[0])
+            status, checks = await readiness(deployment.gateways[0])
             has_refused = clients[0].endpoints.answers.counted["503 registry-stale"] > refused_before
             return status == 503 and "has not completed a request" in str(checks["engine"]["detail"]) and has_refused
 
         await asyncio.gather(eventually(is_refusing, SERVED_SECONDS), all_served(clients[1:]))
 
 
-async def test_a_server_that_comes_and_goes_stops_no_gateway(world: Partitioned, clients: Sequence[Campaign]) -> None:
-    async with partitioned(world, clients) as network:
-        server = await world.server_of(world.gateways[0])
+async def test_a_server_that_comes_and_goes_stops_no_gateway(deployment: Partitioned, clients: Sequence[Campaign]) -> None:
+    async with partitioned(deployment, clients) as network:
+        server = await deployment.server_of(deployment.gateways[0])
         for seconds in (1, 3, 2):
-            network.cut([server], world.others(server))
+            network.cut([server], deployment.others(server))
             await asyncio.sleep(seconds)
             network.heal()
             await asyncio.sleep(1)
