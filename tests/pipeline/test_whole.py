@@ -100,6 +100,10 @@ def _count(event: dict[str, Any], counts: Counter[str]) -> None:
         counts["expired" if event["is_expired"] else "deleted"] += 1
 
 
+async def _is_running(console: Console) -> bool:
+    return bool(json.loads(await console("pipeline", "status", "--json"))["state"] == "running")
+
+
 async def test_what_insights_shows_is_what_happened(tmp_path: Path) -> None:
     running = (
         await Installation(tmp_path, POSTROAD_PIPELINE="true", POSTROAD_PIPELINE_SECONDS="3", POSTROAD_SAMPLE_SECONDS="2")
@@ -115,8 +119,8 @@ async def test_what_insights_shows_is_what_happened(tmp_path: Path) -> None:
         await eventually(lambda: _has_all(running, truth), 420)
         for tenant in TENANTS:
             await _compare(console, tenant, truth[tenant])
+        await eventually(lambda: _is_running(console), 120)  # a busy machine is behind for a while
         status = json.loads(await console("pipeline", "status", "--json"))
-        assert status["state"] == "running"
         assert status["quarantined"] == {}
         health = (await console.report("demo-shop", "health"))["items"]
         assert {row["status"] for row in health} <= {"healthy", "unhealthy", "unknown"}

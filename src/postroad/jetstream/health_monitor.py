@@ -1,6 +1,6 @@
 """Health monitor of a process: probes the engine once a second, and moves the connection off a server that is of no use.
 
-`health_rules.py` decides; decision 0030 has the reasons.
+`health_rules.py` decides; decision 0034 has the reasons.
 """
 
 import asyncio
