@@ -55,7 +55,9 @@ class ScheduleSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True
         None
     )
     time_zone: Annotated[str, Meta(min_length=1, max_length=64, description="IANA time zone of `cron`.")] = "UTC"
-    payload: Annotated[msgspec.Raw, Meta(description="Payload of each message: any JSON.")] = msgspec.Raw(b"null")
+    payload: Annotated[msgspec.Raw, Meta(description="Payload of each message: any JSON.")] = msgspec.field(
+        default_factory=lambda: msgspec.Raw(b"null")
+    )
     headers: dict[HeaderName, str] = {}
     catch_up: Annotated[
         CatchUp,

@@ -90,7 +90,7 @@ class ScheduleRoutes:
             Route(
                 "POST",
                 f"{_ONE}/pause",
-                self.pause,
+                self.pause_schedule,
                 Scope.WRITE,
                 "Pause a schedule",
                 _TAG,
@@ -104,7 +104,7 @@ class ScheduleRoutes:
             Route(
                 "POST",
                 f"{_ONE}/resume",
-                self.resume,
+                self.resume_schedule,
                 Scope.WRITE,
                 "Resume a schedule",
                 _TAG,
@@ -117,7 +117,7 @@ class ScheduleRoutes:
             Route(
                 "POST",
                 f"{_ONE}/run",
-                self.run,
+                self.run_schedule,
                 Scope.PUBLISH,
                 "Publish a message of a schedule now",
                 _TAG,
@@ -159,17 +159,17 @@ class ScheduleRoutes:
         await self._schedules.delete(request.context, request.parameters["schedule"])
         return Response(status=204)
 
-    async def pause(self, request: Request) -> Response:
+    async def pause_schedule(self, request: Request) -> Response:
         return await self._set_paused(request, is_paused=True)
 
-    async def resume(self, request: Request) -> Response:
+    async def resume_schedule(self, request: Request) -> Response:
         return await self._set_paused(request, is_paused=False)
 
     async def _set_paused(self, request: Request, *, is_paused: bool) -> Response:
         record = await self._schedules.set_paused(request.context, request.parameters["schedule"], is_paused=is_paused)
         return Response(schedule_of(record))
 
-    async def run(self, request: Request) -> Response:
+    async def run_schedule(self, request: Request) -> Response:
         return Response(await self._schedules.run_now(request.context, request.parameters["schedule"]), status=201)
 
     async def get_next_runs(self, request: Request) -> Response:
