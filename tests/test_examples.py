@@ -60,6 +60,18 @@ async def test_the_worker_example_works_off_its_orders(running: Installation) ->
     assert "done 3 attempt 2" in output
 
 
+async def test_the_schedule_example_runs_every_second(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "schedule.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert output.count("tick of clean with {'older_than_days': 30}") == 3
+    assert "3 runs are known" in output
+    assert output.splitlines()[-1] == "deleted"
+
+
 async def test_the_access_example_shows_what_was_done(running: Installation) -> None:
     key = running.credentials["admin_key"]
 

@@ -19,6 +19,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.telemetry",
     "postroad.tasks",
     "postroad.queues",
+    "postroad.schedules",
     "postroad.jobs",
     "postroad.streams",
     "postroad.stream_subscriptions",

@@ -76,6 +76,8 @@ FITTING = {
     "status": "done",
     "action": "dlq",
     "grain": "hour",
+    "catch_up": "all",
+    "count": 7,
     "on_progress": None,
     "claim": Claim(wake_id="w", generation=1, token="t", streams=[], lease_ttl_ms=1000),
 }
@@ -221,7 +223,7 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
 # something is appended, and a publish that a producer has numbered.
 ONCE = (
     r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
-    r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$"
+    r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$"
 )
 
 

@@ -11,6 +11,7 @@ from postroad.api.queues import (
     SchemaMismatch,
     SchemaTooSlow,
 )
+from postroad.api.schedules import ScheduleNotFound
 from postroad.api.sessions import SessionNotFound
 from postroad.api.stream_subscriptions import (
     LeaseHeld,
@@ -110,6 +111,7 @@ __all__ = [
     "ReceiptInvalid",
     "RegistryStale",
     "RouteNotFound",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "SchemaTooSlow",
     "SecretNotFound",

@@ -118,7 +118,7 @@ def dead_subject(tenant: str, queue: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def queue_subject(tenant: str, queue: str) -> str:
-    """Prefix of the subjects of a queue: `.ready`, `.later.<id>` and `.idem.<hash>` follow."""
+    """Prefix of the subjects of a queue: `.ready`, `.later.<id>`, `.idem.<hash>` and `.last.<hash>` follow."""
     return f"q.{tenant}.{escape(queue)}"
 
 

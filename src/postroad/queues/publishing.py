@@ -10,6 +10,7 @@ from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection
+from postroad.jetstream.management import purge_stream
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_reader import Entry
@@ -25,12 +26,14 @@ from postroad.queues.records import (
     Marker,
     QueueRecord,
     QueueState,
+    SequenceMarker,
     StoredMessage,
     decode_marker,
+    decode_sequence_marker,
     encode_message,
     published_of,
 )
-from postroad.queues.rules import MessageLimits, body_hash, check_message, marker_token
+from postroad.queues.rules import MessageLimits, body_hash, check_message, marker_token, sequence_token
 from postroad.queues.schemas import Schemas
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
@@ -38,6 +41,8 @@ from postroad.telemetry.outbox import Outbox
 
 _MARKER_READS = 5
 _MARKER_READ_SECONDS = 0.05
+_ENDED_NUMBER = 2**63 - 1
+_ENDED_TTL_MS = 86_400_000  # far longer than a write can be on its way
 
 
 class _PendingPublish(msgspec.Struct, frozen=True):
@@ -121,6 +126,64 @@ class Publisher:
         self._throughput.add_published(record.stream, len(stored))
         return [outcome for outcome in outcomes if outcome is not None]
 
+    def check(self, tenant: str, new: NewMessage) -> None:
+        """Check a message against the limits. Raises TooLarge, BodyInvalid."""
+        check_message(new, self._limits, self._tenant_settings.of(tenant).max_message_bytes)
+
+    async def publish_numbered(self, context: RequestContext, queue: str, new: NewMessage, sequence: str, number: int) -> bool:
+        """Publish the message with this number of a sequence: once, whenever and by however many processes it is published.
+
+        Numbers ascend: false if this one or a later one was published before. The marker of the sequence has the last number and
+        is replaced in the same batch, on condition that it is still the one that was read. The queue is not created.
+        Raises like `publish`.
+        """
+        self.check(context.tenant, new)
+        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
+        if record.settings.schema is not None:
+            await self._schemas.check(record, new)
+        subject = f"{record.subject}.last.{sequence_token(sequence)}"
+        while True:
+            entry = await stream_reader.last(self._connection, record.stream, subject)
+            last = SequenceMarker(number=-1) if entry is None else decode_sequence_marker(entry.payload)
+            if last.number >= number:
+                if last.number == number:
+                    await self._commit_first(record, context, self._prepare(record, context, new), last)
+                return False
+            pending = self._prepare_numbered(record, context, new, subject, number, 0 if entry is None else entry.sequence)
+            [outcome] = await self._store(record, [pending])
+            if isinstance(outcome, Conflict):  # another process was faster
+                await asyncio.sleep(_MARKER_READ_SECONDS)
+                continue
+            if isinstance(outcome, PostroadError):
+                raise outcome
+            await self._outbox.commit(context, _queued_event(record, pending, pending.message))
+            metrics.published.add(context.tenant)
+            self._throughput.add_published(record.stream, 1)
+            if entry is not None:
+                await purge_stream(self._connection, record.stream, subject, before=outcome[0].sequence)
+            return True
+
+    def _prepare_numbered(
+        self, record: QueueRecord, context: RequestContext, new: NewMessage, subject: str, number: int, last_sequence: int
+    ) -> _PendingPublish:
+        pending = self._prepare(record, context, new)
+        message = pending.message
+        marker = SequenceMarker(number=number, message=message.id, job=message.job, at=message.at)
+        headers = header_lines([("Nats-Expected-Last-Subject-Sequence", str(last_sequence))])
+        write = PendingMessage(subject, encode_message(marker), f"{message.id}/last", headers, is_conditional=True)
+        return msgspec.structs.replace(pending, writes=(write, *pending.writes))
+
+    async def end_sequence(self, tenant: str, queue: str, sequence: str) -> None:
+        """Publish no further message of the sequence, and remove its marker after a day."""
+        record = self._lifecycle.cached(tenant, queue)
+        if record is None:
+            return
+        subject = f"{record.subject}.last.{sequence_token(sequence)}"
+        marker = encode_message(SequenceMarker(number=_ENDED_NUMBER))
+        write = PendingMessage(subject, marker, new_id(), header_lines([("Nats-TTL", _ttl(_ENDED_TTL_MS))]))
+        ack = await self._committers.of(record.stream).append(write, uses_reserve=True)
+        await purge_stream(self._connection, record.stream, subject, before=ack.sequence)
+
     async def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, bytes_max, f"$.messages[{index}]")
@@ -197,8 +260,14 @@ class Publisher:
         marker = decode_marker(entry.payload)
         if marker.body != pending.body_hash:
             raise IdempotencyMismatch("the idempotency key was used with another body")
+        return await self._commit_first(record, context, pending, marker)
+
+    async def _commit_first(
+        self, record: QueueRecord, context: RequestContext, pending: _PendingPublish, marker: Marker | SequenceMarker
+    ) -> Published:
+        """The ids in the marker, once the event of that message is durable: the process that stored the message may have died
+        before it stored the event, which can safely be repeated."""
         first = msgspec.structs.replace(pending.message, id=marker.message, job=marker.job, at=marker.at)
-        # The process that stored the message may have died before it stored the event. The event can safely be repeated.
         await self._outbox.commit(context, _queued_event(record, pending, first))
         return published_of(first)
 

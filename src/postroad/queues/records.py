@@ -108,9 +108,20 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
+class SequenceMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """Format 1 of the last message of a numbered sequence, on `….last.<hash>`: its number and ids."""
+
+    v: int = 1
+    number: int
+    message: str = ""
+    job: str = ""
+    at: int = 0
+
+
 encode_message = msgspec.json.Encoder().encode
 decode_message = msgspec.json.Decoder(StoredMessage).decode
 decode_marker = msgspec.json.Decoder(Marker).decode
+decode_sequence_marker = msgspec.json.Decoder(SequenceMarker).decode
 decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
 decode_failure = msgspec.json.Decoder(Failure).decode
 

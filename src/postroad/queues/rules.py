@@ -58,3 +58,8 @@ def body_hash(message: NewMessage) -> str:
 def marker_token(key_id: str, idempotency_key: str) -> str:
     """Last token of a marker's subject. Idempotency keys are separate for each API key and queue."""
     return hashlib.sha256(f"{key_id}\0{idempotency_key}".encode()).hexdigest()[:40]
+
+
+def sequence_token(sequence: str) -> str:
+    """Last token of the subject of a sequence's marker."""
+    return hashlib.sha256(sequence.encode()).hexdigest()[:40]

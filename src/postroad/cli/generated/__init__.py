@@ -2,7 +2,20 @@
 
 import typer
 
-from postroad.cli.generated import invites, jobs, keys, queues, queues_dlq, secrets, sessions, streams, tasks, tenants, tokens
+from postroad.cli.generated import (
+    invites,
+    jobs,
+    keys,
+    queues,
+    queues_dlq,
+    schedules,
+    secrets,
+    sessions,
+    streams,
+    tasks,
+    tenants,
+    tokens,
+)
 
 MODULES = (
     invites,
@@ -10,6 +23,7 @@ MODULES = (
     keys,
     queues,
     queues_dlq,
+    schedules,
     secrets,
     sessions,
     streams,
@@ -20,4 +34,5 @@ MODULES = (
 
 GROUPS: dict[str, typer.Typer] = {
     "tokens": tokens.tokens,
+    "schedules": schedules.schedules,
 }

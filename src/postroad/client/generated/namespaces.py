@@ -5,6 +5,7 @@ from postroad.client.generated.insights import AsyncInsights, Insights
 from postroad.client.generated.invites import AsyncInvites, Invites
 from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
 from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
+from postroad.client.generated.schedules import AsyncSchedules, Schedules
 from postroad.client.generated.tenants import AsyncTenants, Tenants
 from postroad.client.generated.tokens import AsyncTokens, Tokens
 from postroad.client.jobs import AsyncJobs, Jobs
@@ -27,6 +28,7 @@ class GeneratedNamespaces:
         self.invites = Invites(transport)
         self.tasks = Tasks(transport)
         self.queues = Queues(transport)
+        self.schedules = Schedules(transport)
         self.jobs = Jobs(transport)
         self.streams = Streams(transport)
         self.stream_subscriptions = StreamSubscriptions(transport)
@@ -45,6 +47,7 @@ class AsyncGeneratedNamespaces:
         self.invites = AsyncInvites(transport)
         self.tasks = AsyncTasks(transport)
         self.queues = AsyncQueues(transport)
+        self.schedules = AsyncSchedules(transport)
         self.jobs = AsyncJobs(transport)
         self.streams = AsyncStreams(transport)
         self.stream_subscriptions = AsyncStreamSubscriptions(transport)

@@ -1,0 +1,1 @@
+"""Schedules: messages published to a queue at the times of a cron expression or in an interval."""
