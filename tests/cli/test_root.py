@@ -1,9 +1,10 @@
 """Queues and health on the command line, and properties of every command: help, JSON, exit codes, quick start."""
 
 import ast
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,8 +12,9 @@ import pytest
 import typer
 import typer.main
 
+from postroad import client
 from postroad.cli import output
-from postroad.cli.root import cli
+from postroad.cli.root import ENTRIES, cli
 from postroad.cli.server import RoleName
 from postroad.container import Role
 from postroad.kernel.errors import ERRORS, Unreachable
@@ -164,7 +166,9 @@ def test_an_unreachable_server_is_exit_code_5(anonymous: Shell, monkeypatch: pyt
 
 
 def all_commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
+    context = group.context_class(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if hasattr(command, "commands"):
             yield from all_commands(command, *before, name)
         else:
@@ -223,19 +227,85 @@ def test_every_group_has_a_help_text(anonymous: Shell) -> None:
 # The start
 
 
-def imported_by(code: str) -> set[str]:
+def imported_by(code: str, environment: Mapping[str, str] | None = None) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", f"{code}\nimport sys; print(); print(*(name for name, one in sys.modules.items() if one))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split())
 
 
-def test_commands_do_not_import_the_server() -> None:
-    """Importing it would delay the start of each command by half a second."""
-    of_commands = imported_by("import postroad.cli.root")
-    assert not of_commands & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
+SLOW = {
+    *("postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "structlog", "asyncio", "rich.console", "click"),
+    *("pydantic", "pygments", "cryptography"),
+}
+
+
+def imported_by_command(*words: str, environment: Mapping[str, str]) -> set[str]:
+    """The modules that a process has imported when the command ends, which must succeed."""
+    lines = [
+        "import sys",
+        f"sys.argv = {['postroad', *words]!r}",
+        "from postroad.__main__ import main",
+        "try: main()",
+        "except SystemExit as end: assert not end.code, end.code",
+    ]
+    return imported_by("\n".join(lines), environment)
+
+
+def test_an_ordinary_call_imports_only_what_it_uses(shell: Shell) -> None:
+    """A command takes as long as its imports: the server, asyncio and rich would triple it."""
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(shell.home), **shell.environment}
+    groups = {entry.modules[0] for entry in ENTRIES}
+    of_version = imported_by_command("--version", environment=environment)
+    assert of_version & {*SLOW, *groups, "httpx", "msgspec", "postroad.client"} == set()
+    of_queues = imported_by_command("queues", "list", environment=environment)
+    assert of_queues & {*SLOW, *groups - {"postroad.cli.queues", "postroad.cli.tasks"}} == set()
+    assert of_queues & {"postroad.api.streams", "postroad.api.jobs", "postroad.api.insights", "postroad.api.access"} == set()
+    of_keys = imported_by_command("keys", "list", environment=environment)
+    assert of_keys & {*SLOW, *groups - {"postroad.cli.keys"}, "postroad.api.queues", "postroad.api.streams"} == set()
+
+
+def test_help_and_completion_of_the_root_import_no_command(anonymous: Shell) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(anonymous.home)}
+    groups = {entry.modules[0] for entry in ENTRIES}
+    assert not imported_by_command("--help", environment=environment) & groups
+
+
+def test_the_overview_shows_the_help_text_of_each_command() -> None:
+    group = typer.main.get_command(cli)
+    for entry in ENTRIES:
+        text = entry.load().help or ""
+        assert entry.help == " ".join(text.split("\n\n")[0].split()), entry.name
+        assert entry.name in group.list_commands(group.context_class(group))  # type: ignore[attr-defined]
+
+
+def test_a_mistyped_command_gets_a_suggestion(anonymous: Shell) -> None:
+    finished = anonymous.invoke("queue", "list")
+    assert finished.code == 2
+    assert "Did you mean 'queues'" in " ".join(finished.stderr.replace("│", " ").split())
+
+
+def test_the_client_imports_what_is_used() -> None:
     of_client = imported_by("import postroad.client")
-    assert not of_client & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "typer"}
+    assert not of_client & {
+        "postroad.container",
+        "postroad.runtime.supervisor",
+        "nats",
+        "uvicorn",
+        "typer",
+        "postroad.api.queues",
+    }
+
+
+def test_every_name_of_the_client_can_be_imported() -> None:
+    assert all(getattr(client, name) is not None for name in client.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Unknown'"):
+        client.Unknown  # noqa: B018
 
 
 def test_the_role_option_offers_every_role_and_the_old_name_of_one() -> None:

@@ -56,6 +56,7 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
         target = resolve_target(global_options.get(GlobalOptions()))
         if target.key is None and not anonymous:
             raise ValueError(missing_key_hint())
+        _skip_command_line_of_httpx()
         from postroad.client import Postroad
 
         if anonymous:
@@ -64,6 +65,11 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
             opened = Postroad(target.url, target.key, tenant=target.tenant or "", deadline=_DEADLINE_SECONDS)
         with opened as client:
             yield client
+
+
+def _skip_command_line_of_httpx() -> None:
+    """Importing httpx also imports its own command line with rich and click, which takes longer than the rest of it."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx handles the ImportError of this module
 
 
 class _StderrHandler(logging.Handler):

@@ -20,7 +20,7 @@ from postroad.cli.messages import (
     print_scan_summary,
 )
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show
-from postroad.cli.queues import DryRun, Name, print_purged
+from postroad.cli.queues import DryRun, Name, print_purged, queues
 from postroad.cli.rendering import show_item
 from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from postroad.client import DeadMessage, Purged
 
 queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or failed too often.", no_args_is_help=True)
+queues.add_typer(queues_dlq, name="dlq")
 
 Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups` shows it.")]
 

@@ -1,13 +1,17 @@
 """The clients: `Postroad` for synchronous and `AsyncPostroad` for asynchronous code, with the same namespaces."""
 
 import os
-from types import TracebackType
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from postroad.client.generated.namespaces import AsyncGeneratedNamespaces, GeneratedNamespaces
-from postroad.client.health import AsyncHealth, Health
-from postroad.client.settings import AsyncSettings, Settings
 from postroad.client.transport import AsyncTransport, ClientSettings, SyncTransport
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from postroad.client.health import AsyncHealth, Health
+    from postroad.client.settings import AsyncSettings, Settings
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -48,10 +52,19 @@ class Postroad(GeneratedNamespaces):
         deadline: float = 30.0,
         anonymous: bool = False,
     ) -> None:
-        self._transport = SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
-        super().__init__(self._transport)
-        self.settings = Settings(self._transport)
-        self.health = Health(self._transport)
+        super().__init__(SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous)))
+
+    @cached_property
+    def settings(self) -> "Settings":
+        from postroad.client.settings import Settings
+
+        return Settings(self._transport)
+
+    @cached_property
+    def health(self) -> "Health":
+        from postroad.client.health import Health
+
+        return Health(self._transport)
 
     def as_async(self) -> "AsyncPostroad":
         """An asynchronous client of the same server with the same key and deadline. Must be closed separately."""
@@ -70,7 +83,7 @@ class Postroad(GeneratedNamespaces):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: "TracebackType | None") -> None:
         self.close()
 
 
@@ -86,10 +99,19 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         deadline: float = 30.0,
         anonymous: bool = False,
     ) -> None:
-        self._transport = AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous))
-        super().__init__(self._transport)
-        self.settings = AsyncSettings(self._transport)
-        self.health = AsyncHealth(self._transport)
+        super().__init__(AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous)))
+
+    @cached_property
+    def settings(self) -> "AsyncSettings":
+        from postroad.client.settings import AsyncSettings
+
+        return AsyncSettings(self._transport)
+
+    @cached_property
+    def health(self) -> "AsyncHealth":
+        from postroad.client.health import AsyncHealth
+
+        return AsyncHealth(self._transport)
 
     async def close(self) -> None:
         await self._transport.close()

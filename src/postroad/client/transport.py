@@ -4,7 +4,6 @@ The generator `_attempts` yields the next step (send or pause) and receives its 
 only send and pause.
 """
 
-import asyncio
 import functools
 import random
 import ssl
@@ -12,19 +11,16 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import getproxies
 
 import httpx
 import msgspec
 
 from postroad import __version__
-from postroad.api.access import WhoAmI
-from postroad.api.streams import StreamMessage
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Poll
 from postroad.client.decoding import decode
 from postroad.client.encoding import segment
-from postroad.client.follower import SILENCE_SECONDS, Follower
 from postroad.kernel.errors import (
     ERRORS,
     AuthError,
@@ -35,6 +31,10 @@ from postroad.kernel.errors import (
     Unavailable,
     Unreachable,
 )
+
+if TYPE_CHECKING:
+    from postroad.api.streams import StreamMessage
+    from postroad.client.follower import Follower
 
 T = TypeVar("T")
 
@@ -122,6 +122,8 @@ class _OwnTenant:
     def fill_in(self, call: Call[T]) -> "CallSequence[T]":
         """Execute the call with the tenant in its path, which `whoami` returns if it is unknown."""
         if self._tenant is None:
+            from postroad.api.access import WhoAmI
+
             me: WhoAmI = yield Call(method="GET", path="/v1/whoami", response=WhoAmI)
             self._tenant = me.tenant
         path = call.path.replace(OWN_TENANT, segment(self._tenant))
@@ -140,6 +142,8 @@ _ERROR_HEADERS = {
 def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
     if response.status_code < 400:
         return None
+    import postroad.client.errors  # noqa: F401  # registers the class of every code; namespaces are imported with their first use
+
     try:
         body = msgspec.json.decode(response.content)
         kind = ERRORS.get(body["code"]) or _unknown_kind(
@@ -201,6 +205,8 @@ def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Requ
 
 def _stream_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any], settings: ClientSettings) -> httpx.Request:
     """The request for server-sent events: the response has no time limit, but must not be silent for too long."""
+    from postroad.client.follower import SILENCE_SECONDS
+
     return _request(client, Send(call, httpx.Timeout(settings.attempt_timeout, read=SILENCE_SECONDS)))
 
 
@@ -283,7 +289,7 @@ class SyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def follow(self, follower: Follower) -> Generator[StreamMessage, None, None]:
+    def follow(self, follower: "Follower") -> "Generator[StreamMessage, None, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -300,7 +306,7 @@ class SyncTransport:
             time.sleep(pause)
 
     @contextmanager
-    def _event_stream(self, follower: Follower) -> Iterator[Iterator[bytes]]:
+    def _event_stream(self, follower: "Follower") -> Iterator[Iterator[bytes]]:
         call = follower.next_call()
         try:
             response = self._client.send(_stream_request(self._client, call, self.settings), stream=True)
@@ -323,6 +329,9 @@ class SyncTransport:
 
 class AsyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
+        from asyncio import sleep  # slow to import, and synchronous programs do not need it
+
+        self._sleep = sleep
         self.settings = settings
         self._own_tenant = _OwnTenant(settings)
         self._client = httpx.AsyncClient(**_client_arguments(settings))
@@ -335,7 +344,7 @@ class AsyncTransport:
         while True:
             outcome: Outcome = None
             if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
+                await self._sleep(step.seconds)
             else:
                 try:
                     outcome = await self._client.send(_request(self._client, step))
@@ -362,7 +371,7 @@ class AsyncTransport:
         while True:
             result = None
             if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
+                await self._sleep(step.seconds)
             else:
                 result = await self.execute(step)
             try:
@@ -383,7 +392,7 @@ class AsyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def follow(self, follower: Follower) -> AsyncGenerator[StreamMessage, None]:
+    async def follow(self, follower: "Follower") -> "AsyncGenerator[StreamMessage, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -399,10 +408,10 @@ class AsyncTransport:
                 pause = follower.pause_seconds()
             except PostroadError as problem:
                 pause = follower.pause_after(problem)
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
 
     @asynccontextmanager
-    async def _event_stream(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _event_stream(self, follower: "Follower") -> AsyncIterator[AsyncIterator[bytes]]:
         call = follower.next_call()
         try:
             response = await self._client.send(_stream_request(self._client, call, self.settings), stream=True)

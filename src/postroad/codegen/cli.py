@@ -241,21 +241,16 @@ def _converted(one: Parameter, imports: Imports) -> str:
     return one.name
 
 
-def index_module(modules: Mapping[str, str], new: Sequence[str]) -> str:
-    """`modules`: group to generated module; `new`: groups that only the generated module defines."""
-    imports = [f"from postroad.cli.generated import {name}" for name in sorted(modules.values())]
-    names = "\n".join(f'    "{group}": {modules[group]}.{variable(group)},' for group in new)
+def index_module(modules: Iterable[str], new: Mapping[str, str]) -> str:
+    """`modules`: the generated modules; `new`: help text of the groups that only the generated module defines."""
+    names = "\n".join(f'    "{group}": "{text}",' for group, text in new.items())
     return "\n".join(
         [
             '"""Generated commands. Generated from the route table by `make generate`; do not edit."""',
             "",
-            "import typer",
+            f"MODULES = frozenset({sorted(modules)})".replace("'", '"'),
             "",
-            *imports,
-            "",
-            f"MODULES = ({', '.join(sorted(modules.values()))},)",
-            "",
-            "GROUPS: dict[str, typer.Typer] = {",
+            "GROUPS: dict[str, str] = {",
             names,
             "}",
             "",
