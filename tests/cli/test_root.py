@@ -2,6 +2,7 @@
 
 import ast
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -113,7 +114,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("settings", "set", "max_queues"), 2, "NAME=VALUE"),
         (("settings", "set", "max_queues=null"), 2, "unset"),
         (("settings", "set", "audit_mode=loud"), 2, "Invalid body"),
-        (("audit", "--since", "yesterday"), 2, "neither a duration"),
+        (("audit", "--from", "yesterday"), 2, "neither a duration"),
         (("audit", "--tenant", "somebody-else"), 3, "Forbidden"),
         (("--profile", "nobody", "whoami"), 2, "there is no profile 'nobody'"),
     ],
@@ -162,6 +163,41 @@ def test_an_unreachable_server_is_exit_code_5(anonymous: Shell, monkeypatch: pyt
     assert Unreachable.title in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("ftp://server", "must start with http:// or https://"),
+        ("server:8080", "must start with http:// or https://"),
+        ("http://", "it has no host"),
+        ("http://server:http", "not a number from 1 to 65535"),
+        ("http://server:99999", "not a number from 1 to 65535"),
+        ("http://name:secret@ser ver", "it has a space"),
+        ("http://[::1", "cannot be used"),
+        ("http://server/?tenant=a", "must not have a query"),
+    ],
+)
+def test_an_unusable_url_is_exit_code_2(anonymous: Shell, url: str, cause: str) -> None:
+    finished = anonymous.with_environment(POSTROAD_URL=url).invoke("health")
+    assert finished.code == 2
+    assert cause in finished.stderr
+    assert "secret" not in finished.stderr
+
+
+def test_a_retried_call_is_announced_once(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.5)
+    finished = anonymous.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").invoke("health")
+    assert finished.stderr.count("waiting up to") == 1
+
+
+def test_a_server_that_accepts_but_does_not_respond_is_announced(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr("postroad.client.transport.SLOW_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        finished = anonymous.with_environment(POSTROAD_URL=f"http://127.0.0.1:{silent.getsockname()[1]}").invoke("health")
+    assert finished.code == 5
+    assert "has not responded yet; waiting up to" in finished.stderr
+
+
 # Every command
 
 
@@ -194,6 +230,31 @@ def test_every_list_can_be_printed_whole() -> None:
     lists = [command for words, command in COMMANDS.items() if words[-1] == "list" or words[0] == "insights"]
     assert len(lists) > 10
     assert all("wide" in {parameter.name for parameter in command.params} for command in lists)
+
+
+def test_every_item_can_be_printed_whole() -> None:
+    items = [words for words, command in COMMANDS.items() if words[-1] in ("show", "status") and words[0] != "pipeline"]
+    assert len(items) > 5
+    handwritten = {("streams", "show"), ("settings", "show"), ("queues", "dlq", "show")}
+    without = [one for one in items if "wide" not in {parameter.name for parameter in COMMANDS[one].params}]
+    assert set(without) <= handwritten
+
+
+def test_time_ranges_have_the_same_options_everywhere() -> None:
+    flags = {flag for command in COMMANDS.values() for parameter in command.params for flag in parameter.opts}
+    assert flags & {"--since", "--until", "--start", "--end"} == set()
+
+
+def test_the_old_options_of_time_ranges_are_accepted(shell: Shell) -> None:
+    for words in (("audit",), ("jobs", "list"), ("insights", "backlog")):
+        recent = shell.invoke(*words, "--from", "1h", "--to", "2100-01-01", "--json")
+        old = shell.invoke(*words, "--since", "1h", "--until", "2100-01-01", "--json")
+        assert (old.code, old.stderr[:40]) == (recent.code, recent.stderr[:40])
+        assert "--since" not in shell.run(*words, "--help").stdout
+
+
+def test_the_list_of_jobs_has_fifty_by_default() -> None:
+    assert {one.name: one.default for one in COMMANDS["jobs", "list"].params}["limit"] == 50
 
 
 def _name(called: ast.expr) -> str:
@@ -303,7 +364,7 @@ def test_the_client_imports_what_is_used() -> None:
 
 
 def test_every_name_of_the_client_can_be_imported() -> None:
-    assert all(getattr(client, name) is not None for name in client.__all__)
+    assert all(getattr(client, name).__name__ == name for name in client.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Unknown'"):
         client.Unknown  # noqa: B018
 

@@ -14,8 +14,6 @@ from postroad.cli.messages import (
     Limit,
     MessageId,
     Search,
-    Since,
-    Until,
     payload_of,
     print_scan_summary,
 )
@@ -24,7 +22,7 @@ from postroad.cli.queues import DryRun, Name, print_purged, queues
 from postroad.cli.rendering import show_item
 from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
-from postroad.cli.times import ago
+from postroad.cli.times import Since, Until, ago
 
 if TYPE_CHECKING:
     from postroad.client import DeadMessage, Purged

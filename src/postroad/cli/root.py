@@ -98,12 +98,16 @@ ENTRIES = (
     ),
 )
 
+# Options of time ranges had these names in some commands. Accepted for one release.
+_OLD_OPTIONS = {"since": "from", "until": "to"}
+
 cli = typer.Typer(
     name="postroad",
     help="Messaging over HTTP: queues, topics, durable streams, sessions, buckets and governed commands.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     cls=lazy_group(ENTRIES),
+    context_settings={"token_normalize_func": lambda name: _OLD_OPTIONS.get(name, name)},
 )
 
 

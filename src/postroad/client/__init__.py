@@ -143,9 +143,10 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name with its first use: importing all of them is slow, and most programs need few."""
+    """Import the class with its first use: importing all of them is slow, and most programs need few."""
     if name in __all__:
         for module in map(import_module, _MODULES):
-            if hasattr(module, name):
-                return globals().setdefault(name, getattr(module, name))
+            found = vars(module).get(name)
+            if isinstance(found, type) and found.__module__ == module.__name__:  # not an alias, or imported by the module
+                return globals().setdefault(name, found)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,11 +4,10 @@ The generator `_attempts` yields the next step (send or pause) and receives its 
 only send and pause.
 """
 
-import functools
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,16 +20,8 @@ from postroad import __version__
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Poll
 from postroad.client.decoding import decode
 from postroad.client.encoding import segment
-from postroad.kernel.errors import (
-    ERRORS,
-    AuthError,
-    ConflictError,
-    InvalidRequest,
-    NotFound,
-    PostroadError,
-    Unavailable,
-    Unreachable,
-)
+from postroad.client.problems import problem_of
+from postroad.kernel.errors import PostroadError, Unreachable
 
 if TYPE_CHECKING:
     from postroad.api.streams import StreamMessage
@@ -38,10 +29,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SLOW_SECONDS = 2.0  # `on_wait` is called if an attempt takes longer
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous."""
+    """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous.
+
+    `on_wait` is called with the cause before an attempt is repeated, and when a synchronous one takes long.
+    """
 
     url: str
     key: str | None
@@ -50,6 +46,7 @@ class ClientSettings:
     attempt_timeout: float = 10.0
     pause_first: float = 0.1
     pause_max: float = 2.0
+    on_wait: Callable[[str], None] | None = None
 
     def __repr__(self) -> str:
         return f"ClientSettings(url={self.url!r}, key='***', tenant={self.tenant!r})"
@@ -78,7 +75,7 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
     while True:
         outcome, now = yield Send(call, min(settings.attempt_timeout + call.wait_seconds, max(0.001, deadline - now)))
         if isinstance(outcome, httpx.Response):
-            problem = _problem(call, outcome)
+            problem = problem_of(call, outcome)
             if problem is None:
                 return _result(call, outcome)
             may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_EXECUTED)
@@ -88,6 +85,8 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
         wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
         if not may_repeat or now + wait >= deadline:
             raise problem
+        if settings.on_wait is not None:
+            settings.on_wait(f"{problem.title}: {problem.detail or problem.code}")
         _, now = yield Pause(wait)
         pause = min(pause * 2, settings.pause_max)
 
@@ -128,57 +127,6 @@ class _OwnTenant:
             self._tenant = me.tenant
         path = call.path.replace(OWN_TENANT, segment(self._tenant))
         return (yield msgspec.structs.replace(call, path=path))  # type: ignore[no-any-return]
-
-
-_STATUS_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate-limited"}
-_ERROR_HEADERS = {
-    "producer-epoch": "epoch",
-    "producer-expected-seq": "expected",
-    "producer-received-seq": "received",
-    "stream-next-offset": "offset",
-}
-
-
-def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
-    if response.status_code < 400:
-        return None
-    import postroad.client.errors  # noqa: F401  # registers the class of every code; namespaces are imported with their first use
-
-    try:
-        body = msgspec.json.decode(response.content)
-        kind = ERRORS.get(body["code"]) or _unknown_kind(
-            body["code"], response.status_code, body.get("title", ""), body.get("retryable")
-        )
-        detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
-    except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
-        code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
-        kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
-        detail, extra = "" if code else f"HTTP {response.status_code}", {}
-    details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
-    extra |= {name: int(value) if value.isdecimal() else value for name, value in details.items()}
-    after = response.headers.get("retry-after", "")
-    problem = kind(detail, retry_after=float(after) if after.isdecimal() else None, extra=extra)
-    problem.request_id = response.headers.get("x-request-id", "")
-    return problem
-
-
-_FAMILIES: dict[int, type[PostroadError]] = {
-    **dict.fromkeys((400, 413, 415, 422), InvalidRequest),
-    **dict.fromkeys((401, 403), AuthError),
-    **dict.fromkeys((404, 410), NotFound),
-    409: ConflictError,
-    **dict.fromkeys((502, 503, 504, 507), Unavailable),
-}
-
-
-@functools.lru_cache(maxsize=100)
-def _unknown_kind(code: str, status: int, title: str, is_retryable: bool | None) -> type[PostroadError]:
-    """The class of an error code that this version does not know: a subclass of the family of its status."""
-    family = _FAMILIES.get(status)
-    if family is None:
-        return PostroadError
-    attributes = {"code": code, "status": status, "title": title or code, "retryable": bool(is_retryable)}
-    return type(family.__name__, (family,), attributes)
 
 
 def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
@@ -228,6 +176,23 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
     return arguments
 
 
+@contextmanager
+def _slow_attempt(send: Send, settings: ClientSettings) -> Iterator[None]:
+    """Call `on_wait` from a thread if the block takes long."""
+    if settings.on_wait is None:
+        yield
+        return
+    import threading
+
+    timer = threading.Timer(SLOW_SECONDS + send.call.wait_seconds, settings.on_wait, [f"{settings.url} has not responded yet"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class SyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -245,7 +210,8 @@ class SyncTransport:
                 time.sleep(step.seconds)
             else:
                 try:
-                    outcome = self._client.send(_request(self._client, step))
+                    with _slow_attempt(step, self.settings):
+                        outcome = self._client.send(_request(self._client, step))
                 except httpx.HTTPError as exc:
                     outcome = exc
             try:
@@ -313,7 +279,7 @@ class SyncTransport:
             try:
                 if response.status_code >= 400:
                     response.read()
-                problem = _problem(call, response)
+                problem = problem_of(call, response)
                 if problem is not None:
                     raise problem
                 follower.on_open(response.headers)
@@ -418,7 +384,7 @@ class AsyncTransport:
             try:
                 if response.status_code >= 400:
                     await response.aread()
-                problem = _problem(call, response)
+                problem = problem_of(call, response)
                 if problem is not None:
                     raise problem
                 follower.on_open(response.headers)
