@@ -2,6 +2,7 @@
 
 import functools
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import msgspec
@@ -42,7 +43,7 @@ def problem_of(call: Call[Any], response: httpx.Response) -> PostroadError | Non
     except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
         code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
         kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
-        detail, extra = "" if code else f"HTTP {response.status_code}", {}
+        detail, extra = unquote(call.path) if code else f"HTTP {response.status_code}", {}
     details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
     extra |= {name: int(value) if value.isdecimal() else value for name, value in details.items()}
     after = response.headers.get("retry-after", "")

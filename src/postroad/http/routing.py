@@ -54,6 +54,7 @@ class Route:
     summary: str
     tag: str
     body: Any = None
+    empty_body: Any = None  # the decoded body of a request without one; None: the body is required
     query: type[msgspec.Struct] | None = None
     response: Any = None
     status: int = 200
