@@ -29,11 +29,11 @@ def generated() -> dict[str, str]:
     modules = {group: cli.variable(group) for group in groups}
     handwritten = {group: _handwritten("cli", name) for group, name in modules.items()}
     for group, routes in groups.items():
-        help_text = texts.get(group, f"{group.capitalize()}.")
-        module = cli.group_module(group, routes, handwritten[group], help_text, parameter_schemas(assembly))
+        texts.setdefault(group, f"{group.capitalize()}.")
+        module = cli.group_module(group, routes, handwritten[group], texts[group], parameter_schemas(assembly))
         files[f"cli/generated/{modules[group]}.py"] = module
-    new = [group for group in groups if handwritten[group] is None]
-    files["cli/generated/__init__.py"] = cli.index_module(modules, new)
+    new = {modules[group]: texts[group] for group in groups if handwritten[group] is None}
+    files["cli/generated/__init__.py"] = cli.index_module(modules.values(), new)
     return files
 
 

@@ -192,10 +192,10 @@ async def test_platform_defaults_are_set_separately(operator: Shell) -> None:
 def test_the_audit_log_is_filtered(operator: Shell, shell: Shell) -> None:
     key = shell.run("keys", "create", "audited", "--json").json["record"]["id"]
     shell.run("keys", "update", key, "--name", "renamed")
-    entries = shell.run("audit", "--target", key, "--since", "1h", "--json").json
+    entries = shell.run("audit", "--target", key, "--from", "1h", "--json").json
     assert [entry["action"] for entry in entries] == ["key.change", "key.create"]
     assert "name=renamed" in shell.run("audit", "--target", key, "--action", "key.*").stdout
-    filters = ("--actor", entries[0]["actorKeyId"], "--request-id", entries[0]["requestId"], "--until", "2100-01-01")
+    filters = ("--actor", entries[0]["actorKeyId"], "--request-id", entries[0]["requestId"], "--to", "2100-01-01")
     assert len(operator.run("audit", "--tenant", "default", *filters, "--json").json) == 1
     assert len(operator.run("audit", "--limit", "2", "--json").json) == 2
 

@@ -13,6 +13,7 @@ from postroad.cli.profiles import (
     ProfileError,
     Profiles,
     Target,
+    profile_names,
     profiles_path,
     read_profiles,
     resolve_target,
@@ -207,9 +208,9 @@ def test_a_file_that_other_users_can_read_is_reported(anonymous: Shell) -> None:
 def test_names_are_completed(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     anonymous.run("profiles", "add", "a", stdin=KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(anonymous.home))
-    assert profile_commands.profile_names() == ["a"]
+    assert profile_names() == ["a"]
     (anonymous.home / "postroad" / "profiles.toml").write_text("not = [toml")
-    assert profile_commands.profile_names() == []
+    assert profile_names() == []
 
 
 def test_a_command_without_a_key_prints_how_to_add_one(anonymous: Shell, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Queues and health on the command line, and properties of every command: help, JSON, exit codes, quick start."""
 
 import ast
+import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,8 +13,9 @@ import pytest
 import typer
 import typer.main
 
+from postroad import client
 from postroad.cli import output
-from postroad.cli.root import cli
+from postroad.cli.root import ENTRIES, cli
 from postroad.cli.server import RoleName
 from postroad.container import Role
 from postroad.kernel.errors import ERRORS, Unreachable
@@ -87,7 +90,12 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("queues", "nack", "orders", "forged"), 1, "nacked 0 of 1"),
         (("queues", "extend", "orders", "forged"), 1, "extended 0 of 1"),
         (("queues", "peek", "orders", "--field", "name"), 2, "field"),
-        (("queues", "peek", "nowhere"), 4, "Queue not found"),
+        (("queues", "peek", "nowhere"), 4, "there is no queue 'nowhere'"),
+        (("streams", "info", "no/where"), 4, "no/where"),
+        (("streams", "cat", "no/where"), 4, "there is no stream 'no/where'"),
+        (("streams", "tail", "no/where"), 4, "no/where"),
+        (("streams", "append", "no/where", "x"), 4, "no/where"),
+        (("sessions", "show", "nobody"), 4, "there is no session 'nobody'"),
         (("queues", "dlq", "show", "orders", "nowhere"), 4, "Message not found"),
         (("queues", "dlq", "redrive", "orders", "--to", "nowhere"), 4, "Queue not found"),
         (("tasks", "show", "nowhere"), 4, "Task not found"),
@@ -111,7 +119,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("settings", "set", "max_queues"), 2, "NAME=VALUE"),
         (("settings", "set", "max_queues=null"), 2, "unset"),
         (("settings", "set", "audit_mode=loud"), 2, "Invalid body"),
-        (("audit", "--since", "yesterday"), 2, "neither a duration"),
+        (("audit", "--from", "yesterday"), 2, "neither a duration"),
         (("audit", "--tenant", "somebody-else"), 3, "Forbidden"),
         (("--profile", "nobody", "whoami"), 2, "there is no profile 'nobody'"),
     ],
@@ -160,11 +168,48 @@ def test_an_unreachable_server_is_exit_code_5(anonymous: Shell, monkeypatch: pyt
     assert Unreachable.title in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("ftp://server", "must start with http:// or https://"),
+        ("server:8080", "must start with http:// or https://"),
+        ("http://", "it has no host"),
+        ("http://server:http", "not a number from 1 to 65535"),
+        ("http://server:99999", "not a number from 1 to 65535"),
+        ("http://name:secret@ser ver", "it has a space"),
+        ("http://[::1", "cannot be used"),
+        ("http://server/?tenant=a", "must not have a query"),
+    ],
+)
+def test_an_unusable_url_is_exit_code_2(anonymous: Shell, url: str, cause: str) -> None:
+    finished = anonymous.with_environment(POSTROAD_URL=url).invoke("health")
+    assert finished.code == 2
+    assert cause in finished.stderr
+    assert "secret" not in finished.stderr
+
+
+def test_a_retried_call_is_announced_once(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.5)
+    finished = anonymous.with_environment(POSTROAD_URL=f"http://127.0.0.1:{free_port()}").invoke("health")
+    assert finished.stderr.count("waiting up to") == 1
+
+
+def test_a_server_that_accepts_but_does_not_respond_is_announced(anonymous: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr("postroad.client.transport.SLOW_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        finished = anonymous.with_environment(POSTROAD_URL=f"http://127.0.0.1:{silent.getsockname()[1]}").invoke("health")
+    assert finished.code == 5
+    assert "has not responded yet; waiting up to" in finished.stderr
+
+
 # Every command
 
 
 def all_commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
+    context = group.context_class(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if hasattr(command, "commands"):
             yield from all_commands(command, *before, name)
         else:
@@ -190,6 +235,31 @@ def test_every_list_can_be_printed_whole() -> None:
     lists = [command for words, command in COMMANDS.items() if words[-1] == "list" or words[0] == "insights"]
     assert len(lists) > 10
     assert all("wide" in {parameter.name for parameter in command.params} for command in lists)
+
+
+def test_every_item_can_be_printed_whole() -> None:
+    items = [words for words, command in COMMANDS.items() if words[-1] in ("show", "status") and words[0] != "pipeline"]
+    assert len(items) > 5
+    handwritten = {("streams", "show"), ("settings", "show"), ("queues", "dlq", "show")}
+    without = [one for one in items if "wide" not in {parameter.name for parameter in COMMANDS[one].params}]
+    assert set(without) <= handwritten
+
+
+def test_time_ranges_have_the_same_options_everywhere() -> None:
+    flags = {flag for command in COMMANDS.values() for parameter in command.params for flag in parameter.opts}
+    assert flags & {"--since", "--until", "--start", "--end"} == set()
+
+
+def test_the_old_options_of_time_ranges_are_accepted(shell: Shell) -> None:
+    for words in (("audit",), ("jobs", "list"), ("insights", "backlog")):
+        recent = shell.invoke(*words, "--from", "1h", "--to", "2100-01-01", "--json")
+        old = shell.invoke(*words, "--since", "1h", "--until", "2100-01-01", "--json")
+        assert (old.code, old.stderr[:40]) == (recent.code, recent.stderr[:40])
+        assert "--since" not in shell.run(*words, "--help").stdout
+
+
+def test_the_list_of_jobs_has_fifty_by_default() -> None:
+    assert {one.name: one.default for one in COMMANDS["jobs", "list"].params}["limit"] == 50
 
 
 def _name(called: ast.expr) -> str:
@@ -223,19 +293,85 @@ def test_every_group_has_a_help_text(anonymous: Shell) -> None:
 # The start
 
 
-def imported_by(code: str) -> set[str]:
+def imported_by(code: str, environment: Mapping[str, str] | None = None) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", f"{code}\nimport sys; print(); print(*(name for name, one in sys.modules.items() if one))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split())
 
 
-def test_commands_do_not_import_the_server() -> None:
-    """Importing it would delay the start of each command by half a second."""
-    of_commands = imported_by("import postroad.cli.root")
-    assert not of_commands & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "httpx", "postroad.client"}
+SLOW = {
+    *("postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "structlog", "asyncio", "rich.console", "click"),
+    *("pydantic", "pygments", "cryptography"),
+}
+
+
+def imported_by_command(*words: str, environment: Mapping[str, str]) -> set[str]:
+    """The modules that a process has imported when the command ends, which must succeed."""
+    lines = [
+        "import sys",
+        f"sys.argv = {['postroad', *words]!r}",
+        "from postroad.__main__ import main",
+        "try: main()",
+        "except SystemExit as end: assert not end.code, end.code",
+    ]
+    return imported_by("\n".join(lines), environment)
+
+
+def test_an_ordinary_call_imports_only_what_it_uses(shell: Shell) -> None:
+    """A command takes as long as its imports: the server, asyncio and rich would triple it."""
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(shell.home), **shell.environment}
+    groups = {entry.modules[0] for entry in ENTRIES}
+    of_version = imported_by_command("--version", environment=environment)
+    assert of_version & {*SLOW, *groups, "httpx", "msgspec", "postroad.client"} == set()
+    of_queues = imported_by_command("queues", "list", environment=environment)
+    assert of_queues & {*SLOW, *groups - {"postroad.cli.queues", "postroad.cli.tasks"}} == set()
+    assert of_queues & {"postroad.api.streams", "postroad.api.jobs", "postroad.api.insights", "postroad.api.access"} == set()
+    of_keys = imported_by_command("keys", "list", environment=environment)
+    assert of_keys & {*SLOW, *groups - {"postroad.cli.keys"}, "postroad.api.queues", "postroad.api.streams"} == set()
+
+
+def test_help_and_completion_of_the_root_import_no_command(anonymous: Shell) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(anonymous.home)}
+    groups = {entry.modules[0] for entry in ENTRIES}
+    assert not imported_by_command("--help", environment=environment) & groups
+
+
+def test_the_overview_shows_the_help_text_of_each_command() -> None:
+    group = typer.main.get_command(cli)
+    for entry in ENTRIES:
+        text = entry.load().help or ""
+        assert entry.help == " ".join(text.split("\n\n")[0].split()), entry.name
+        assert entry.name in group.list_commands(group.context_class(group))  # type: ignore[attr-defined]
+
+
+def test_a_mistyped_command_gets_a_suggestion(anonymous: Shell) -> None:
+    finished = anonymous.invoke("queue", "list")
+    assert finished.code == 2
+    assert "Did you mean 'queues'" in " ".join(finished.stderr.replace("│", " ").split())
+
+
+def test_the_client_imports_what_is_used() -> None:
     of_client = imported_by("import postroad.client")
-    assert not of_client & {"postroad.container", "postroad.runtime.supervisor", "nats", "uvicorn", "typer"}
+    assert not of_client & {
+        "postroad.container",
+        "postroad.runtime.supervisor",
+        "nats",
+        "uvicorn",
+        "typer",
+        "postroad.api.queues",
+    }
+
+
+def test_every_name_of_the_client_can_be_imported() -> None:
+    assert all(getattr(client, name).__name__ == name for name in client.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Unknown'"):
+        client.Unknown  # noqa: B018
 
 
 def test_the_role_option_offers_every_role_and_the_old_name_of_one() -> None:

@@ -109,7 +109,7 @@ def test_messages_are_peeked_and_searched(shell: Shell, queue: str) -> None:
     assert "scanned 1, matched 1\n" in rest.stderr
     found = shell.run("queues", "peek", queue, "--header", "kind=1", "--body-max", "8", "--json").json
     assert (found["scanned"], found["matched"], found["messages"][0]["payloadStart"]) == (3, 1, '{"n": 1,')
-    assert "(" in shell.run("queues", "peek", queue, "--body-max", "8", "--since", "1h").stdout
+    assert "(" in shell.run("queues", "peek", queue, "--body-max", "8", "--from", "1h").stdout
     assert shell.run("queues", "peek", queue, "--state", "delayed", "--json").json["messages"] == []
 
 
@@ -224,7 +224,7 @@ def test_a_job_is_shown_with_its_events(shell: Shell, queue: str) -> None:
     shell.run("queues", "nack", queue, pulled(shell, queue), "--reason", "busy just now")
     shell.run("queues", "ack", queue, pulled(shell, queue))
     assert "done" in shell.run("jobs", "show", job).stdout
-    assert job in shell.run("jobs", "list", "--queue", queue, "--status", "done", "--since", "1h").stdout
+    assert job in shell.run("jobs", "list", "--queue", queue, "--status", "done", "--from", "1h").stdout
     [found] = shell.run("jobs", "list", "--correlation-id", queue, "--json").json
     assert (found["jobId"], found["attempts"]) == (job, 2)
     events = shell.run("jobs", "events", job).stdout

@@ -9,7 +9,7 @@ from postroad.api.stream_subscriptions import LeaseHeld, NothingPending, OffsetR
 from postroad.client import Claim
 from postroad.client.calls import Call
 from postroad.client.errors import AlreadyExists, ConflictError, Forbidden, InvalidParameter, NotFound, PostroadError, Unavailable
-from postroad.client.transport import _problem
+from postroad.client.problems import problem_of
 from postroad.kernel.identity import Scope
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant
@@ -134,7 +134,7 @@ async def test_a_claim_needs_the_scope_consume(kind: str, sdk: Sdk, tenant: Tena
 def test_an_unknown_error_keeps_its_code_and_family(status: int, family: type[PostroadError], is_retryable: bool) -> None:
     said = {"code": "of-a-newer-server", "title": "Something new", "detail": "what it is", "retryable": is_retryable}
     answer = httpx.Response(status, json=said)
-    problem = _problem(Call(method="GET", path="/"), answer)
+    problem = problem_of(Call(method="GET", path="/"), answer)
     assert isinstance(problem, family)
     assert (problem.code, problem.title, problem.detail) == ("of-a-newer-server", "Something new", "what it is")
     assert (problem.status, problem.retryable) == (status, is_retryable)

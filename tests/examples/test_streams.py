@@ -157,7 +157,7 @@ async def test_what_cannot_be_helped_is_said(postroad: AsyncPostroad, page: Page
     assert (await refused.load())[-1]["name"] == "failed"
     await postroad.streams.delete(stream_of(page))
     [*_, last] = await page.load()
-    assert (last["name"], "no such stream" in last["error"].lower()) == ("failed", True)
+    assert (last["name"], "there is no stream" in last["error"].lower()) == ("failed", True)
 
 
 async def test_now_begins_with_what_is_to_come(postroad: AsyncPostroad, page: Page) -> None:

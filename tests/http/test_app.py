@@ -88,6 +88,43 @@ async def test_a_body_that_is_not_json_is_refused(tenant: Tenant, body: bytes) -
     answer.problem(400, "malformed-json")
 
 
+async def test_an_empty_body_is_reported_as_such(tenant: Tenant) -> None:
+    for body in (b"", b" \n"):
+        answer = await tenant.client.post("/v1/queues/q/messages", data=body, headers={"Content-Type": "application/json"})
+        assert answer.problem(400, "malformed-json")["detail"] == "the body is empty"
+
+
+async def test_a_compressed_body_is_refused(tenant: Tenant) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = await tenant.client.post("/v1/queues/q/messages", data=b'{"payload": 1}', headers=headers)
+    assert "Content-Encoding" in answer.problem(415, "unsupported-media-type")["detail"]
+    (await tenant.client.call("PUT", "/v1/stream/s", data=b"x", headers=headers)).problem(415, "unsupported-media-type")
+    plain = {**headers, "Content-Encoding": "identity"}
+    await tenant.client.put("/v1/queues/q")
+    (await tenant.client.post("/v1/queues/q/messages", data=b'{"payload": 1}', headers=plain)).ok(201)
+
+
+async def test_a_whole_number_with_a_fraction_of_zero_is_an_integer(tenant: Tenant) -> None:
+    body = b'{"messages": [{"payload": [1.0,  2.50], "delayMs": 0.0}]}'
+    headers = {"Content-Type": "application/json"}
+    await tenant.client.put("/v1/queues/whole")
+    (await tenant.client.post("/v1/queues/whole/messages/batch", data=body, headers=headers)).ok()
+    pulled = (await tenant.client.post("/v1/queues/whole/pull", {"maxMessages": 5.0, "waitMs": 5e3})).body
+    assert b'"payload":[1.0,  2.50]' in pulled, "a payload stays as it was sent"
+    problem = (await tenant.client.post("/v1/queues/whole/pull", {"maxMessages": 5.5})).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == "$.maxMessages"
+
+
+async def test_an_error_of_an_enumeration_lists_its_values(tenant: Tenant) -> None:
+    body = {"receiptId": "r", "action": "drop"}
+    problem = (await tenant.client.post("/v1/queues/q/nack", body)).problem(422, "invalid-body")
+    assert problem["errors"] == [
+        {"path": "$.action", "detail": "Invalid enum value 'drop': must be one of dlq, requeue, retry"},
+    ]
+    problem = (await tenant.client.get("/v1/jobs?status=asleep")).problem(400, "invalid-parameter")
+    assert "must be one of " in problem["detail"] and "retrying" in problem["detail"]
+
+
 @pytest.mark.parametrize(
     ("body", "path"),
     [
@@ -252,6 +289,21 @@ async def test_null_and_numeric_times_are_refused_as_query_parameters(tenant: Te
     for query in ("to=null", "cursor=Null", "to=0.5", "from=1700000000", "from=-1"):
         (await tenant.client.get(f"/api/control/audit?{query}")).problem(400, "invalid-parameter")
     (await tenant.client.get("/v1/queues?cursor=null")).ok()  # a queue may be called so
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/jobs", "/api/control/audit", "/v1/queues/q/messages", "/v1/queues/q/dlq", "/v1/insights/latency"]
+)
+async def test_a_range_that_ends_before_it_begins_is_refused(tenant: Tenant, path: str) -> None:
+    await tenant.client.put("/v1/queues/q")
+    answer = await tenant.client.get(f"{path}?from=2027-01-02T00:00:00Z&to=2027-01-01T00:00:00Z")
+    assert "`from` must" in answer.problem(400, "invalid-parameter")["detail"]
+
+
+async def test_an_empty_tenant_header_is_refused(tenant: Tenant) -> None:
+    for value in ("", " "):
+        answer = await tenant.client.get("/v1/queues", headers={"X-Postroad-Tenant": value})
+        assert "X-Postroad-Tenant" in answer.problem(400, "invalid-parameter")["detail"]
 
 
 async def test_a_repeated_query_parameter_is_named(tenant: Tenant) -> None:

@@ -244,6 +244,16 @@ async def test_every_gateway_accepts_a_receipt(gateway: Gateway, second_gateway:
     assert [one["reason"] for one in await dead(tenant, queue)] == ["elsewhere"]
 
 
+async def test_a_dead_letter_has_no_delay(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    [message] = await tenant.pull(queue)
+    body = {"receiptId": message["receiptId"], "action": "dlq", "delayMs": 0}
+    problem = (await tenant.client.post(f"{queue}/nack", body)).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == "$.delayMs"
+    assert await dead(tenant, queue) == []
+
+
 async def test_an_aborted_pull_costs_the_next_message_no_attempt(tenant: Tenant) -> None:
     """The pending pull request is withdrawn; otherwise the next message would be delivered to no caller."""
     queue = await tenant.queue(maxAttempts=1)

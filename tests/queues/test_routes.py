@@ -249,6 +249,12 @@ async def test_a_pull_returns_one_message_by_default(tenant: Tenant) -> None:
     assert len(await tenant.pull(queue, 2)) == 2
 
 
+async def test_a_pull_without_a_body_uses_the_defaults(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1)
+    assert len((await tenant.client.post(f"{queue}/pull")).ok()["messages"]) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "path"),
     [

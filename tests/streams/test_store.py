@@ -18,7 +18,9 @@ from tests.streams.workers import Worker
 
 async def test_the_snapshot_of_a_stream_that_never_existed_is_empty(worker: Worker, name: str) -> None:
     assert not await worker.store.exists(name)
-    assert await worker.store.snapshot(StreamName(name, "a"), with_producers=True) == StreamSnapshot(None, producers={})
+    assert await worker.store.snapshot(StreamName(name, "a"), with_producers=True) == StreamSnapshot(
+        None, producers={}, stream="a"
+    )
     assert await worker.store.record(StreamName(name, "a")) is None
     assert await worker.store.exists(name)
 

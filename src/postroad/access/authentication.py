@@ -14,7 +14,7 @@ from postroad.governance.refused_attempts import is_administrative, operation_of
 from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Forbidden, Unauthenticated
+from postroad.kernel.errors import Forbidden, InvalidParameter, Unauthenticated
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credential, RouteRequirement, Scope
 from postroad.kernel.usage_counters import ANONYMOUS
 
@@ -102,8 +102,11 @@ _OPEN_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.CONSUME})
 
 
 def _named_tenant(request: Request) -> str | None:
-    """The tenant in the path or in `X-Postroad-Tenant`."""
-    return request.parameters.get("project") or request.header(b"x-postroad-tenant")
+    """The tenant in the path or in `X-Postroad-Tenant`. Raises InvalidParameter if the header is empty."""
+    header = request.header(b"x-postroad-tenant")
+    if header is not None and not header.strip():
+        raise InvalidParameter("the header X-Postroad-Tenant is empty; leave it out, or name a tenant")
+    return request.parameters.get("project") or header
 
 
 def _has_credential(request: Request) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroad.cli.output import AsJson, Wide, connected, print_json, show
-from postroad.cli.times import ago
+from postroad.cli.times import Since, Until, ago
 
 if TYPE_CHECKING:
     from postroad.client import AuditEntry
@@ -18,8 +18,8 @@ audit = typer.Typer(invoke_without_command=True)
 @audit.callback()
 def list_entries(
     context: typer.Context,
-    since: Annotated[str | None, typer.Option(help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")] = None,
-    until: Annotated[str | None, typer.Option(help="Latest time, exclusive.")] = None,
+    since: Since = None,
+    until: Until = None,
     action: Annotated[str | None, typer.Option(help="Action, such as `key.create`, or a prefix, such as `key.*`.")] = None,
     actor: Annotated[str | None, typer.Option(help="Id of the key that made the change.")] = None,
     target: Annotated[str | None, typer.Option(help="Id of the changed resource.")] = None,

@@ -9,7 +9,7 @@ import typer
 from postroad.cli.output import AsJson, Wide, connected, print_json, show, to_json
 from postroad.cli.queues import Name, json_of, queues
 from postroad.cli.table import Column
-from postroad.cli.times import ago
+from postroad.cli.times import Since, Until, ago
 
 if TYPE_CHECKING:
     from postroad.api.queues import ExtendedItem, ReceiptResult
@@ -22,8 +22,6 @@ Field = Annotated[str | None, typer.Option(help="Payload field, as `path.to.fiel
 MessageId = Annotated[str | None, typer.Option(help="Message id.")]
 JobId = Annotated[str | None, typer.Option(help="Job id of the message.")]
 CorrelationId = Annotated[str | None, typer.Option(help="Correlation id.")]
-Since = Annotated[str | None, typer.Option(help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")]
-Until = Annotated[str | None, typer.Option(help="Latest time, exclusive.")]
 BodyMax = Annotated[int, typer.Option(help="Truncate payloads above this number of bytes.", min=0)]
 Limit = Annotated[int, typer.Option(help="Most messages to show.", min=1, max=1000)]
 Cursor = Annotated[str | None, typer.Option(help="Cursor printed by the previous page.")]

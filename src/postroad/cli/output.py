@@ -56,14 +56,34 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
         target = resolve_target(global_options.get(GlobalOptions()))
         if target.key is None and not anonymous:
             raise ValueError(missing_key_hint())
+        _skip_command_line_of_httpx()
         from postroad.client import Postroad
 
         if anonymous:
-            opened = Postroad(target.url, anonymous=True, deadline=_DEADLINE_SECONDS)
+            opened = Postroad(target.url, anonymous=True, deadline=_DEADLINE_SECONDS, on_wait=_Announcement())
         else:
-            opened = Postroad(target.url, target.key, tenant=target.tenant or "", deadline=_DEADLINE_SECONDS)
+            opened = Postroad(
+                target.url, target.key, tenant=target.tenant or "", deadline=_DEADLINE_SECONDS, on_wait=_Announcement()
+            )
         with opened as client:
             yield client
+
+
+class _Announcement:
+    """Prints on standard error why the command waits, once."""
+
+    def __init__(self) -> None:
+        self._is_made = False
+
+    def __call__(self, cause: str) -> None:
+        if not self._is_made:
+            self._is_made = True
+            typer.echo(f"postroad: {cause}; waiting up to {_DEADLINE_SECONDS:.0f} s", err=True)
+
+
+def _skip_command_line_of_httpx() -> None:
+    """Importing httpx also imports its own command line with rich and click, which takes longer than the rest of it."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx handles the ImportError of this module
 
 
 class _StderrHandler(logging.Handler):
@@ -116,13 +136,13 @@ def show(
         typer.echo(f"{hidden}--wide or --json shows everything", err=True)
 
 
-def show_one(thing: Any, as_json: bool, **cells: object) -> None:
-    """Print the fields of one thing, a line each; empty ones are left out."""
+def show_one(thing: Any, as_json: bool, *, wide: bool = False, **cells: object) -> None:
+    """Print the fields of one thing, a line each; empty ones are left out. `wide`: lines are not wrapped."""
     if as_json:
         print_json(thing)
         return
     pairs = [(name.replace("_", " "), _cell(value)) for name, value in cells.items() if value not in (None, "", ())]
-    typer.echo("\n".join(details(pairs, _terminal_width())))
+    typer.echo("\n".join(details(pairs, None if wide else _terminal_width())))
 
 
 def show_once(created: Any, as_json: bool, text: str, about: str) -> None:

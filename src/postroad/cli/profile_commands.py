@@ -15,6 +15,7 @@ from postroad.cli.profiles import (
     environment_key,
     environment_url,
     is_readable_by_others,
+    profile_names,
     profiles_path,
     read_profiles,
     write_profiles,
@@ -25,14 +26,6 @@ profiles = typer.Typer(
     epilog="`postroad --profile NAME …` uses a profile once; POSTROAD_PROFILE or `profiles use` sets the default.",
     no_args_is_help=True,
 )
-
-
-def profile_names() -> list[str]:
-    """Names for shell completion, which cannot show errors: none if the file is invalid."""
-    try:
-        return sorted(read_profiles().by_name)
-    except ProfileError:
-        return []
 
 
 Name = Annotated[str, typer.Argument(help="The profile's name.", autocompletion=profile_names)]

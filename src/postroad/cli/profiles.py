@@ -108,6 +108,14 @@ def read_profiles(path: Path | None = None) -> Profiles:
     return Profiles(current if isinstance(current, str) else None, by_name)
 
 
+def profile_names() -> list[str]:
+    """Names for shell completion, which cannot show errors: none if the file is invalid."""
+    try:
+        return sorted(read_profiles().by_name)
+    except ProfileError:
+        return []
+
+
 def _profile(name: str, fields: Mapping[str, object]) -> Profile:
     url, key, tenant = fields.get("url", DEFAULT_URL), fields.get("key"), fields.get("tenant")
     if not isinstance(url, str) or not isinstance(key, str) or not (tenant is None or isinstance(tenant, str)):

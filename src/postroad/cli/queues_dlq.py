@@ -14,22 +14,21 @@ from postroad.cli.messages import (
     Limit,
     MessageId,
     Search,
-    Since,
-    Until,
     payload_of,
     print_scan_summary,
 )
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, show
-from postroad.cli.queues import DryRun, Name, print_purged
+from postroad.cli.queues import DryRun, Name, print_purged, queues
 from postroad.cli.rendering import show_item
 from postroad.cli.table import Column
 from postroad.cli.tasks import watch_task
-from postroad.cli.times import ago
+from postroad.cli.times import Since, Until, ago
 
 if TYPE_CHECKING:
     from postroad.client import DeadMessage, Purged
 
 queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or failed too often.", no_args_is_help=True)
+queues.add_typer(queues_dlq, name="dlq")
 
 Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups` shows it.")]
 

@@ -22,14 +22,14 @@ def show_list(items: Sequence[Any], as_json: bool, columns: Sequence[str], *, wi
     show(list(items), as_json, head, lambda item: [_value(item, one) for one in columns], wide=wide)
 
 
-def show_item(item: Any, as_json: bool) -> None:
+def show_item(item: Any, as_json: bool, *, wide: bool = False) -> None:
     """A line for each field that has a value; fields of nested objects are shown like its own, lists of objects as tables."""
     found = _flat(item)
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
-    show_one(item, as_json, **{name: value for name, value in found.items() if name not in lists})
+    show_one(item, as_json, wide=wide, **{name: value for name, value in found.items() if name not in lists})
     for name, items in () if as_json else lists.items():
         typer.echo(f"\n{_title(name)}")
-        show_list(items, False, (), wide=False)
+        show_list(items, False, (), wide=wide)
 
 
 def show_done(item: Any, as_json: bool, text: str) -> None:

@@ -5,34 +5,109 @@ from typing import Annotated
 import typer
 
 from postroad import __version__
-from postroad.cli.audit import audit
-from postroad.cli.check import check
-from postroad.cli.demo import demo
-from postroad.cli.generated import GROUPS
-from postroad.cli.insights import insights
-from postroad.cli.invites import invites
-from postroad.cli.jobs import jobs
-from postroad.cli.keys import keys, whoami
-from postroad.cli.pipeline import pipeline
-from postroad.cli.profile_commands import profile_names, profiles
-from postroad.cli.profiles import GlobalOptions, global_options
-from postroad.cli.queues import health, queues
-from postroad.cli.queues_dlq import queues_dlq
-from postroad.cli.report import report
-from postroad.cli.secrets import secrets
-from postroad.cli.server import openapi_command, serve_command, up_command
-from postroad.cli.sessions import sessions
-from postroad.cli.settings import settings
-from postroad.cli.streams import streams
-from postroad.cli.tasks import tasks
-from postroad.cli.tenants import tenants
-from postroad.cli.worker import worker
+from postroad.cli.generated import GROUPS, MODULES
+from postroad.cli.lazy_group import Entry, lazy_group
+from postroad.cli.profiles import GlobalOptions, global_options, profile_names
+
+_SERVER, _USE, _GOVERN = "Server", "Messaging", "Access"
+
+
+def _command(name: str, panel: str, module: str, attribute: str, text: str) -> Entry:
+    return Entry(name, panel, text, (f"postroad.cli.{module}",), attribute)
+
+
+def _group(name: str, panel: str, text: str, *more: str) -> Entry:
+    """A group of the module with its name, which has its generated commands, too; `more` are modules with further commands."""
+    own = (f"postroad.cli.{name}",) if name not in GROUPS else ()
+    generated = [f"postroad.cli.generated.{one}" for one in (name, *more) if one in MODULES]
+    return Entry(name, panel, text, (*own, *(f"postroad.cli.{one}" for one in more), *generated), name)
+
+
+ENTRIES = (
+    _command(
+        "up",
+        _SERVER,
+        "server",
+        "up_command",
+        "Start the engine, workers of all roles and the data pipeline on this machine. Ctrl-C stops them.",
+    ),
+    _command("serve", _SERVER, "server", "serve_command", "Start stateless workers against the engine at POSTROAD_NATS_URL."),
+    _command("openapi", _SERVER, "server", "openapi_command", "Print the OpenAPI 3.1 description of the HTTP API."),
+    _command(
+        "check",
+        _SERVER,
+        "check",
+        "check",
+        "Verify the stored data: read every message of every stream and compare the counts. Exit code 1 if there is damage.",
+    ),
+    _command(
+        "health",
+        _SERVER,
+        "queues",
+        "health",
+        "Show the readiness checks of the server. The exit code is 5 while it is not ready.",
+    ),
+    _command(
+        "demo",
+        _SERVER,
+        "demo",
+        "demo",
+        "Generate the traffic of three tenants, demo-shop, demo-bank and demo-chat, so that reports and lists have content.",
+    ),
+    _command(
+        "report",
+        _SERVER,
+        "report",
+        "report",
+        "Write one HTML page about a day: queue health, latency, backlog, dead letters, usage and sessions.",
+    ),
+    _group("pipeline", _SERVER, "The data pipeline: stores events as Parquet and computes reports from them."),
+    _command(
+        "worker",
+        _USE,
+        "worker",
+        "worker",
+        "Run a command for each message of a queue, with the payload on standard input and the rest in the environment.",
+    ),
+    _group("queues", _USE, "Queues and their messages.", "messages", "queues_dlq"),
+    _group("streams", _USE, "Durable streams: append-only logs that can be read from any offset, live or as history."),
+    _group("sessions", _USE, "Sessions: messages published to a stream are copied to the stream of each subscribed session."),
+    _group("jobs", _USE, "Jobs: the state and history of each message."),
+    _group("insights", _USE, "Reports of the data pipeline."),
+    _group("tasks", _USE, "Long-running work on the server, such as a redrive."),
+    *(_group(name, _USE, text) for name, text in GROUPS.items()),
+    _command("whoami", _GOVERN, "keys", "whoami", "Show the tenant, scopes and restrictions of the credential."),
+    _group("keys", _GOVERN, "API keys. Needs the scope admin. A key cannot grant permissions that it does not have itself."),
+    _group("secrets", _GOVERN, "JWT secrets: the tenant signs JWTs for its own users with them (HS256). Needs the scope admin."),
+    _group("settings", _GOVERN, "Run-time settings of the tenant, or the platform's defaults. Needs the scope admin."),
+    _group("tenants", _GOVERN, "Tenants. All commands need a platform key."),
+    _group(
+        "invites", _GOVERN, "Invites: single-use codes that create a tenant and its first key. All but claim need a platform key."
+    ),
+    _group(
+        "audit",
+        _GOVERN,
+        "List the audit log, newest first. Tenant keys see their tenant's entries, platform keys all. --json prints all fields.",
+    ),
+    Entry(
+        "profiles",
+        _GOVERN,
+        "Named servers and keys, stored in a file that only you can read.",
+        ("postroad.cli.profile_commands",),
+        "profiles",
+    ),
+)
+
+# Options of time ranges had these names in some commands. Accepted for one release.
+_OLD_OPTIONS = {"since": "from", "until": "to"}
 
 cli = typer.Typer(
     name="postroad",
     help="Messaging over HTTP: queues, topics, durable streams, sessions, buckets and governed commands.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    cls=lazy_group(ENTRIES),
+    context_settings={"token_normalize_func": lambda name: _OLD_OPTIONS.get(name, name)},
 )
 
 
@@ -56,36 +131,3 @@ def root(
         typer.echo(f"postroad {__version__}")
         raise typer.Exit
     global_options.set(GlobalOptions(profile, tenant))
-
-
-_SERVER, _USE, _GOVERN = "Server", "Messaging", "Access"
-
-cli.command("up", rich_help_panel=_SERVER)(up_command)
-cli.command("serve", rich_help_panel=_SERVER)(serve_command)
-cli.command("openapi", rich_help_panel=_SERVER)(openapi_command)
-cli.command("check", rich_help_panel=_SERVER)(check)
-cli.command("health", rich_help_panel=_SERVER)(health)
-
-queues.add_typer(queues_dlq, name="dlq")
-cli.add_typer(queues, name="queues", rich_help_panel=_USE)
-cli.add_typer(streams, name="streams", rich_help_panel=_USE)
-cli.add_typer(sessions, name="sessions", rich_help_panel=_USE)
-cli.add_typer(jobs, name="jobs", rich_help_panel=_USE)
-cli.add_typer(insights, name="insights", rich_help_panel=_USE)
-cli.add_typer(tasks, name="tasks", rich_help_panel=_USE)
-cli.command("worker", rich_help_panel=_USE)(worker)
-cli.add_typer(pipeline, name="pipeline", rich_help_panel=_SERVER)
-cli.command("demo", rich_help_panel=_SERVER)(demo)
-cli.command("report", rich_help_panel=_SERVER)(report)
-
-cli.command("whoami", rich_help_panel=_GOVERN)(whoami)
-cli.add_typer(keys, name="keys", rich_help_panel=_GOVERN)
-cli.add_typer(secrets, name="secrets", rich_help_panel=_GOVERN)
-cli.add_typer(settings, name="settings", rich_help_panel=_GOVERN)
-cli.add_typer(tenants, name="tenants", rich_help_panel=_GOVERN)
-cli.add_typer(invites, name="invites", rich_help_panel=_GOVERN)
-cli.add_typer(audit, name="audit", rich_help_panel=_GOVERN)
-cli.add_typer(profiles, name="profiles", rich_help_panel=_GOVERN)
-
-for _name, _group in GROUPS.items():
-    cli.add_typer(_group, name=_name, rich_help_panel=_USE)

@@ -2,8 +2,12 @@
 
 import re
 from datetime import datetime, timedelta
+from typing import Annotated
 
 import typer
+
+Since = Annotated[str | None, typer.Option("--from", help="Earliest time: a span such as `12h` ago, or `2027-01-31T12:00:00Z`.")]
+Until = Annotated[str | None, typer.Option("--to", help="Latest time, exclusive.")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 

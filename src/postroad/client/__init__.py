@@ -1,49 +1,53 @@
 """The Python SDK: `Postroad` and `AsyncPostroad`, from one definition of every call."""
 
-from postroad.api.access import (
-    Invite,
-    IssuedInvite,
-    IssuedJwtSecret,
-    IssuedKey,
-    IssuedToken,
-    JwtSecret,
-    Key,
-    KeyProperties,
-    Tenant,
-    TenantState,
-    WhoAmI,
-)
-from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
-from postroad.api.governance import AuditEntry, AuditMode, AuditVerification, EffectiveSettings, TenantSettings
-from postroad.api.health import Readiness
-from postroad.api.insights import PipelineStatus
-from postroad.api.jobs import Job, JobsProgress, JobStatus
-from postroad.api.problems import Problem
-from postroad.api.queues import (
-    Acked,
-    BatchItem,
-    BatchResult,
-    Extended,
-    Message,
-    PeekedMessage,
-    Published,
-    Purged,
-    Queue,
-    QueueSettings,
-    QueueStats,
-)
-from postroad.api.reports.backlog import BacklogRow
-from postroad.api.reports.dead_letters import DeadLettersRow
-from postroad.api.reports.health import HealthRow
-from postroad.api.reports.latency import LatencyRow
-from postroad.api.reports.sessions import SessionsRow
-from postroad.api.reports.usage import UsageRow
-from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
-from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
-from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
-from postroad.api.tasks import Progress, Task, TaskState
-from postroad.client.clients import AsyncPostroad, Postroad
-from postroad.client.producer import AsyncProducer, Producer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from postroad.api.access import (
+        Invite,
+        IssuedInvite,
+        IssuedJwtSecret,
+        IssuedKey,
+        IssuedToken,
+        JwtSecret,
+        Key,
+        KeyProperties,
+        Tenant,
+        TenantState,
+        WhoAmI,
+    )
+    from postroad.api.dead_letters import DeadGroup, DeadMessage, Redriven
+    from postroad.api.governance import AuditEntry, AuditMode, AuditVerification, EffectiveSettings, TenantSettings
+    from postroad.api.health import Readiness
+    from postroad.api.insights import PipelineStatus
+    from postroad.api.jobs import Job, JobsProgress, JobStatus
+    from postroad.api.problems import Problem
+    from postroad.api.queues import (
+        Acked,
+        BatchItem,
+        BatchResult,
+        Extended,
+        Message,
+        PeekedMessage,
+        Published,
+        Purged,
+        Queue,
+        QueueSettings,
+        QueueStats,
+    )
+    from postroad.api.reports.backlog import BacklogRow
+    from postroad.api.reports.dead_letters import DeadLettersRow
+    from postroad.api.reports.health import HealthRow
+    from postroad.api.reports.latency import LatencyRow
+    from postroad.api.reports.sessions import SessionsRow
+    from postroad.api.reports.usage import UsageRow
+    from postroad.api.sessions import FannedOut, Fanout, Session, SessionSubscription, Subscribed, Touched, Unsubscribed
+    from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
+    from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
+    from postroad.api.tasks import Progress, Task, TaskState
+    from postroad.client.clients import AsyncPostroad, Postroad
+    from postroad.client.producer import AsyncProducer, Producer
 
 __all__ = [
     "Acked",
@@ -113,3 +117,36 @@ __all__ = [
     "WakeAcked",
     "WhoAmI",
 ]
+
+_MODULES = (
+    "postroad.client.clients",
+    "postroad.client.producer",
+    "postroad.api.access",
+    "postroad.api.dead_letters",
+    "postroad.api.governance",
+    "postroad.api.health",
+    "postroad.api.insights",
+    "postroad.api.jobs",
+    "postroad.api.problems",
+    "postroad.api.queues",
+    "postroad.api.reports.backlog",
+    "postroad.api.reports.dead_letters",
+    "postroad.api.reports.health",
+    "postroad.api.reports.latency",
+    "postroad.api.reports.sessions",
+    "postroad.api.reports.usage",
+    "postroad.api.sessions",
+    "postroad.api.stream_subscriptions",
+    "postroad.api.streams",
+    "postroad.api.tasks",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the class with its first use: importing all of them is slow, and most programs need few."""
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            found = vars(module).get(name)
+            if isinstance(found, type) and found.__module__ == module.__name__:  # not an alias, or imported by the module
+                return globals().setdefault(name, found)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

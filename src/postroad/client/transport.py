@@ -4,44 +4,40 @@ The generator `_attempts` yields the next step (send or pause) and receives its 
 only send and pause.
 """
 
-import asyncio
-import functools
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.request import getproxies
 
 import httpx
 import msgspec
 
 from postroad import __version__
-from postroad.api.access import WhoAmI
-from postroad.api.streams import StreamMessage
 from postroad.client.calls import OWN_TENANT, Call, Content, Pages, Poll
 from postroad.client.decoding import decode
 from postroad.client.encoding import segment
-from postroad.client.follower import SILENCE_SECONDS, Follower
-from postroad.kernel.errors import (
-    ERRORS,
-    AuthError,
-    ConflictError,
-    InvalidRequest,
-    NotFound,
-    PostroadError,
-    Unavailable,
-    Unreachable,
-)
+from postroad.client.problems import problem_of
+from postroad.kernel.errors import PostroadError, Unreachable
+
+if TYPE_CHECKING:
+    from postroad.api.streams import StreamMessage
+    from postroad.client.follower import Follower
 
 T = TypeVar("T")
+
+SLOW_SECONDS = 2.0  # `on_wait` is called if an attempt takes longer
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous."""
+    """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous.
+
+    `on_wait` is called with the cause before an attempt is repeated, and when a synchronous one takes long.
+    """
 
     url: str
     key: str | None
@@ -50,6 +46,7 @@ class ClientSettings:
     attempt_timeout: float = 10.0
     pause_first: float = 0.1
     pause_max: float = 2.0
+    on_wait: Callable[[str], None] | None = None
 
     def __repr__(self) -> str:
         return f"ClientSettings(url={self.url!r}, key='***', tenant={self.tenant!r})"
@@ -78,7 +75,7 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
     while True:
         outcome, now = yield Send(call, min(settings.attempt_timeout + call.wait_seconds, max(0.001, deadline - now)))
         if isinstance(outcome, httpx.Response):
-            problem = _problem(call, outcome)
+            problem = problem_of(call, outcome)
             if problem is None:
                 return _result(call, outcome)
             may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_EXECUTED)
@@ -88,6 +85,8 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
         wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
         if not may_repeat or now + wait >= deadline:
             raise problem
+        if settings.on_wait is not None:
+            settings.on_wait(f"{problem.title}: {problem.detail or problem.code}")
         _, now = yield Pause(wait)
         pause = min(pause * 2, settings.pause_max)
 
@@ -122,59 +121,12 @@ class _OwnTenant:
     def fill_in(self, call: Call[T]) -> "CallSequence[T]":
         """Execute the call with the tenant in its path, which `whoami` returns if it is unknown."""
         if self._tenant is None:
+            from postroad.api.access import WhoAmI
+
             me: WhoAmI = yield Call(method="GET", path="/v1/whoami", response=WhoAmI)
             self._tenant = me.tenant
         path = call.path.replace(OWN_TENANT, segment(self._tenant))
         return (yield msgspec.structs.replace(call, path=path))  # type: ignore[no-any-return]
-
-
-_STATUS_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate-limited"}
-_ERROR_HEADERS = {
-    "producer-epoch": "epoch",
-    "producer-expected-seq": "expected",
-    "producer-received-seq": "received",
-    "stream-next-offset": "offset",
-}
-
-
-def _problem(call: Call[Any], response: httpx.Response) -> PostroadError | None:
-    if response.status_code < 400:
-        return None
-    try:
-        body = msgspec.json.decode(response.content)
-        kind = ERRORS.get(body["code"]) or _unknown_kind(
-            body["code"], response.status_code, body.get("title", ""), body.get("retryable")
-        )
-        detail, extra = body.get("detail", ""), {"errors": body.get("errors")}
-    except (msgspec.DecodeError, KeyError, TypeError):  # a response to HEAD, which has no body, or of a proxy
-        code = (_STATUS_CODES | dict(call.codes)).get(response.status_code, "") if call.method == "HEAD" else ""
-        kind = ERRORS.get(code, Unreachable if response.status_code >= 500 else PostroadError)
-        detail, extra = "" if code else f"HTTP {response.status_code}", {}
-    details = {name: response.headers[header] for header, name in _ERROR_HEADERS.items() if header in response.headers}
-    extra |= {name: int(value) if value.isdecimal() else value for name, value in details.items()}
-    after = response.headers.get("retry-after", "")
-    problem = kind(detail, retry_after=float(after) if after.isdecimal() else None, extra=extra)
-    problem.request_id = response.headers.get("x-request-id", "")
-    return problem
-
-
-_FAMILIES: dict[int, type[PostroadError]] = {
-    **dict.fromkeys((400, 413, 415, 422), InvalidRequest),
-    **dict.fromkeys((401, 403), AuthError),
-    **dict.fromkeys((404, 410), NotFound),
-    409: ConflictError,
-    **dict.fromkeys((502, 503, 504, 507), Unavailable),
-}
-
-
-@functools.lru_cache(maxsize=100)
-def _unknown_kind(code: str, status: int, title: str, is_retryable: bool | None) -> type[PostroadError]:
-    """The class of an error code that this version does not know: a subclass of the family of its status."""
-    family = _FAMILIES.get(status)
-    if family is None:
-        return PostroadError
-    attributes = {"code": code, "status": status, "title": title or code, "retryable": bool(is_retryable)}
-    return type(family.__name__, (family,), attributes)
 
 
 def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
@@ -201,6 +153,8 @@ def _request(client: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Requ
 
 def _stream_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any], settings: ClientSettings) -> httpx.Request:
     """The request for server-sent events: the response has no time limit, but must not be silent for too long."""
+    from postroad.client.follower import SILENCE_SECONDS
+
     return _request(client, Send(call, httpx.Timeout(settings.attempt_timeout, read=SILENCE_SECONDS)))
 
 
@@ -222,6 +176,23 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
     return arguments
 
 
+@contextmanager
+def _slow_attempt(send: Send, settings: ClientSettings) -> Iterator[None]:
+    """Call `on_wait` from a thread if the block takes long."""
+    if settings.on_wait is None:
+        yield
+        return
+    import threading
+
+    timer = threading.Timer(SLOW_SECONDS + send.call.wait_seconds, settings.on_wait, [f"{settings.url} has not responded yet"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class SyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -239,7 +210,8 @@ class SyncTransport:
                 time.sleep(step.seconds)
             else:
                 try:
-                    outcome = self._client.send(_request(self._client, step))
+                    with _slow_attempt(step, self.settings):
+                        outcome = self._client.send(_request(self._client, step))
                 except httpx.HTTPError as exc:
                     outcome = exc
             try:
@@ -283,7 +255,7 @@ class SyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def follow(self, follower: Follower) -> Generator[StreamMessage, None, None]:
+    def follow(self, follower: "Follower") -> "Generator[StreamMessage, None, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -300,14 +272,14 @@ class SyncTransport:
             time.sleep(pause)
 
     @contextmanager
-    def _event_stream(self, follower: Follower) -> Iterator[Iterator[bytes]]:
+    def _event_stream(self, follower: "Follower") -> Iterator[Iterator[bytes]]:
         call = follower.next_call()
         try:
             response = self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
                 if response.status_code >= 400:
                     response.read()
-                problem = _problem(call, response)
+                problem = problem_of(call, response)
                 if problem is not None:
                     raise problem
                 follower.on_open(response.headers)
@@ -323,6 +295,9 @@ class SyncTransport:
 
 class AsyncTransport:
     def __init__(self, settings: ClientSettings) -> None:
+        from asyncio import sleep  # slow to import, and synchronous programs do not need it
+
+        self._sleep = sleep
         self.settings = settings
         self._own_tenant = _OwnTenant(settings)
         self._client = httpx.AsyncClient(**_client_arguments(settings))
@@ -335,7 +310,7 @@ class AsyncTransport:
         while True:
             outcome: Outcome = None
             if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
+                await self._sleep(step.seconds)
             else:
                 try:
                     outcome = await self._client.send(_request(self._client, step))
@@ -362,7 +337,7 @@ class AsyncTransport:
         while True:
             result = None
             if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
+                await self._sleep(step.seconds)
             else:
                 result = await self.execute(step)
             try:
@@ -383,7 +358,7 @@ class AsyncTransport:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def follow(self, follower: Follower) -> AsyncGenerator[StreamMessage, None]:
+    async def follow(self, follower: "Follower") -> "AsyncGenerator[StreamMessage, None]":
         while not follower.has_ended():
             try:
                 if follower.reads_events:
@@ -399,17 +374,17 @@ class AsyncTransport:
                 pause = follower.pause_seconds()
             except PostroadError as problem:
                 pause = follower.pause_after(problem)
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
 
     @asynccontextmanager
-    async def _event_stream(self, follower: Follower) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _event_stream(self, follower: "Follower") -> AsyncIterator[AsyncIterator[bytes]]:
         call = follower.next_call()
         try:
             response = await self._client.send(_stream_request(self._client, call, self.settings), stream=True)
             try:
                 if response.status_code >= 400:
                     await response.aread()
-                problem = _problem(call, response)
+                problem = problem_of(call, response)
                 if problem is not None:
                     raise problem
                 follower.on_open(response.headers)

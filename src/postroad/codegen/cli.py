@@ -72,13 +72,13 @@ def _function(group: str, route: Route, imports: Imports, schemas: Mapping[str, 
     arguments = [_argument(one, command, imports) for one in parameters if one.required]
     arguments += [_option(one, command, imports) for one in parameters if not one.required]
     if is_paged(route) and page_size_of(route):
-        arguments.append('limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100')
+        arguments.append(f'limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = {command.limit}')
     if command.confirm:
         imports.add("postroad.cli.output", "Yes", "confirm")
         arguments.append("yes: Yes = False")
     if route.response is not None:
         arguments.append("as_json: AsJson = False")
-        if is_paged(route):
+        if is_paged(route) or not (command.shown_once or command.done):
             imports.add("postroad.cli.output", "Wide")
             arguments.append("wide: Wide = False")
     else:
@@ -129,7 +129,7 @@ def _statements(route: Route, command: Command, parameters: Sequence[Parameter],
         return [*lines, f"show_done({call}, as_json, f{command.done!r})".replace("'", '"')]
     if route.response is not None:
         imports.add("postroad.cli.rendering", "show_item")
-        return [*lines, f"show_item({call}, as_json)"]
+        return [*lines, f"show_item({call}, as_json, wide=wide)"]
     return [*lines, call, f"typer.echo(f{command.done or 'done'!r})".replace("'", '"')]
 
 
@@ -166,6 +166,8 @@ def _is_switch(one: Parameter) -> bool:
 def _flag(one: Parameter, command: Command) -> str:
     if one.name in dict(command.options):
         return dict(command.options)[one.name]
+    if one.wire in ("from", "to") and contains(one.type, datetime):  # Python reserves `from`
+        return one.wire
     name = one.name.removesuffix("_seconds") if _is_duration(one) else one.name
     if _is_list(one) and get_args(one.type)[0] is not int:
         name = name.removesuffix("s")
@@ -241,21 +243,16 @@ def _converted(one: Parameter, imports: Imports) -> str:
     return one.name
 
 
-def index_module(modules: Mapping[str, str], new: Sequence[str]) -> str:
-    """`modules`: group to generated module; `new`: groups that only the generated module defines."""
-    imports = [f"from postroad.cli.generated import {name}" for name in sorted(modules.values())]
-    names = "\n".join(f'    "{group}": {modules[group]}.{variable(group)},' for group in new)
+def index_module(modules: Iterable[str], new: Mapping[str, str]) -> str:
+    """`modules`: the generated modules; `new`: help text of the groups that only the generated module defines."""
+    names = "\n".join(f'    "{group}": "{text}",' for group, text in new.items())
     return "\n".join(
         [
             '"""Generated commands. Generated from the route table by `make generate`; do not edit."""',
             "",
-            "import typer",
+            f"MODULES = frozenset({sorted(modules)})".replace("'", '"'),
             "",
-            *imports,
-            "",
-            f"MODULES = ({', '.join(sorted(modules.values()))},)",
-            "",
-            "GROUPS: dict[str, typer.Typer] = {",
+            "GROUPS: dict[str, str] = {",
             names,
             "}",
             "",

@@ -166,9 +166,14 @@ class App:
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
         if route.body is not None:
-            body = await self._read_body(_json_only(request), body_bytes_max)
+            is_optional = route.empty_body is not None
+            if not is_optional:
+                _check_json(request)
+            body = await self._read_body(request, body_bytes_max)
             self._counters_of(request, route).bytes_in += len(body)
-            request.body = json.decode(route.body_decoder, body)
+            if is_optional and body:
+                _check_json(request)  # clients add a content type of their own to an empty body
+            request.body = route.empty_body if is_optional and not body else json.decode(route.body_decoder, body)
         elif route.raw_body:
             request.body = await self._read_body(request, body_bytes_max)
             self._counters_of(request, route).bytes_in += len(request.body)
@@ -208,8 +213,11 @@ class App:
         return self._counters_by_tenant[request._caller.tenant]
 
     async def _read_body(self, request: Request, limit: int) -> bytes:
-        """The body, which nearly always is one chunk. The server enforces the time limit. Raises TooLarge, Overloaded,
-        RateLimited."""
+        """The body, which nearly always is one chunk. The server enforces the time limit. Raises UnsupportedMediaType, TooLarge,
+        Overloaded, RateLimited."""
+        coding = request.headers.get(b"content-encoding")
+        if coding is not None and coding.strip().lower() != b"identity":
+            raise UnsupportedMediaType(f"send the body without Content-Encoding, not {coding[:100].decode('latin-1')}")
         length = request.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             raise TooLarge(f"the body has {int(length)} bytes; {limit} is the limit")
@@ -333,11 +341,11 @@ class App:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
 
 
-def _json_only(request: Request) -> Request:
+def _check_json(request: Request) -> None:
+    """Raises UnsupportedMediaType."""
     media = request.headers.get(b"content-type")
     if media is not None and not _is_json(media):
         raise UnsupportedMediaType(f"send application/json, not {media[:100].decode('latin-1')}")
-    return request
 
 
 def _is_json(media: bytes) -> bool:
@@ -359,10 +367,17 @@ def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = 
     try:
         found = msgspec.convert(dict(pairs), into, strict=False)
     except msgspec.ValidationError as exc:
-        raise InvalidParameter(f"query parameter: {exc}") from exc
+        raise InvalidParameter(f"query parameter: {json.described(str(exc), into)}") from exc
     fields = dict(zip(found.__struct_encode_fields__, found.__struct_fields__, strict=True))
     for name, given in pairs:  # msgspec converts the text null to None, and a number to a time
         value = getattr(found, fields[name]) if name in fields else given
         if value is None or (isinstance(value, datetime) and ":" not in given):
             raise InvalidParameter(f"query parameter: {given[:64]!r} is not a valid value of {name!r}")
+    if "from" in names and "to" in names:
+        _check_range(getattr(found, fields["from"]), getattr(found, fields["to"]))
     return found
+
+
+def _check_range(since: object, until: object) -> None:
+    if isinstance(since, datetime) and isinstance(until, datetime) and since > until:
+        raise InvalidParameter("query parameter: `from` must not be after `to`")

@@ -112,7 +112,10 @@ def _operation(route: Route, by_kind: dict[int, Any], parameters: Mapping[str, M
     if route.raw_body:
         operation["requestBody"] = {"content": _ANY_CONTENT}
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": by_kind[id(route.body)]}}}
+        operation["requestBody"] = {
+            "required": route.empty_body is None,
+            "content": {"application/json": {"schema": by_kind[id(route.body)]}},
+        }
     return operation
 
 
@@ -236,14 +239,14 @@ def _response_headers(status: str) -> dict[str, Any]:
 def possible_errors(route: Route) -> list[type[PostroadError]]:
     """The errors that the route declares, and those that the app may respond with."""
     errors: list[type[PostroadError]] = list(route.errors)
-    if route.parameters or route.query is not None:
+    if route.parameters or route.query is not None or route.scope:
         errors.append(InvalidParameter)
     if route.scope:
         errors += [Unauthenticated, Forbidden, TenantDisabled, TenantNotFound, RegistryStale]
     if route.body is not None:
         errors += [MalformedJson, BodyInvalid, TooLarge, UnsupportedMediaType, BodyTooSlow]
     if route.raw_body:
-        errors += [TooLarge, BodyTooSlow]
+        errors += [TooLarge, UnsupportedMediaType, BodyTooSlow]
     if not route.is_unlimited:
         errors += [RateLimited, Overloaded]
     if (EngineUnavailable in errors and route.method not in ("GET", "HEAD")) or route.resource is not None:

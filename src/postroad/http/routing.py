@@ -21,7 +21,7 @@ class Command:
 
     `columns` are the attributes of a table's columns (`stats.ready`); without them every field is shown. `confirm` is asked
     before the call, with path parameters in braces. `shown_once` is the secret attribute that is printed alone. `done` is printed
-    in place of the response. `anonymous`: the call is made without a key.
+    in place of the response. `anonymous`: the call is made without a key. `limit` is the number of items that a list shows.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Command:
     shown_once: str = ""
     done: str = ""
     anonymous: bool = False
+    limit: int = 100
     options: tuple[tuple[str, str], ...] = ()  # field and option name, where it is not the field's own
 
 
@@ -53,6 +54,7 @@ class Route:
     summary: str
     tag: str
     body: Any = None
+    empty_body: Any = None  # the decoded body of a request without one; None: the body is required
     query: type[msgspec.Struct] | None = None
     response: Any = None
     status: int = 200

@@ -40,6 +40,7 @@ class JobRoutes:
                 cli=Command(
                     "jobs list",
                     columns=("job_id", "queue", "status", "attempts", "last_error", "created_at", "updated_at"),
+                    limit=50,
                 ),
             ),
             Route(
@@ -67,7 +68,13 @@ class JobRoutes:
                 errors=(JobNotFound, *_ERRORS),
                 description="Oldest first. Stored if the tenant's `auditMode` is `full`, until the job is archived.",
                 sdk="jobs.events",
-                cli=Command("jobs events", columns=("timestamp", "event", "attempt", "processing_ms", "reason", "last_error")),
+                cli=Command(
+                    "jobs events",
+                    columns=(
+                        *("timestamp", "event", "attempt", "processing_ms", "reason", "last_error"),
+                        *("delay_ms", "lease_until", "next_at", "task_id"),
+                    ),
+                ),
             ),
             Route(
                 "GET",

@@ -1,10 +1,11 @@
 """JSON encoding and decoding, with errors that name the field."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from postroad.kernel.errors import BodyInvalid, InvalidRequest, MalformedJson
+from postroad.kernel.json_types import allowed_values, whole_numbers
 
 T = TypeVar("T")
 
@@ -25,11 +26,33 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:
             return _decode_below(_SPARE_FRAMES, decoder, body)
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
-        raise _field_error(str(exc)) from exc
+        return _decode_whole_numbers(decoder, body, exc)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise MalformedJson(str(exc)) from exc
+        raise MalformedJson(str(exc) if body.strip() else "the body is empty") from exc
     except RecursionError as exc:
         raise MalformedJson("the JSON is nested too deeply") from exc
+
+
+def _decode_whole_numbers(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray, refused: msgspec.ValidationError) -> T:
+    """Decode with numbers such as `5.0` as integers, if an integer was expected. Raises BodyInvalid."""
+    text = str(refused)
+    if "`int" in text and "got `float`" in text:
+        try:
+            return _decode_below(_SPARE_FRAMES, decoder, whole_numbers(body, decoder.type))
+        except msgspec.ValidationError as exc:
+            text = str(exc)
+        except RecursionError as exc:
+            raise MalformedJson("the JSON is nested too deeply") from exc
+    raise _field_error(described(text, decoder.type)) from refused
+
+
+def described(text: str, kind: Any) -> str:
+    """The text of a ValidationError, with the allowed values of an enumeration."""
+    detail, separator, where = text.rpartition(" - at ")
+    if not detail.startswith("Invalid enum value"):
+        return text
+    values = allowed_values(kind, where.strip("`"))
+    return f"{detail}: must be one of {', '.join(values)}{separator}{where}" if values else text
 
 
 def _decode_below(frames: int, decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray) -> T:

@@ -50,6 +50,7 @@ class ConsumingRoutes:
                 "Pull messages",
                 tag,
                 body=PullRequest,
+                empty_body=PullRequest(),
                 response=Pulled,
                 errors=(QueueNotFound, EngineUnavailable, Draining),
                 description="Leases messages: each is hidden from other consumers for its visibility timeout and delivered again "
@@ -124,6 +125,8 @@ class ConsumingRoutes:
 
     async def nack(self, request: Request) -> Response:
         body: NackRequest = request.body
+        if body.action == "dlq" and body.delay_ms is not None:
+            raise invalid_field("$.delayMs", "a dead letter has no delay; leave it out with the action dlq")
         receipts = body.receipt_list()
         errors = await self._consumer.nack(request.context, request.parameters["queue"], receipts, body)
         return _ack_response(body, receipts, errors)

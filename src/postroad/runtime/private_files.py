@@ -4,10 +4,6 @@ import os
 import stat
 from pathlib import Path
 
-import structlog
-
-log = structlog.get_logger("postroad")
-
 PRIVATE_UMASK = 0o077
 
 
@@ -18,6 +14,9 @@ def make_private_directory(path: Path) -> None:
         try:
             path.chmod(0o700)
         except PermissionError:
+            import structlog  # slow to import, and the command line writes its profiles with this module
+
+            log = structlog.get_logger("postroad")
             log.warning("directory_not_private", path=str(path), remedy="change its owner, or its permissions to 0700")
 
 

@@ -58,7 +58,7 @@ class SessionLifecycle:
         """A session that exists. Raises SessionNotFound."""
         snapshot = await self.snapshot(tenant, session)
         if snapshot.record is None or not self.is_live(snapshot.stream):
-            raise SessionNotFound("there is no such session, or it has expired")
+            raise SessionNotFound(f"there is no session {session[:128]!r}, or it has expired")
         return snapshot.record, snapshot
 
     def has_stream(self, stream: StreamSnapshot) -> bool:

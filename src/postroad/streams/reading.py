@@ -64,7 +64,7 @@ class StreamReader:
         record = await self._store.record(name)
         if record is not None and record.ttl_seconds is not None:
             return existing_record(await self.snapshot(name, is_use=True), self._clock())
-        return existing_record(StreamSnapshot(record), self._clock())
+        return existing_record(StreamSnapshot(record, stream=name.id), self._clock())
 
     async def read_after(self, name: StreamName, record: StreamRecord, position: int) -> ReadResult:
         entries, is_end = await self._entries_to_end(name, record, position)

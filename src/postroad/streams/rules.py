@@ -80,7 +80,7 @@ class AppendRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshot:
-    """State of a stream as read by one process. `producers` None: not loaded."""
+    """State of a stream as read by one process. `producers` None: not loaded. `stream` is its id, for errors."""
 
     record: StreamRecord | None
     record_at: int = 0  # sequence of the record
@@ -89,12 +89,13 @@ class StreamSnapshot:
     used_at_ms: int = 0  # time of the last read or write
     producers: Mapping[str, Producer] | None = None
     last_seq: str | None = None
+    stream: str = ""
 
     @property
     def existing(self) -> StreamRecord:
         """The record of a stream that was found to exist. Raises StreamNotFound."""
         if self.record is None:
-            raise StreamNotFound("there is no such stream")
+            raise StreamNotFound(f"there is no stream {self.stream!r}")
         return self.record
 
 
@@ -125,11 +126,11 @@ def existing_record(snapshot: StreamSnapshot, now_ms: int) -> StreamRecord:
     """The record of a stream that is neither deleted nor expired. Raises StreamNotFound, StreamGone."""
     record = snapshot.record
     if record is None or record.state is State.DELETED:
-        raise StreamNotFound("there is no such stream")
+        raise StreamNotFound(f"there is no stream {snapshot.stream!r}")
     if record.state is State.SOFT_DELETED:
-        raise StreamGone("the stream was deleted; its forks can still read its data")
+        raise StreamGone(f"the stream {snapshot.stream!r} was deleted; its forks can still read its data")
     if is_expired(record, snapshot.used_at_ms, now_ms):
-        raise StreamNotFound("the stream has expired")
+        raise StreamNotFound(f"the stream {snapshot.stream!r} has expired")
     return record
 
 

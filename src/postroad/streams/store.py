@@ -228,7 +228,7 @@ class StreamStore:
 
 
 def _snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
-    snapshot = StreamSnapshot(None)
+    snapshot = StreamSnapshot(None, stream=name.id)
     for entry in entries:
         if entry.subject == name.record:
             record = resolve(decode_record(entry.payload), entry.sequence)

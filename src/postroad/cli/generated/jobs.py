@@ -21,16 +21,16 @@ def list_jobs(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", help="Created at this time or later. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."
+            "--from", help="Created at this time or later. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Created before this time. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."),
+        typer.Option("--to", help="Created before this time. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."),
     ] = None,
     correlation_id: Annotated[str | None, typer.Option("--correlation-id", help="Only jobs with this correlation id.")] = None,
     message_id: Annotated[str | None, typer.Option("--message-id", help="Only jobs of this message.")] = None,
-    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 50,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -58,10 +58,10 @@ def list_jobs(
 
 
 @jobs.command("show")
-def show_jobs(job: Annotated[str, typer.Argument(help="Id of the job.")], as_json: AsJson = False) -> None:
+def show_jobs(job: Annotated[str, typer.Argument(help="Id of the job.")], as_json: AsJson = False, wide: Wide = False) -> None:
     """Show a job. A job exists as soon as the publish that created it was answered."""
     with connected() as client:
-        show_item(client.jobs.get(job), as_json)
+        show_item(client.jobs.get(job), as_json, wide=wide)
 
 
 @jobs.command("events")
@@ -76,13 +76,24 @@ def events_jobs(
         show_list(
             list(islice(client.jobs.events(job, page_size=min(limit, 1000)), limit)),
             as_json,
-            ("timestamp", "event", "attempt", "processing_ms", "reason", "last_error"),
+            (
+                "timestamp",
+                "event",
+                "attempt",
+                "processing_ms",
+                "reason",
+                "last_error",
+                "delay_ms",
+                "lease_until",
+                "next_at",
+                "task_id",
+            ),
             wide=wide,
         )
 
 
 @jobs.command("status")
-def status_jobs(as_json: AsJson = False) -> None:
+def status_jobs(as_json: AsJson = False, wide: Wide = False) -> None:
     """Show the progress of the job index. Needs a platform key."""
     with connected() as client:
-        show_item(client.jobs.status(), as_json)
+        show_item(client.jobs.status(), as_json, wide=wide)

@@ -84,11 +84,13 @@ def create_keys(
 
 @keys.command("show")
 def show_keys(
-    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")], as_json: AsJson = False
+    key: Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")],
+    as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show a key."""
     with connected() as client:
-        show_item(client.keys.get(key), as_json)
+        show_item(client.keys.get(key), as_json, wide=wide)
 
 
 @keys.command("update")
@@ -121,6 +123,7 @@ def update_keys(
     ] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--no-enabled", help="Every gateway refuses a disabled key.")] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Update, disable or enable a key. Takes effect on every gateway in less than a second."""
     with connected() as client:
@@ -138,6 +141,7 @@ def update_keys(
                 enabled=enabled,
             ),
             as_json,
+            wide=wide,
         )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, connected
+from postroad.cli.output import AsJson, Wide, connected
 from postroad.cli.queues import queues
 from postroad.cli.rendering import json_value, numbers, show_done, show_item
 
@@ -42,6 +42,7 @@ def put_queues(
     ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="The pipeline archives the payloads, too.")] = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Create a queue or replace its settings.
 
@@ -64,14 +65,17 @@ def put_queues(
                 archive=archive,
             ),
             as_json,
+            wide=wide,
         )
 
 
 @queues.command("show")
-def show_queues(queue: Annotated[str, typer.Argument(help="Name of the queue.")], as_json: AsJson = False) -> None:
+def show_queues(
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
     """Show a queue and its stats."""
     with connected() as client:
-        show_item(client.queues.get(queue), as_json)
+        show_item(client.queues.get(queue), as_json, wide=wide)
 
 
 @queues.command("pause")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.queues_dlq import queues_dlq
 from postroad.cli.rendering import show_item
 
@@ -14,10 +14,11 @@ def show_queues_dlq(
     queue: Annotated[str, typer.Argument(help="Name of the queue.")],
     message: Annotated[str, typer.Argument(help="Id of the message.")],
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show a dead letter with its payload."""
     with connected() as client:
-        show_item(client.queues.dead_letters.get(queue, message), as_json)
+        show_item(client.queues.dead_letters.get(queue, message), as_json, wide=wide)
 
 
 @queues_dlq.command("delete")

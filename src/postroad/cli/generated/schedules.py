@@ -55,6 +55,7 @@ def put_schedules(
         typer.Option("--end-at", help="No run after this time. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."),
     ] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Create a schedule or replace its settings.
 
@@ -76,14 +77,17 @@ def put_schedules(
                 end_at=from_now(end_at) if end_at else None,
             ),
             as_json,
+            wide=wide,
         )
 
 
 @schedules.command("get")
-def get_schedules(schedule: Annotated[str, typer.Argument(help="Name of the schedule.")], as_json: AsJson = False) -> None:
+def get_schedules(
+    schedule: Annotated[str, typer.Argument(help="Name of the schedule.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
     """Show a schedule."""
     with connected() as client:
-        show_item(client.schedules.get(schedule), as_json)
+        show_item(client.schedules.get(schedule), as_json, wide=wide)
 
 
 @schedules.command("delete")
@@ -110,10 +114,12 @@ def resume_schedules(schedule: Annotated[str, typer.Argument(help="Name of the s
 
 
 @schedules.command("run")
-def run_schedules(schedule: Annotated[str, typer.Argument(help="Name of the schedule.")], as_json: AsJson = False) -> None:
+def run_schedules(
+    schedule: Annotated[str, typer.Argument(help="Name of the schedule.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
     """Publish a message of a schedule now. One message besides those of its ticks. Works for a paused schedule, too."""
     with connected() as client:
-        show_item(client.schedules.run(schedule), as_json)
+        show_item(client.schedules.run(schedule), as_json, wide=wide)
 
 
 @schedules.command("next")
@@ -121,7 +127,8 @@ def next_schedules(
     schedule: Annotated[str, typer.Argument(help="Name of the schedule.")],
     count: Annotated[int | None, typer.Option("--count", help="Number of runs.")] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show the next runs of a schedule."""
     with connected() as client:
-        show_item(client.schedules.next(schedule, count=count), as_json)
+        show_item(client.schedules.next(schedule, count=count), as_json, wide=wide)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.output import AsJson, Yes, confirm, connected
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.rendering import show_done, show_item
 from postroad.cli.sessions import sessions
 
@@ -29,10 +29,11 @@ def fanout_sessions(
     stream: Annotated[str, typer.Argument(help="Stream id, such as `orders/2027`.")],
     project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show the progress of a stream's fan-out."""
     with connected() as client:
-        show_item(client.sessions.fanout(stream, project=project), as_json)
+        show_item(client.sessions.fanout(stream, project=project), as_json, wide=wide)
 
 
 @sessions.command("show")
@@ -40,10 +41,11 @@ def show_sessions(
     session: Annotated[str, typer.Argument(help="Id of the session.")],
     project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show a session and its subscriptions. This does not prolong it."""
     with connected() as client:
-        show_item(client.sessions.get(session, project=project), as_json)
+        show_item(client.sessions.get(session, project=project), as_json, wide=wide)
 
 
 @sessions.command("touch")
@@ -51,10 +53,11 @@ def touch_sessions(
     session: Annotated[str, typer.Argument(help="Id of the session.")],
     project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Prolong a session. It then expires after the lifetime of a new one. Reading its stream does not prolong it."""
     with connected() as client:
-        show_item(client.sessions.touch(session, project=project), as_json)
+        show_item(client.sessions.touch(session, project=project), as_json, wide=wide)
 
 
 @sessions.command("delete")

@@ -31,14 +31,16 @@ def list_tasks(
 
 
 @tasks.command("show")
-def show_tasks(task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False) -> None:
+def show_tasks(task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False, wide: Wide = False) -> None:
     """Show a task and its progress."""
     with connected() as client:
-        show_item(client.tasks.get(task), as_json)
+        show_item(client.tasks.get(task), as_json, wide=wide)
 
 
 @tasks.command("cancel")
-def cancel_tasks(task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False) -> None:
+def cancel_tasks(
+    task: Annotated[str, typer.Argument(help="Id of the task.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
     """Cancel a task. The task stops soon; completed work is not undone. A task that has ended does not change."""
     with connected() as client:
-        show_item(client.tasks.cancel(task), as_json)
+        show_item(client.tasks.cancel(task), as_json, wide=wide)

@@ -32,17 +32,22 @@ def create_tenants(
         bool, typer.Option("--auto-create-queues", help="Publishing to a queue that does not exist creates it.")
     ] = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Create a tenant."""
     with connected() as client:
-        show_item(client.tenants.create(tenant_id, description=description, auto_create_queues=auto_create_queues), as_json)
+        show_item(
+            client.tenants.create(tenant_id, description=description, auto_create_queues=auto_create_queues), as_json, wide=wide
+        )
 
 
 @tenants.command("show")
-def show_tenants(tenant: Annotated[str, typer.Argument(help="Id of the tenant.")], as_json: AsJson = False) -> None:
+def show_tenants(
+    tenant: Annotated[str, typer.Argument(help="Id of the tenant.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
     """Show a tenant."""
     with connected() as client:
-        show_item(client.tenants.get(tenant), as_json)
+        show_item(client.tenants.get(tenant), as_json, wide=wide)
 
 
 @tenants.command("update")
@@ -53,7 +58,8 @@ def update_tenants(
         bool | None, typer.Option("--enabled/--no-enabled", help="The credentials of a disabled tenant are refused.")
     ] = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Update, disable or enable a tenant."""
     with connected() as client:
-        show_item(client.tenants.update(tenant, description=description, enabled=enabled), as_json)
+        show_item(client.tenants.update(tenant, description=description, enabled=enabled), as_json, wide=wide)
