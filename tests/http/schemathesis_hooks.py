@@ -34,6 +34,11 @@ _MEANING = (
     "this invite",
     "this stream id is not allowed",
     "a stream has either Stream-TTL or Stream-Expires-At",
+    "send either `cron` or `everyMs`",
+    "(at $.cron)",  # the grammar of cron expressions
+    "is not a time zone of the IANA database",
+    "the shortest interval is",  # the operator chose it
+    "the schedule has no run",
     "must be sent together",  # the headers of a producer
     "need Stream-Forked-From",
     "needs Stream-Fork-Offset",

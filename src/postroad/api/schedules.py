@@ -58,7 +58,7 @@ class ScheduleSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     payload: Annotated[msgspec.Raw, Meta(description="Payload of each message: any JSON.")] = msgspec.field(
         default_factory=lambda: msgspec.Raw(b"null")
     )
-    headers: dict[HeaderName, str] = {}
+    headers: Annotated[dict[HeaderName, str], Meta(description="Headers of each message.")] = {}
     catch_up: Annotated[
         CatchUp,
         Meta(description="Missed ticks that are published: `none`, the `last` one, or `all`."),

@@ -39,7 +39,7 @@ def put_schedules(
     every_ms: Annotated[int | None, typer.Option("--every-ms", help="Interval, from `startAt` or the creation on.")] = None,
     time_zone: Annotated[str | None, typer.Option("--time-zone", help="IANA time zone of `cron`.")] = None,
     payload: Annotated[str | None, typer.Option("--payload", help="Payload of each message: any JSON.")] = None,
-    headers: Annotated[str | None, typer.Option("--headers")] = None,
+    headers: Annotated[str | None, typer.Option("--headers", help="Headers of each message.")] = None,
     catch_up: Annotated[
         Literal["none", "last", "all"] | None,
         typer.Option("--catch-up", help="Missed ticks that are published: `none`, the `last` one, or `all`."),
