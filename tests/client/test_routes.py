@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,14 @@ def methods() -> Iterator[tuple[str, Any]]:
 
 
 def methods_of(thing: object, before: str = "") -> Iterator[tuple[str, Any]]:
+    parts = dict(vars(thing))
     for owner in type(thing).__mro__:
         for name, method in vars(owner).items():
             if isinstance(method, operation | pages | poll | live):
                 yield f"{before}{name}", method
-    for name, part in vars(thing).items():
+            elif isinstance(method, cached_property):  # a namespace that is imported when it is used
+                parts[name] = getattr(thing, name)
+    for name, part in parts.items():
         if isinstance(part, SyncNamespace):
             yield from methods_of(part, f"{before}{name}.")
 
