@@ -92,7 +92,7 @@ def test_the_version_is_printed(anonymous: Shell) -> None:
         (("queues", "peek", "orders", "--field", "name"), 2, "field"),
         (("queues", "peek", "nowhere"), 4, "there is no queue 'nowhere'"),
         (("streams", "info", "no/where"), 4, "no/where"),
-        (("streams", "cat", "no/where"), 4, "there is no stream 'no/where'"),
+        (("streams", "cat", "no/where"), 4, "no/where"),
         (("streams", "tail", "no/where"), 4, "no/where"),
         (("streams", "append", "no/where", "x"), 4, "no/where"),
         (("sessions", "show", "nobody"), 4, "there is no session 'nobody'"),
