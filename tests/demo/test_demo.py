@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -274,12 +275,28 @@ async def test_a_second_signal_ends_the_run_at_once(
         assert list(client.keys.list()) == []
 
 
+def other_key(folder: Path) -> Path:
+    path = folder / "other"
+    path.write_text("pr_live_" + "x" * 54 + "\n")
+    return path
+
+
 def test_after_deleted_tenants_the_next_run_creates_numbered_ones(operator: Shell, tmp_path: Path) -> None:
     operator.run("demo", "--seconds", "1", "--rate", "5", "--delete")
     left = {one["id"] for one in operator.run("tenants", "list", "--json").json if one["state"] != "deleting"}
     assert not left & {scenario.name for scenario in SCENARIOS}
-    operator.run("demo", "--seconds", "1", "--rate", "5", "--json-summary", str(tmp_path / "s.json"))
+    operator.run("profiles", "add", "admin")
+    by_profile = Shell(operator.home)
+    printed = by_profile.run(
+        "--profile", "admin", "demo", "--seconds", "1", "--rate", "5", "--json-summary", str(tmp_path / "s.json")
+    )
     assert set(json.loads((tmp_path / "s.json").read_text())["tenants"]) == {f"{scenario.name}-2" for scenario in SCENARIOS}
+    hints = [line for line in printed.stderr.splitlines() if line.startswith("  postroad ")]
+    assert len(hints) == 1 + len(SCENARIOS)
+    by_profile.run("profiles", "use", "admin")
+    by_profile.run("profiles", "add", "other", "--key-file", str(other_key(tmp_path)), "--use")
+    for hint in hints:  # they work when pasted, also if another profile is the default
+        by_profile.run(*shlex.split(hint)[1:], stdin=hint.split()[-1] + "\n")
 
 
 # Errors

@@ -115,9 +115,11 @@ def _print_summary(result: "DemoResult") -> None:
     if result.options.delete_tenants:
         typer.echo("the three tenants are being deleted", err=True)
         return
+    profile = global_options.get(GlobalOptions()).profile
+    postroad = "postroad" if profile is None else f"postroad --profile {profile}"
     typer.echo(
-        f"to see a report, after a few seconds:\n  postroad --tenant {names[0]} report\n"
-        "to delete the tenants and their data:\n" + "\n".join(f"  postroad tenants delete {name}" for name in names),
+        f"to see a report, after a few seconds:\n  {postroad} --tenant {names[0]} report\n"
+        "to delete the tenants and their data:\n" + "\n".join(f"  {postroad} tenants delete {name}" for name in names),
         err=True,
     )
 

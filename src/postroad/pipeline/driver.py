@@ -34,6 +34,7 @@ from postroad.pipeline.report_publisher import AffectedRange, ReportPublisher
 from postroad.pipeline.retention import drop_old_days
 from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.schemas import events_schema
+from postroad.pipeline.spark_session import silence_errors
 from postroad.pipeline.tables import table_policies
 
 _MESSAGES_MAX = 20_000  # frames per stream and batch, each with up to a thousand events
@@ -112,7 +113,7 @@ class Pipeline:
                         query.awaitTermination()  # raises the cause
                         raise RuntimeError("the query ended without an error")
             finally:
-                self._lake.spark.sparkContext.setLogLevel("OFF")  # an interrupted batch logs errors, and is repeated
+                silence_errors(self._lake.spark)  # an interrupted batch prints errors, and is repeated
                 query.stop()
 
     def run_once(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -63,6 +64,16 @@ def make_session(
     session = builder.getOrCreate()
     session.dataSource.register(JetStreamDataSource)
     return session
+
+
+def silence_errors(session: SparkSession) -> None:
+    """End the JVM's log and standard error, where threads that are interrupted print stack traces of a thousand lines.
+
+    Python still gets the exceptions of its calls.
+    """
+    session.sparkContext.setLogLevel("OFF")
+    java: Any = session.sparkContext._jvm
+    java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
 
 
 _SMALL_QUERY = {
