@@ -71,6 +71,10 @@ async def storage_check(client: Client) -> dict[str, Any]:
     return found
 
 
+async def shows_refused_writes(client: Client) -> bool:
+    return "postroad_store_refuses_writes 1.0" in (await client.get("/metrics")).body.decode()
+
+
 async def test_a_full_store_refuses_writes_and_can_be_emptied(server: Server) -> None:
     async with small_store(server, storage_percent_per_tenant_max=100) as gateway:
         attacker, other = await gateway.tenant(), await gateway.tenant()
@@ -86,7 +90,7 @@ async def test_a_full_store_refuses_writes_and_can_be_emptied(server: Server) ->
         )
         (await attacker.client.put("/v1/queues/another")).problem(507, "storage-full")
         assert "writes are refused" in (await storage_check(gateway.anonymous))["detail"]
-        assert "postroad_store_refuses_writes 1.0" in (await gateway.anonymous.get("/metrics")).body.decode()
+        await eventually(lambda: shows_refused_writes(gateway.anonymous))
 
         # Reads, acknowledgements, revocations and deletions use the reserve.
         platform = gateway.admin.with_headers(**{"X-Postroad-Tenant": attacker.id})

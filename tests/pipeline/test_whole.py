@@ -116,7 +116,7 @@ async def test_what_insights_shows_is_what_happened(tmp_path: Path) -> None:
         truth = await counted(tmp_path)
         assert all(counts["job.queued"] > 10 for counts in truth.values() if counts["job.queued"])
 
-        await eventually(lambda: _has_all(running, truth), 420)
+        await eventually(lambda: _has_all(running, truth), 700)
         for tenant in TENANTS:
             await _compare(console, tenant, truth[tenant])
         await eventually(lambda: _is_running(console), 120)  # a busy machine is behind for a while
