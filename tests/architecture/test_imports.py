@@ -1,10 +1,13 @@
 """Imports that no package may have, new ones included: what the layers of import-linter do not say."""
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 
-from tests.architecture.source import modules
+from tests.architecture.source import ROOT, modules
 
 
 @cache
@@ -69,3 +72,17 @@ def test_event_types_and_settings_load_without_the_service() -> None:
         if name.startswith("postroad") and not name.startswith(("postroad.kernel", "postroad.api"))
     ]
     assert light and found == []
+
+
+def test_packages_that_are_imported_are_installed_to_run_postroad() -> None:
+    """`make run` installs `requirements.lock` alone, tests have the packages of development too."""
+    locked = set(re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    ours = {"postroad", "spark_jetstream"}
+    imported = {name.split(".")[0] for _, name in imports()} - ours - set(sys.stdlib_module_names)
+    providers = packages_distributions()
+    missing = [name for name in imported if not locked & {_normalized(one) for one in providers.get(name, ())}]
+    assert len(imported) > 10 and missing == []
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

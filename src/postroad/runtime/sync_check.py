@@ -3,7 +3,7 @@
 An ordinary account cannot read the server's configuration through NATS. Its monitoring endpoint has it.
 """
 
-import aiohttp
+import httpx
 import msgspec
 import structlog
 
@@ -12,7 +12,7 @@ from postroad.settings import Settings
 
 log = structlog.get_logger("postroad")
 
-_TIMEOUT = aiohttp.ClientTimeout(total=3)
+_TIMEOUT_SECONDS = 3.0
 _NANOSECONDS = 1_000_000_000
 
 
@@ -45,9 +45,10 @@ async def check_sync(settings: Settings) -> None:
 
 async def _problem(url: str) -> str | None:
     try:
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(f"{url.rstrip('/')}/jsz") as response:
-            config = msgspec.json.decode(await response.read(), type=_Jsz).config
-    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as exc:
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+            response = await client.get(f"{url.rstrip('/')}/jsz")
+        config = msgspec.json.decode(response.content, type=_Jsz).config
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError) as exc:
         return f"{url}/jsz cannot be read: {type(exc).__name__}"
     if config.sync_always:
         return None
