@@ -186,7 +186,7 @@ class Load:
         await self._call("delete session", "DELETE", path)
 
     async def _keys(self) -> None:
-        made = await self._call("make key", "POST", "/api/control/keys", {"name": "soak"})
+        made = await self._call("make key", "POST", "/api/control/keys", {"name": "soak", "scopes": ["read"]})
         await self._call("list keys", "GET", "/api/control/keys?limit=10")
         await self._call("who am I", "GET", "/v1/whoami", headers={"Authorization": f"Bearer {made['key']}"})
         await self._call("delete key", "DELETE", f"/api/control/keys/{made['record']['id']}")

@@ -14,6 +14,7 @@ from tests.gateway import Answer, Client, EventReader, Gateway, Tenant
 from tests.waiting import eventually
 
 KEYS = "/api/control/keys"
+EVERY_SCOPE = [str(scope) for scope in ALL_SCOPES]
 SECRETS = "/api/control/jwt-secrets"
 TENANTS = "/api/control/tenants"
 INVITES = "/api/control/invites"
@@ -42,7 +43,7 @@ async def patch(client: Client, path: str, **body: object) -> Answer:
 
 async def new_key_by(client: Client, **body: object) -> tuple[str, dict[str, Any]]:
     """Create a key; return its text and its record."""
-    made = (await client.post(KEYS, {"name": "made", **body})).ok(201)
+    made = (await client.post(KEYS, {"name": "made", "scopes": EVERY_SCOPE, **body})).ok(201)
     return made["key"], made["record"]
 
 

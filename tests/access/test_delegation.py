@@ -1,14 +1,15 @@
 """Credentials that a key creates: they can do no more than the key, and end with it."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
 from postroad.access.records import SecretRecord
 from postroad.crypto.secret_encryption import SecretCipher
-from postroad.kernel.identity import Scope, common_globs, is_within
-from tests.access.control import AT_ONCE, INVITES, KEYS, SECRETS, WHOAMI, becomes, ends, new_key_by, patch, stamp
+from postroad.kernel.identity import ALL_SCOPES, Scope, common_globs, is_within
+from tests.access.control import AT_ONCE, EVERY_SCOPE, INVITES, KEYS, SECRETS, WHOAMI, becomes, ends, new_key_by, patch, stamp
 from tests.access.test_jwts import OTHER, SECRET, add_secret, as_user, claims, signed
 from tests.gateway import Client, Gateway, ShiftedClock, Tenant
 from tests.waiting import eventually
@@ -30,19 +31,41 @@ async def stream(tenant: Tenant, path: str = CHAT) -> None:
 # JWT secrets
 
 
-async def test_a_jwt_has_no_scope_that_the_creator_of_its_secret_lacks(gateway: Gateway, tenant: Tenant) -> None:
+@pytest.mark.parametrize(
+    ("scopes", "wanted"),
+    [((Scope.ADMIN, Scope.READ), {}), ((Scope.ADMIN,), {"scopes": ["read"]}), (ALL_SCOPES, {"scopes": ["read"]})],
+)
+async def test_a_jwt_has_no_scope_that_its_secret_lacks(
+    gateway: Gateway, tenant: Tenant, scopes: tuple[Scope, ...], wanted: dict[str, Any]
+) -> None:
     await stream(tenant)
-    admin = await tenant.another_key((Scope.ADMIN, Scope.READ))
-    await add_secret(admin)
+    admin = await tenant.another_key(scopes)
+    await add_secret(admin, **wanted)
     user = reader(gateway, tenant)
     assert (await user.get(WHOAMI)).ok()["scopes"] == ["read"]
     assert (await user.get(CHAT)).status == 200
     (await user.post(CHAT, data=b"x", headers={"Content-Type": "text/plain"})).problem(403, "forbidden")
 
 
-async def test_a_key_that_may_neither_read_nor_write_cannot_create_a_secret(tenant: Tenant) -> None:
+async def test_a_key_that_may_neither_read_nor_write_names_the_scopes_of_a_secret(gateway: Gateway, tenant: Tenant) -> None:
     admin = await tenant.another_key((Scope.ADMIN, Scope.PUBLISH))
-    assert "'read' and 'write'" in (await admin.client.post(SECRETS, {"name": "s"})).problem(403, "forbidden")["detail"]
+    problem = (await admin.client.post(SECRETS, {"name": "s"})).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == "$.scopes"
+    (await admin.client.post(SECRETS, {"name": "s", "scopes": ["admin"]})).problem(422, "invalid-body")
+    (await admin.client.post(SECRETS, {"name": "s", "scopes": []})).problem(422, "invalid-body")
+    await add_secret(admin, scopes=["write", "read"])
+    assert (await reader(gateway, tenant).get(WHOAMI)).ok()["scopes"] == ["read", "write"]
+
+
+async def test_jwts_lose_a_scope_that_the_creator_of_their_secret_can_no_longer_grant(gateway: Gateway, tenant: Tenant) -> None:
+    await stream(tenant)
+    admin = await tenant.another_key((Scope.ADMIN,))
+    await add_secret(admin, scopes=["read", "write"])
+    user = reader(gateway, tenant)
+    async with user.events(f"{CHAT}?offset=-1&live=sse") as opened:
+        await patch(tenant.client, f"{KEYS}/{admin.record.id}", scopes=["read"])
+        await ends(opened)
+    assert (await user.get(WHOAMI)).ok()["scopes"] == ["read"]
 
 
 @pytest.mark.parametrize("claimed", [None, "secret-1"])
@@ -151,8 +174,8 @@ async def test_a_secret_of_an_earlier_version_keeps_working(gateway: Gateway, te
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        (KEYS, {"name": "k"}, "$.expiresAt"),
-        (KEYS, {"name": "k", "expiresAt": "2099-01-01T00:00:00Z"}, "$.expiresAt"),
+        (KEYS, {"name": "k", "scopes": EVERY_SCOPE}, "$.expiresAt"),
+        (KEYS, {"name": "k", "scopes": EVERY_SCOPE, "expiresAt": "2099-01-01T00:00:00Z"}, "$.expiresAt"),
         (SECRETS, {"name": "s"}, "$.expiresAt"),
     ],
 )
@@ -171,7 +194,7 @@ async def test_an_expiring_platform_key_cannot_create_a_credential_that_outlives
 ) -> None:
     text, _ = await new_key_by(gateway.admin, platform=True, expiresAt=stamp(clock() + HOUR_MS))
     operator = gateway.with_key(text)
-    (await operator.post(KEYS, {"name": "k", "platform": True})).problem(422, "invalid-body")
+    (await operator.post(KEYS, {"name": "k", "scopes": EVERY_SCOPE, "platform": True})).problem(422, "invalid-body")
     problem = (await operator.post(INVITES, {"expiresInSeconds": 7200})).problem(422, "invalid-body")
     assert problem["errors"][0]["path"] == "$.expiresInSeconds"
     (await operator.post(INVITES, {"expiresInSeconds": 600})).ok(201)
@@ -204,8 +227,8 @@ async def test_a_replaced_text_cannot_take_its_key_over_in_the_grace_period(gate
     thief = gateway.with_key(stolen)
     assert (await thief.get(WHOAMI)).ok()["expiresAt"] is not None
     (await thief.post(rotate, {})).problem(403, "forbidden")
-    (await thief.post(KEYS, {"name": "mine"})).problem(422, "invalid-body")
-    (await gateway.with_key(new).post(KEYS, {"name": "mine"})).ok(201)
+    (await thief.post(KEYS, {"name": "mine", "scopes": EVERY_SCOPE})).problem(422, "invalid-body")
+    (await gateway.with_key(new).post(KEYS, {"name": "mine", "scopes": EVERY_SCOPE})).ok(201)
 
 
 # The text of a key

@@ -11,6 +11,7 @@ from tests.access.control import (
     AUDIT,
     CLAIM,
     DEFAULTS,
+    EVERY_SCOPE,
     INVITES,
     KEYS,
     SECRETS,
@@ -53,9 +54,9 @@ class IssuedCredentials:
             self.gateway.anonymous, CLAIM, {"code": self.texts[-1], "tenant": name, "keyName": "k"}, "key"
         )
         client = self.gateway.with_key(self.texts[-1])
-        key = await self.shown_once(client, KEYS, {"name": "n"}, "key")
+        key = await self.shown_once(client, KEYS, {"name": "n", "scopes": EVERY_SCOPE}, "key")
         await self.shown_once(client, f"{KEYS}/{key['record']['id']}/rotate", {}, "key")
-        await self.shown_once(admin, KEYS, {"name": "n", "platform": True}, "key")
+        await self.shown_once(admin, KEYS, {"name": "n", "scopes": EVERY_SCOPE, "platform": True}, "key")
         secret = await self.shown_once(client, SECRETS, {"name": "n"}, "secret")
         await self.shown_once(client, SECRETS, {"name": "n", "secret": f"chosen by the tenant, {name}"}, "secret")
         await self.shown_once(client, "/v1/tokens", {"resource": "telemetry"}, "token")

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from postroad.kernel.identity import ALL_SCOPES
 from tests.cli.shell import Completed, Shell
 from tests.installation import Installation
 from tests.waiting import eventually
+
+EVERY_SCOPE = [word for scope in ALL_SCOPES for word in ("--scope", scope)]
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def test_deleting_a_tenant_asks_for_its_id(operator: Shell, name: str) -> None:
 def test_a_platform_key_acts_for_the_named_tenant(operator: Shell, name: str) -> None:
     operator.run("tenants", "create", name)
     assert operator.run("--tenant", name, "whoami", "--json").json["tenant"] == name
-    key = operator.run("--tenant", name, "keys", "create", "its own").stdout.strip()
+    key = operator.run("--tenant", name, "keys", "create", "its own", "--scope", "read").stdout.strip()
     assert operator.with_environment(POSTROAD_KEY=key).run("whoami", "--json").json["tenant"] == name
     assert operator.invoke("--tenant", "nobody", "whoami").code == 4
 
@@ -74,13 +77,13 @@ def test_a_created_key_is_alone_on_standard_output(shell: Shell) -> None:
     me = shell.with_environment(POSTROAD_KEY=key).run("whoami", "--json").json
     assert (me["keyName"], me["scopes"], me["allowedQueues"]) == ("ci", ["publish", "read"], ["orders*"])
     assert me["expiresAt"] is not None
-    as_json = shell.run("keys", "create", "ci 2", "--json").json
+    as_json = shell.run("keys", "create", "ci 2", "--scope", "read", "--json").json
     assert as_json["key"].startswith("pr_live_")
     assert as_json["record"]["name"] == "ci 2"
 
 
 async def test_a_key_is_created_changed_rotated_and_deleted(shell: Shell) -> None:
-    made = shell.run("keys", "create", "worker", "--topic", "t*", "--stream", "s", "--json").json
+    made = shell.run("keys", "create", "worker", "--scope", "read", "--topic", "t*", "--stream", "s", "--json").json
     key_id, owner = made["record"]["id"], shell.with_environment(POSTROAD_KEY=made["key"])
     await shows(lambda: shell.run("keys", "list"), key_id, "worker")
     assert "t*" in shell.run("keys", "show", key_id).stdout
@@ -106,7 +109,7 @@ async def test_a_key_is_created_changed_rotated_and_deleted(shell: Shell) -> Non
 
 
 def test_platform_keys_are_listed_separately(operator: Shell, shell: Shell) -> None:
-    made = operator.run("keys", "create", "operator", "--platform", "--json").json
+    made = operator.run("keys", "create", "operator", *EVERY_SCOPE, "--platform", "--json").json
     assert made["key"].startswith("pr_admin_")
     listed = operator.run("keys", "list", "--platform", "--json").json
     assert {key["tenant"] for key in listed} == {None}
@@ -190,7 +193,7 @@ async def test_platform_defaults_are_set_separately(operator: Shell) -> None:
 
 
 def test_the_audit_log_is_filtered(operator: Shell, shell: Shell) -> None:
-    key = shell.run("keys", "create", "audited", "--json").json["record"]["id"]
+    key = shell.run("keys", "create", "audited", "--scope", "read", "--json").json["record"]["id"]
     shell.run("keys", "update", key, "--name", "renamed")
     entries = shell.run("audit", "--target", key, "--from", "1h", "--json").json
     assert [entry["action"] for entry in entries] == ["key.change", "key.create"]

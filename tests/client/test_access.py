@@ -17,6 +17,7 @@ from postroad.client.errors import (
     TenantNotFound,
     Unauthenticated,
 )
+from postroad.kernel.identity import ALL_SCOPES
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually
@@ -61,7 +62,7 @@ async def test_a_tenants_key_cannot_manage_tenants(sdk: Sdk) -> None:
 async def test_a_platform_key_acts_for_the_named_tenant(kind: str, gateway: Gateway, tenant: Tenant) -> None:
     async with opened(kind, gateway.url, gateway.admin_key, tenant=tenant.id) as acting:
         me = await acting("keys.whoami")
-        made = await acting("keys.create", "from above")
+        made = await acting("keys.create", "from above", ALL_SCOPES)
     assert (me.tenant, me.platform) == (tenant.id, True)
     assert made.record.tenant == tenant.id
 
@@ -121,7 +122,7 @@ async def test_omitted_arguments_keep_their_value(sdk: Sdk) -> None:
 
 
 async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk, tenant: Tenant) -> None:
-    made = await sdk("keys.create", "short-lived")
+    made = await sdk("keys.create", "short-lived", ALL_SCOPES)
     async with opened(kind, tenant.client.url, made.key) as other:
 
         async def is_refused() -> bool:
@@ -147,7 +148,7 @@ async def test_a_key_that_is_disabled_or_deleted_is_refused(kind: str, sdk: Sdk,
 
 
 async def test_both_texts_of_a_rotated_key_are_valid_in_the_grace_period(kind: str, sdk: Sdk, tenant: Tenant) -> None:
-    first = await sdk("keys.create", "rotated")
+    first = await sdk("keys.create", "rotated", ALL_SCOPES)
     second = await sdk("keys.rotate", first.record.id, grace_seconds=600)
     assert second.record.id == first.record.id
     assert second.record.rotated_until is not None
@@ -172,11 +173,11 @@ async def test_both_texts_of_a_rotated_key_are_valid_in_the_grace_period(kind: s
 
 async def test_keys_are_listed_in_pages(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
     for number in range(4):
-        await sdk("keys.create", f"key {number}")
+        await sdk("keys.create", f"key {number}", ALL_SCOPES)
     names = [key.name for key in await sdk("keys.list", page_size=2)]
     assert names == ["a test's", "key 0", "key 1", "key 2", "key 3"]
 
-    made = await platform("keys.create", "operator", platform=True)
+    made = await platform("keys.create", "operator", ALL_SCOPES, platform=True)
     assert made.key.startswith("pr_admin_")
     listed = await platform("keys.list", platform=True)
     assert made.record.id in [key.id for key in listed]
@@ -195,7 +196,7 @@ async def test_a_secret_in_place_of_an_id_is_refused(sdk: Sdk, tenant: Tenant) -
 
 async def test_a_time_without_a_zone_is_refused(sdk: Sdk) -> None:
     with pytest.raises(ValueError, match="zone"):
-        await sdk("keys.create", "x", expires_at=datetime(2030, 1, 1))
+        await sdk("keys.create", "x", ALL_SCOPES, expires_at=datetime(2030, 1, 1))
 
 
 # JWT secrets and stream tokens
@@ -300,7 +301,7 @@ async def test_platform_settings_are_the_defaults_of_tenants(sdk: Sdk, platform:
 
 async def test_the_audit_log_is_listed_newest_first_and_filtered(sdk: Sdk, platform: Sdk, tenant: Tenant) -> None:
     start = datetime.now(UTC) - timedelta(seconds=5)
-    key = (await sdk("keys.create", "audited")).record
+    key = (await sdk("keys.create", "audited", ALL_SCOPES)).record
     for name in ("one", "two", "three"):
         await sdk("keys.update", key.id, name=name)
 
@@ -326,7 +327,7 @@ async def test_the_audit_log_is_listed_newest_first_and_filtered(sdk: Sdk, platf
 
 
 async def test_the_audit_log_is_verified(sdk: Sdk, platform: Sdk) -> None:
-    await sdk("keys.create", "audited")
+    await sdk("keys.create", "audited", ALL_SCOPES)
     found = await platform("audit.verify")
     assert found.intact and found.verified + found.unverified > 0
     with pytest.raises(Forbidden):

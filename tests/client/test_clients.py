@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         assert_type(awaited.queues.publish("q", 1), Awaitable[Published])
         assert_type(waiting.queues.list(), Iterator[Queue])
         assert_type(awaited.queues.list(), AsyncIterator[Queue])
-        assert_type(waiting.keys.create("ci"), IssuedKey)
+        assert_type(waiting.keys.create("ci", ["read"]), IssuedKey)
         assert_type(awaited.audit.list(), AsyncIterator[AuditEntry])
         waiting.queues.publish("q")  # type: ignore[call-arg]
         awaited.queues.pull("q", wait_ms="long")  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def append(size: int = 1, **headers: str) -> RpcRequest:
 
 
 def key(**more: Any) -> RpcRequest:
-    return RpcRequest("POST", "/api/control/keys", {"name": "k", **more})
+    return RpcRequest("POST", "/api/control/keys", {"name": "k", "scopes": ["read"], **more})
 
 
 def secret(**more: Any) -> RpcRequest:

@@ -55,7 +55,7 @@ async def test_a_revoked_key_stops_on_every_worker_and_is_not_accepted_again(ins
     running = await install(POSTROAD_WORKERS=str(WORKERS), POSTROAD_AUTH_FAILURES_BURST="1000000").start().ready(40)
     admin_headers = {"Authorization": f"Bearer {running.credentials['admin_key']}"}
     async with aiohttp.ClientSession(running.url, headers=admin_headers) as admin:
-        async with admin.post("/api/control/keys", json={"name": "shared"}) as answer:
+        async with admin.post("/api/control/keys", json={"name": "shared", "scopes": ["read"]}) as answer:
             made = await answer.json()
         users, stop = Users(running, made["key"]), asyncio.Event()
         async with asyncio.TaskGroup() as using:

@@ -9,6 +9,7 @@ from tests.access.control import (
     AUDIT,
     CLAIM,
     DEFAULTS,
+    EVERY_SCOPE,
     INVITES,
     KEYS,
     SECRETS,
@@ -180,7 +181,7 @@ async def test_a_change_that_fails_has_a_second_entry(gateway: Gateway, tenant: 
         raise EngineRefused("pulled out")
 
     monkeypatch.setattr(gateway.node.access.keys._table, "create", fail)
-    (await named(tenant.client, "r-9").post(KEYS, {"name": "x"})).problem(502, "engine-refused")
+    (await named(tenant.client, "r-9").post(KEYS, {"name": "x", "scopes": EVERY_SCOPE})).problem(502, "engine-refused")
     monkeypatch.undo()
     first, second = await entries_of(gateway, tenant.id)
     assert (first["action"], first.get("outcome", "ok")) == ("key.create", "ok")
@@ -196,7 +197,7 @@ async def test_a_change_that_cannot_be_audited_is_not_made(
         raise EngineRefused("no audit today")
 
     monkeypatch.setattr(gateway.node.platform.audit, "record", fail)
-    assert (await tenant.client.post(KEYS, {"name": "x"})).status == 502
+    assert (await tenant.client.post(KEYS, {"name": "x", "scopes": EVERY_SCOPE})).status == 502
     assert (await tenant.client.put("/v1/queues/q")).status == 502
     monkeypatch.undo()
     assert len((await tenant.client.get(KEYS)).ok()["keys"]) == 1

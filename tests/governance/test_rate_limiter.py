@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.access.control import AT_ONCE, KEYS, SETTINGS, STREAM
+from tests.access.control import AT_ONCE, EVERY_SCOPE, KEYS, SETTINGS, STREAM
 from tests.gateway import Gateway, Tenant
 from tests.waiting import eventually
 
@@ -127,7 +127,7 @@ async def statuses(tenant: Tenant, count: int) -> set[int]:
 
 
 async def test_a_key_with_a_limit_gets_429_and_other_keys_do_not(gateway: Gateway, tenant: Tenant) -> None:
-    created = (await tenant.client.post(KEYS, {"name": "slow", "maxRequestsPerSecond": 1})).ok(201)
+    created = (await tenant.client.post(KEYS, {"name": "slow", "scopes": EVERY_SCOPE, "maxRequestsPerSecond": 1})).ok(201)
     assert created["key"].startswith(TENANT_PREFIX) and created["record"]["maxRequestsPerSecond"] == 1
     slow = gateway.with_key(created["key"])
     answers = [await slow.get("/v1/whoami") for _ in range(5)]
@@ -147,8 +147,8 @@ async def test_a_key_with_a_limit_gets_429_and_other_keys_do_not(gateway: Gatewa
 
 async def test_a_limited_key_cannot_create_or_take_over_a_key_with_a_higher_limit(gateway: Gateway, tenant: Tenant) -> None:
     limited = await tenant.another_key(max_requests_per_second=50, max_live_connections=2)
-    (await limited.client.post(KEYS, {"name": "more"})).problem(403, "forbidden")
-    within = {"name": "less", "maxRequestsPerSecond": 50, "maxLiveConnections": 1}
+    (await limited.client.post(KEYS, {"name": "more", "scopes": EVERY_SCOPE})).problem(403, "forbidden")
+    within = {"name": "less", "scopes": ["read"], "maxRequestsPerSecond": 50, "maxLiveConnections": 1}
     created = (await limited.client.post(KEYS, within)).ok(201)
     path = f"{KEYS}/{created['record']['id']}"
     (await limited.client.call("PATCH", path, {"maxRequestsPerSecond": 51})).problem(403, "forbidden")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.access.control import AUDIT, DEFAULTS, KEYS, SETTINGS, TENANTS, entries_of
+from tests.access.control import AUDIT, DEFAULTS, EVERY_SCOPE, KEYS, SETTINGS, TENANTS, entries_of
 from tests.gateway import Gateway, Tenant
 
 from postroad.governance.refused_attempts import OPERATIONS_PER_TENANT_MAX, RefusedAttempts
@@ -24,7 +24,7 @@ async def refusals(gateway: Gateway, tenant: Tenant) -> list[dict[str, Any]]:
         ("POST", TENANTS, {"id": "x"}),
         ("POST", DEFAULTS, {"pullMax": 1}),
         ("GET", f"{AUDIT}?tenant=default", None),
-        ("POST", KEYS, {"name": "k", "platform": True}),
+        ("POST", KEYS, {"name": "k", "scopes": EVERY_SCOPE, "platform": True}),
         ("POST", SETTINGS, {"maxQueues": 99}),
     ],
 )

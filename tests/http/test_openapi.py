@@ -82,8 +82,8 @@ def test_every_route_is_described_with_its_scope(route: Route) -> None:
     needs = {RouteRequirement.IDENTITY: "any valid credential", RouteRequirement.PLATFORM: "a platform key"}
     assert operation["x-postroad-scope"] == route.scope.value
     expected = needs[route.scope] if isinstance(route.scope, RouteRequirement) else f"the scope `{route.scope.value}`"
-    if route.alternative_scope is not None:
-        expected += f" or `{route.alternative_scope.value}`"
+    for other in route.scopes[1:]:
+        expected += f" or `{other.value}`"
     assert f"Needs {expected}." in operation["description"]
     more = (["jwt"] if route.accepts_jwt else []) + (["streamToken"] if route.resource else [])
     assert operation["security"] == [{kind: []} for kind in ("bearer", "apiKey", *more)]

@@ -135,9 +135,9 @@ def _check_permissions(caller: Caller, request: Request, route: Route) -> None:
     elif (
         route.scope is not RouteRequirement.IDENTITY
         and route.scope not in caller.scopes
-        and route.alternative_scope not in caller.scopes
+        and caller.scopes.isdisjoint(route.scopes)
     ):
-        raise Forbidden(f"the key lacks the scope {str(route.scope)!r}")
+        raise Forbidden(f"the key lacks the scope {' or '.join(repr(str(scope)) for scope in route.scopes)}")
     if caller.allowed is not None or caller.only_stream is not None:
         for kind in route.guarded:
             name = request.parameters[kind]

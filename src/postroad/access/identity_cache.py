@@ -12,7 +12,7 @@ from postroad.jetstream.health_monitor import HealthMonitor
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import Forbidden, InvalidParameter, RegistryStale
-from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, is_within
+from postroad.kernel.identity import ALL_SCOPES, Caller, Credential, grantable_scopes, is_within
 from postroad.kernel.names import tenant_id
 
 DEFAULT_TENANT = "default"
@@ -257,4 +257,5 @@ def _covers(record: KeyRecord, caller: Caller) -> bool:
     """True if the key still has the caller's permissions and does not expire before the caller does."""
     if record.expires_at_ms is not None and (caller.expires_at_ms is None or record.expires_at_ms < caller.expires_at_ms):
         return False
-    return caller.is_platform or (caller.scopes <= set(record.scopes) and is_within(caller.allowed, record.allowed))
+    scopes = grantable_scopes(record.scopes) if caller.issuer else frozenset(record.scopes)
+    return caller.is_platform or (caller.scopes <= scopes and is_within(caller.allowed, record.allowed))

@@ -3,8 +3,8 @@
 Claims: `sub` and `exp` are required, `scope` is `read`, `write` or both, `stream_id` restricts the JWT to one stream. `kid` in
 the header names the secret; without it all secrets of the tenant are tried. JWTs are accepted by stream and session routes only.
 
-A JWT can do no more than the key that created its secret, and ends when that key is deleted, disabled or expires. The secret
-survives a rotation of the key, which keeps its id.
+A JWT can do no more than its secret allows and the key that created the secret can grant, and ends when that key is deleted,
+disabled or expires. The secret survives a rotation of the key, which keeps its id.
 """
 
 import secrets
@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 import msgspec
 import structlog
+from msgspec import UNSET
 
 from postroad.access.identity_cache import IdentityCache
 from postroad.access.key_service import check_expiry
@@ -25,8 +26,17 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.clock import LATEST_MS, Clock
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, PreconditionFailed
-from postroad.kernel.identity import ALL_RESOURCES, Caller, Credential, Scope, common_globs, resource_restrictions
+from postroad.kernel.identity import (
+    ALL_RESOURCES,
+    Caller,
+    Credential,
+    Scope,
+    common_globs,
+    grantable_scopes,
+    resource_restrictions,
+)
 from postroad.kernel.ids import new_id
+from postroad.kernel.json import invalid_field
 
 SECRETS_MAX = 5
 _LEEWAY_SECONDS = 5
@@ -59,12 +69,9 @@ class JwtSecrets:
         self._identities.end_watches(_caller_id(secret))
 
     async def create(self, context: RequestContext, wanted: NewJwtSecret) -> tuple[SecretRecord, str]:
-        """Add a secret; return its record and its text. Raises PreconditionFailed, BodyInvalid, and Forbidden if the caller has
-        none of the scopes of JWTs."""
+        """Add a secret; return its record and its text. Raises PreconditionFailed, BodyInvalid, Forbidden."""
         caller = context.caller
-        scopes = tuple(scope for scope in JWT_SCOPES if scope in caller.scopes)
-        if not scopes:
-            raise Forbidden("the key lacks the scopes 'read' and 'write', so it cannot grant them by JWTs")
+        scopes = _granted_scopes(caller, wanted)
         if len(self._by_tenant.get(context.tenant, ())) >= SECRETS_MAX:
             raise PreconditionFailed(f"a tenant has at most {SECRETS_MAX} JWT secrets; delete an unused one")
         expires_at_ms = None if wanted.expires_at is None else int(wanted.expires_at.timestamp() * 1000)
@@ -113,7 +120,7 @@ class JwtSecrets:
         scopes = frozenset(_SCOPES[word] for word in str(scope or "").split() if word in _SCOPES) & set(record.scopes)
         streams = record.allowed_streams
         if creator is not None:
-            scopes &= set(creator.scopes)
+            scopes &= grantable_scopes(creator.scopes)
             streams = common_globs(streams, creator.allowed_streams)
         if not isinstance(subject, str) or not scopes or not (stream is None or isinstance(stream, str)):
             return None
@@ -197,6 +204,20 @@ def _claims(text: str, secret: str) -> dict[str, Any] | None:
     except _INVALID_JWT:
         return None
     return claims
+
+
+def _granted_scopes(caller: Caller, wanted: NewJwtSecret) -> tuple[Scope, ...]:
+    """The scopes of the secret: those of the request, or those of the caller's own that JWTs can have."""
+    if wanted.scopes is UNSET:
+        scopes = tuple(scope for scope in JWT_SCOPES if scope in caller.scopes)
+        if not scopes:
+            raise invalid_field("$.scopes", "is required: the key has neither 'read' nor 'write' to take over")
+        return scopes
+    scopes = tuple(dict.fromkeys(Scope(scope) for scope in wanted.scopes))
+    missing = [scope for scope in scopes if scope not in grantable_scopes(caller.scopes)]
+    if missing:
+        raise Forbidden(f"the key lacks the scope {str(missing[0])!r}, so it cannot grant it")
+    return scopes
 
 
 def _owner(tenant: str, secret_id: str) -> str:

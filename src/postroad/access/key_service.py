@@ -1,5 +1,8 @@
-"""Key lifecycle: create, look up, update, rotate, delete. A key cannot grant permissions that it does not have itself, nor for
-longer than it is valid itself."""
+"""Key lifecycle: create, look up, update, rotate, delete.
+
+A key with `admin` grants any scope, but no resources that it may not use, no higher limits, and nothing for longer than it is
+valid itself.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -18,7 +21,7 @@ from postroad.kernel.clock import LATEST_MS, Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Forbidden, PreconditionFailed
 from postroad.kernel.event import PLATFORM
-from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope, globs_beyond
+from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Caller, Scope, globs_beyond, grantable_scopes
 from postroad.kernel.json import invalid_field
 
 _HASHES_MAX = 4
@@ -239,7 +242,8 @@ def _check_covered(caller: Caller, record: KeyRecord) -> None:
     """Raises Forbidden if the key has permissions that the caller lacks: it may neither create nor take over such a key."""
     if caller.is_platform:
         return
-    more = [scope for scope in record.scopes if scope not in caller.scopes]
+    grantable = grantable_scopes(caller.scopes)
+    more = [scope for scope in record.scopes if scope not in grantable]
     if more:
         raise Forbidden(f"the key lacks the scope {str(more[0])!r}, so it cannot grant it or change a key that has it")
     for kind, globs in (caller.allowed or {}).items():

@@ -104,8 +104,8 @@ class AccessRoutes:
                 status=201,
                 errors=stored,
                 description=(
-                    "The text of the key is shown once. A key cannot grant permissions that it does not have itself, "
-                    "and an expiring key cannot create a key that expires later."
+                    "The text of the key is shown once. A key grants no resources that it may not use itself, "
+                    "and an expiring key cannot create a key that expires later. A platform key has all scopes."
                 ),
                 sdk="keys.create",
                 cli=Command(
@@ -216,8 +216,8 @@ class AccessRoutes:
                 status=201,
                 errors=(PreconditionFailed, EngineUnavailable),
                 description=(
-                    "Stream and session routes accept JWTs signed with it (HS256). They can do no more than the key that creates "
-                    "the secret, and end with that key. A tenant has at most five secrets."
+                    "Stream and session routes accept JWTs signed with it (HS256). They can use no stream that the key which "
+                    "creates the secret may not use, and end with that key. A tenant has at most five secrets."
                 ),
                 sdk="jwt_secrets.create",
             ),

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from postroad.api.pages import Limit, page_of
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import AuthError, NotFound
-from postroad.kernel.identity import ALL_RESOURCES, ALL_SCOPES, Credential, Scope
+from postroad.kernel.identity import ALL_RESOURCES, Credential, Scope
 
 GRACE_SECONDS_MAX = 30 * 86_400
 
@@ -143,7 +143,7 @@ class IssuedKey(IssuedCredential, frozen=True, rename="camel", kw_only=True):
 
 class NewKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     name: KeyName
-    scopes: Scopes = ALL_SCOPES
+    scopes: Scopes
     allowed_queues: Globs = ALL_RESOURCES
     allowed_topics: Globs = ALL_RESOURCES
     allowed_streams: Globs = ALL_RESOURCES
@@ -201,12 +201,17 @@ class WhoAmI(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 # JWT secrets
 
 
+class JwtScope(StrEnum):
+    READ = "read"
+    WRITE = "write"
+
+
 class JwtSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A secret that the tenant signs JWTs with, without its text. `id` may be the `kid` of a JWT."""
 
     id: str
     name: str
-    scopes: Annotated[tuple[Scope, ...], Meta(description="Scopes that its JWTs can have: those of the key that created it.")] = (
+    scopes: Annotated[tuple[Scope, ...], Meta(description="Scopes that its JWTs can have.")] = (
         Scope.READ,
         Scope.WRITE,
     )
@@ -232,6 +237,13 @@ class NewJwtSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     secret: (
         Annotated[str, Meta(min_length=32, max_length=512, description="Generated, and shown once, if omitted.")] | UnsetType
+    ) = UNSET
+    scopes: (
+        Annotated[
+            tuple[JwtScope, ...],
+            Meta(min_length=1, max_length=2, description="Scopes that its JWTs can have; those of the key itself if omitted."),
+        ]
+        | UnsetType
     ) = UNSET
     expires_at: AwareDatetime | None = None
 

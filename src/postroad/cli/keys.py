@@ -8,7 +8,7 @@ from postroad.cli.output import AsJson, connected, show_one
 from postroad.cli.rendering import show_item
 
 keys = typer.Typer(
-    help="API keys. Needs the scope admin. A key cannot grant permissions that it does not have itself.", no_args_is_help=True
+    help="API keys. Needs the scope admin. A key grants no resources that it may not use itself.", no_args_is_help=True
 )
 
 KeyId = Annotated[str, typer.Argument(help="Key id, as `keys list` shows it; not the text of the key.")]

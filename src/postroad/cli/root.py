@@ -77,7 +77,7 @@ ENTRIES = (
     _group("tasks", _USE, "Long-running work on the server, such as a redrive."),
     *(_group(name, _USE, text) for name, text in GROUPS.items()),
     _command("whoami", _GOVERN, "keys", "whoami", "Show the tenant, scopes and restrictions of the credential."),
-    _group("keys", _GOVERN, "API keys. Needs the scope admin. A key cannot grant permissions that it does not have itself."),
+    _group("keys", _GOVERN, "API keys. Needs the scope admin. A key grants no resources that it may not use itself."),
     _group("secrets", _GOVERN, "JWT secrets: the tenant signs JWTs for its own users with them (HS256). Needs the scope admin."),
     _group("settings", _GOVERN, "Run-time settings of the tenant, or the platform's defaults. Needs the scope admin."),
     _group("tenants", _GOVERN, "Tenants. All commands need a platform key."),

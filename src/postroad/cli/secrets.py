@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from postroad.api.access import JwtScope
 from postroad.cli.output import AsJson, connected, show_once
 from postroad.cli.times import from_now
 
@@ -19,6 +20,10 @@ def create_secret(
         typer.FileText | None,
         typer.Option(help="File with an existing secret of at least 32 characters; `-` reads standard input."),
     ] = None,
+    scopes: Annotated[
+        list[JwtScope] | None,
+        typer.Option("--scope", help="Scopes that its JWTs can have; those of the key itself if left out."),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option(help="Expiry: a span such as `30d`, or `2027-01-31T12:00:00Z`; never if left out.")
     ] = None,
@@ -27,7 +32,9 @@ def create_secret(
     """Add a JWT secret: a generated one, which is printed once, or an existing one. A tenant has at most five."""
     existing = secret_file.read().strip() if secret_file else None
     with connected() as client:
-        created = client.jwt_secrets.create(name, secret=existing, expires_at=from_now(expires) if expires else None)
+        created = client.jwt_secrets.create(
+            name, secret=existing, scopes=scopes, expires_at=from_now(expires) if expires else None
+        )
         if existing is not None and not as_json:
             typer.echo(f"added the JWT secret {created.record.id} {name!r}")
             return

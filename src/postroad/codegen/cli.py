@@ -146,7 +146,10 @@ def _call_arguments(route: Route, parameters: Sequence[Parameter], imports: Impo
 
 
 def _argument(one: Parameter, command: Command, imports: Imports) -> str:
-    return f"{one.name}: Annotated[{_cli_type(one, imports)}, typer.Argument({_help(one)})]"
+    kind = _cli_type(one, imports)
+    if _is_list(one) and one.name in dict(command.options):  # several words are clearer as options than as arguments
+        return f'{one.name}: Annotated[{kind}, typer.Option("--{_flag(one, command)}", {_help(one)})]'
+    return f"{one.name}: Annotated[{kind}, typer.Argument({_help(one)})]"
 
 
 def _option(one: Parameter, command: Command, imports: Imports) -> str:

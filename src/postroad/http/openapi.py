@@ -159,7 +159,7 @@ def _needs(route: Route) -> str:
         return "Needs a platform key."
     if route.scope is RouteRequirement.IDENTITY:
         return "Needs any valid credential."
-    return f"Needs the scope `{route.scope}`" + (f" or `{route.alternative_scope}`." if route.alternative_scope else ".")
+    return f"Needs the scope {' or '.join(f'`{scope}`' for scope in route.scopes)}."
 
 
 def _security(route: Route) -> list[dict[str, list[str]]]:

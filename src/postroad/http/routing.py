@@ -42,8 +42,10 @@ class Route:
     `raw_body`: the body is passed as bytes. `media` empty: a successful response has no body.
     `resource` is the resource that a stream token must be for, made of path parameters. `accepts_jwt`: JWTs of the tenant are
     accepted. `allows_anonymous`: requests without a credential are accepted without scopes, and the handler decides.
-    `alternative_scope` is a scope that is accepted instead of `scope`. `token_tenant`, on a route without a scope: the tenant
-    of a signed token that the handler checks, None without a valid one; then the limits of anonymous requests apply.
+    `alternative_scope` is a scope that is accepted instead of `scope`. `allows_admin`: `admin` is accepted, too, because the
+    route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
+    `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
+    then the limits of anonymous requests apply.
     `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     """
 
@@ -69,6 +71,7 @@ class Route:
     raw_body: bool = False
     matches_rest: bool = False
     alternative_scope: Scope | None = None
+    allows_admin: bool = False
     token_tenant: Callable[[Request], str | None] | None = None
     is_unlimited: bool = False
     sdk: str = ""  # generated SDK method, such as `tasks.list`
@@ -82,6 +85,14 @@ class Route:
     def __post_init__(self) -> None:
         if self.body is not None:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scopes of which a caller needs one; none for routes with another requirement."""
+        if not isinstance(self.scope, Scope):
+            return ()
+        more = (self.alternative_scope, Scope.ADMIN if self.allows_admin else None)
+        return (self.scope, *(scope for scope in more if scope is not None))
 
     @property
     def parameters(self) -> list[str]:

@@ -58,6 +58,7 @@ class InsightRoutes:
             description=_description(report),
             sdk=f"insights.{report.identifier}",
             sdk_page=f"insights.{report.identifier}_page",
+            allows_admin=True,
         )
 
     def _handler(self, report: Report[Any]) -> Handler:

@@ -42,6 +42,7 @@ class JobRoutes:
                     columns=("job_id", "queue", "status", "attempts", "last_error", "created_at", "updated_at"),
                     limit=50,
                 ),
+                allows_admin=True,
             ),
             Route(
                 "GET",
@@ -55,6 +56,7 @@ class JobRoutes:
                 description="A job exists as soon as the publish that created it was answered.",
                 sdk="jobs.get",
                 cli=Command("jobs show"),
+                allows_admin=True,
             ),
             Route(
                 "GET",
@@ -75,6 +77,7 @@ class JobRoutes:
                         *("delay_ms", "lease_until", "next_at", "task_id"),
                     ),
                 ),
+                allows_admin=True,
             ),
             Route(
                 "GET",

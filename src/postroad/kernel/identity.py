@@ -73,6 +73,15 @@ class Caller:
         return globs is None or any(glob_matches(glob, name) for glob in globs)
 
 
+def grantable_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """Scopes that a key with these scopes can grant to keys and JWT secrets. `admin` manages the tenant's credentials: all.
+
+    Resources, expiry and limits of what it creates stay within those of the key.
+    """
+    own = frozenset(scopes)
+    return frozenset(ALL_SCOPES) if Scope.ADMIN in own else own
+
+
 def resource_restrictions(**globs: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
     """The globs by kind, without kinds that allow every name; None if no kind is restricted."""
     kept = {kind: tuple(some) for kind, some in globs.items() if "*" not in tuple(some)}

@@ -49,6 +49,7 @@ class DeadLetterRoutes:
                 errors=errors,
                 description="Oldest first, or counted by reason with `groupBy=reason`. "
                 "One request searches some thousands of dead letters; `nextCursor` continues the search.",
+                allows_admin=True,
             ),
             Route(
                 "GET",
@@ -61,6 +62,7 @@ class DeadLetterRoutes:
                 errors=(MessageNotFound, *errors),
                 sdk="queues.dead_letters.get",
                 cli=Command("queues dlq show"),
+                allows_admin=True,
             ),
             Route(
                 "DELETE",
@@ -75,6 +77,7 @@ class DeadLetterRoutes:
                 cli=Command(
                     "queues dlq delete", confirm="Delete the dead letter {message} of {queue}?", done="deleted {message}"
                 ),
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -90,6 +93,7 @@ class DeadLetterRoutes:
                 errors=(PreconditionFailed, *errors),
                 description="Starts a task that moves them at the given rate; see /v1/tasks. "
                 "One redrive per queue is active at a time. The status of a dry run is 200.",
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -101,6 +105,7 @@ class DeadLetterRoutes:
                 body=DeadLetterPurgeRequest,
                 response=Purged,
                 errors=errors,
+                allows_admin=True,
             ),
         ]
 

@@ -86,6 +86,7 @@ class MessageRoutes:
                 errors=(QueueNotFound, EngineUnavailable),
                 description="Oldest first. One request searches some thousands of messages; `nextCursor` continues the search.",
                 sdk="queues.peek",
+                allows_admin=True,
             ),
         ]
 

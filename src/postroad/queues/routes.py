@@ -43,6 +43,7 @@ class QueueRoutes:
                 query=QueueQuery,
                 response=QueuePage,
                 sdk="queues.list",
+                allows_admin=True,
             ),
             Route(
                 "PUT",
@@ -70,6 +71,7 @@ class QueueRoutes:
                 errors=errors,
                 sdk="queues.get",
                 cli=Command("queues show"),
+                allows_admin=True,
             ),
             Route(
                 "DELETE",
@@ -95,6 +97,7 @@ class QueueRoutes:
                 description="Leased and delayed messages are included; dead letters are kept.",
                 sdk="queues.purge",
                 repeatable=True,
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -110,6 +113,7 @@ class QueueRoutes:
                 sdk="queues.pause",
                 cli=Command("queues pause", done="paused {queue}"),
                 repeatable=True,
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -123,6 +127,7 @@ class QueueRoutes:
                 sdk="queues.resume",
                 cli=Command("queues resume", done="resumed {queue}"),
                 repeatable=True,
+                allows_admin=True,
             ),
         ]
 

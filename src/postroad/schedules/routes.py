@@ -45,6 +45,7 @@ class ScheduleRoutes:
                 response=SchedulePage,
                 sdk="schedules.list",
                 cli=Command("schedules list", _COLUMNS),
+                allows_admin=True,
             ),
             Route(
                 "PUT",
@@ -73,6 +74,7 @@ class ScheduleRoutes:
                 errors=errors,
                 sdk="schedules.get",
                 cli=Command("schedules get"),
+                allows_admin=True,
             ),
             Route(
                 "DELETE",
@@ -100,6 +102,7 @@ class ScheduleRoutes:
                 sdk="schedules.pause",
                 cli=Command("schedules pause", done="paused {schedule}"),
                 repeatable=True,
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -113,6 +116,7 @@ class ScheduleRoutes:
                 sdk="schedules.resume",
                 cli=Command("schedules resume", done="resumed {schedule}"),
                 repeatable=True,
+                allows_admin=True,
             ),
             Route(
                 "POST",
@@ -127,6 +131,7 @@ class ScheduleRoutes:
                 description="One message besides those of its ticks. Works for a paused schedule, too.",
                 sdk="schedules.run",
                 cli=Command("schedules run"),
+                allows_admin=True,
             ),
             Route(
                 "GET",
@@ -140,6 +145,7 @@ class ScheduleRoutes:
                 errors=errors,
                 sdk="schedules.next",
                 cli=Command("schedules next"),
+                allows_admin=True,
             ),
         ]
 

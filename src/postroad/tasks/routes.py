@@ -33,6 +33,7 @@ class TaskRoutes:
                 cli=Command(
                     "tasks list", ("id", "kind", "target", "state", "progress.moved", "progress.total", "error", "created_at")
                 ),
+                allows_admin=True,
             ),
             Route(
                 "GET",
@@ -45,6 +46,7 @@ class TaskRoutes:
                 errors=errors,
                 sdk="tasks.get",
                 cli=Command("tasks show"),
+                allows_admin=True,
             ),
             Route(
                 "DELETE",
@@ -59,6 +61,7 @@ class TaskRoutes:
                 description="The task stops soon; completed work is not undone. A task that has ended does not change.",
                 sdk="tasks.cancel",
                 cli=Command("tasks cancel"),
+                allows_admin=True,
             ),
         ]
 

@@ -80,6 +80,7 @@ class TelemetryRoutes:
                     "Server-sent events, from now on or after `Last-Event-ID`. `event` is the type, `data` the event as JSON. "
                     "At least once: after a reconnect some events may come again with the same `event_id`."
                 ),
+                allows_admin=True,
             )
         ]
 

@@ -34,7 +34,7 @@ def list_keys(
 @keys.command("create")
 def create_keys(
     name: Annotated[str, typer.Argument(help="Name for people, such as the service that uses the key.")],
-    scopes: Annotated[list[Scope] | None, typer.Option("--scope", help="Operations that the key allows.")] = None,
+    scopes: Annotated[list[Scope], typer.Option("--scope", help="Operations that the key allows.")],
     allowed_queues: Annotated[list[str] | None, typer.Option("--queue", help="Names; `*` matches any run of characters.")] = None,
     allowed_topics: Annotated[list[str] | None, typer.Option("--topic", help="Names; `*` matches any run of characters.")] = None,
     allowed_streams: Annotated[
@@ -61,14 +61,14 @@ def create_keys(
 ) -> None:
     """Create a key.
 
-    The text of the key is shown once. A key cannot grant permissions that it does not have itself, and an expiring
-    key cannot create a key that expires later.
+    The text of the key is shown once. A key grants no resources that it may not use itself, and an expiring key
+    cannot create a key that expires later. A platform key has all scopes.
     """
     with connected() as client:
         show_secret(
             client.keys.create(
                 name,
-                scopes=scopes,
+                scopes,
                 allowed_queues=allowed_queues,
                 allowed_topics=allowed_topics,
                 allowed_streams=allowed_streams,

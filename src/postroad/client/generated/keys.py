@@ -32,8 +32,8 @@ class KeysCalls:
     def create(
         self,
         name: str,
+        scopes: Sequence[Scope | str],
         *,
-        scopes: Sequence[Scope | str] | None = None,
         allowed_queues: Sequence[str] | None = None,
         allowed_topics: Sequence[str] | None = None,
         allowed_streams: Sequence[str] | None = None,
@@ -44,8 +44,8 @@ class KeysCalls:
     ) -> Call[IssuedKey]:
         """Create a key.
 
-        The text of the key is shown once. A key cannot grant permissions that it does not have itself, and an expiring
-        key cannot create a key that expires later.
+        The text of the key is shown once. A key grants no resources that it may not use itself, and an expiring key
+        cannot create a key that expires later. A platform key has all scopes.
         """
         body = body_of(
             {
