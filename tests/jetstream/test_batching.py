@@ -1,12 +1,25 @@
 """Which writes go together. Runs on nothing: no engine, no event loop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.jetstream.batching import CommitPolicy, PendingMessage, PublishAck, WriteQueue, assign_sequences, split_conditional
+from postroad.jetstream.batching import (
+    CommitPolicy,
+    PendingMessage,
+    Precondition,
+    PublishAck,
+    WriteQueue,
+    assign_sequences,
+    is_judgeable,
+    last_sequences,
+    preconditions_of,
+    resolve_conflict,
+    split_conditional,
+)
 
 
 @dataclass
@@ -149,3 +162,116 @@ def test_every_write_is_removed_once_and_in_order_for_any_limits(writes: list[Wr
     assert len(queue) == 0
     assert [id(one) for one in sent] == [id(one) for one in writes if not one.is_cancelled]
     assert [id(one) for one in cancelled] == [id(one) for one in writes if one.is_cancelled]
+
+
+# Rejected batches
+
+SUBJECTS = ["s.a.d", "s.a.m", "s.b.d", "t"]
+
+
+def conditional(subject: str, sequence: int, *, other: str = "") -> PendingMessage:
+    headers = f"Nats-Expected-Last-Subject-Sequence: {sequence}\r\n"
+    if other:
+        headers += f"Nats-Expected-Last-Subject-Sequence-Subject: {other}\r\n"
+    return PendingMessage(subject, b"x", "id", f"Nats-TTL: 5s\r\n{headers}", is_conditional=True)
+
+
+def test_preconditions_are_read_from_the_headers() -> None:
+    both = Write([message("t"), conditional("s.a.d", 7), conditional("s.b.d", 0, other="s.b.*")])
+    assert preconditions_of(both) == [Precondition("s.a.d", 7), Precondition("s.b.*", 0)]
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"), [("s.a", True), ("s.a.*", True), ("s.*.a", False), ("s.>", False), (">", False), ("s.*.*", False)]
+)
+def test_only_patterns_of_one_level_can_be_judged(subject: str, expected: bool) -> None:
+    assert is_judgeable(subject) is expected
+
+
+def test_the_last_sequence_of_a_pattern_is_the_highest_under_it() -> None:
+    stored = [("s.a.d", 3), ("s.a.m", 9), ("t", 5)]
+    assert last_sequences(["s.a.*", "s.a.d", "s.b.*", "t"], stored) == {"s.a.*": 9, "s.a.d": 3, "s.b.*": 0, "t": 5}
+
+
+def test_of_two_writes_with_the_same_precondition_the_second_waits_for_the_first() -> None:
+    first, second, stale, plain = (
+        Write([conditional("t", 4)]),
+        Write([conditional("t", 4)]),
+        Write([conditional("t", 3)]),
+        write(),
+    )
+    resolution = resolve_conflict([first, second, stale, plain], {"t": 4})
+    assert (resolution.stale, resolution.sendable, resolution.deferred) == ([stale], [first, plain], [second])
+
+
+def test_writes_that_share_a_precondition_and_do_not_change_its_subject_go_together() -> None:
+    writes = [Write([conditional("s.a.d", 4, other="s.a.m")]) for _ in range(3)]
+    assert resolve_conflict(writes, {"s.a.m": 4}).sendable == writes
+
+
+class Engine:
+    """A model of the server: the last sequence per subject, and batches that are stored as a whole or rejected."""
+
+    def __init__(self, last: Mapping[str, int]) -> None:
+        self.last = dict(last)
+        self.sequence = 100  # no caller knows a sequence before it is given out
+
+    def last_of(self, subject: str) -> int:
+        under = subject.removesuffix("*")
+        return max((last for name, last in self.last.items() if name == subject or (under != subject and name.startswith(under))))
+
+    def store(self, batch: Sequence[Write]) -> bool:
+        """An exact subject that the batch has changed fails the precondition; a pattern is compared with the state before it."""
+        changed: set[str] = set()
+        for one in batch:
+            for each in one.messages:
+                for subject, sequence in preconditions_of(Write([each])):
+                    if self.last_of(subject) != sequence or subject in changed:
+                        return False
+                changed.add(each.subject)
+        for one in batch:
+            for each in one.messages:
+                self.sequence += 1
+                self.last[each.subject] = self.sequence
+        return True
+
+
+any_message = st.one_of(
+    st.builds(message, st.sampled_from(SUBJECTS)),
+    st.builds(
+        conditional, st.sampled_from(SUBJECTS), st.integers(0, 4), other=st.sampled_from(["", "s.a.*", "s.b.*", "s.a.m", "t"])
+    ),
+)
+any_write = st.builds(Write, st.lists(any_message, min_size=1, max_size=2))
+
+
+@given(st.lists(any_write, max_size=12), st.lists(st.integers(0, 4), min_size=4, max_size=4))
+def test_resolving_a_conflict_gives_each_write_the_outcome_of_sending_it_alone_and_in_order(
+    writes: list[Write], stored: list[int]
+) -> None:
+    last = dict(zip(SUBJECTS, stored, strict=True))
+    alone = Engine(last)
+    expected = {id(one): alone.store([one]) for one in writes}
+    engine = Engine(last)
+    outcomes: dict[int, bool] = {}
+    pending = list(writes)
+    while pending:
+        subjects = {one.subject for write in pending for one in preconditions_of(write)}
+        resolution = resolve_conflict(pending, last_sequences(subjects, engine.last.items()))
+        assert resolution.stale or resolution.sendable
+        outcomes |= {id(one): False for one in resolution.stale}
+        if engine.store(resolution.sendable):
+            outcomes |= {id(one): True for one in resolution.sendable}
+        else:  # a write that cannot succeed on its own either: the committer sends them one by one
+            outcomes |= {id(one): engine.store([one]) for one in resolution.sendable}
+        pending = resolution.deferred
+    assert outcomes == expected
+
+
+@given(
+    st.lists(st.builds(lambda one: Write([one]), any_message), max_size=12), st.lists(st.integers(0, 4), min_size=4, max_size=4)
+)
+def test_single_messages_that_can_be_sent_are_accepted_as_one_batch(writes: list[Write], stored: list[int]) -> None:
+    engine = Engine(dict(zip(SUBJECTS, stored, strict=True)))
+    subjects = {one.subject for write in writes for one in preconditions_of(write)}
+    assert engine.store(resolve_conflict(writes, last_sequences(subjects, engine.last.items())).sendable)

@@ -5,13 +5,16 @@ nothing per message. So a few writes are sent singly and pipelined; from `batch_
 writes that arrive during a batch form the next one. Decision 0003 has the measurements.
 """
 
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+_EXPECTED = re.compile(r"Nats-Expected-Last-Subject-Sequence: (\d+)\r\n")
+_EXPECTED_SUBJECT = re.compile(r"Nats-Expected-Last-Subject-Sequence-Subject: (\S+)\r\n")
 _HEADER_BYTES = 512  # upper bound for the id and the batch headers that are added to each message
 
 
@@ -130,6 +133,79 @@ def split_conditional(writes: Sequence[W]) -> tuple[list[W], list[W]]:
     conditional = [write for write in writes if any(message.is_conditional for message in write.messages)]
     unconditional = [write for write in writes if not any(message.is_conditional for message in write.messages)]
     return conditional, unconditional
+
+
+class Precondition(NamedTuple):
+    """The last message of `subject` must have this sequence; 0 means that there is none. `<parent>.*` covers several subjects."""
+
+    subject: str
+    sequence: int
+
+
+def preconditions_of(write: PendingWrite) -> list[Precondition]:
+    """The preconditions in the headers of a write's messages."""
+    found: list[Precondition] = []
+    for message in write.messages:
+        expected = _EXPECTED.search(message.headers) if message.is_conditional else None
+        if expected is not None:
+            other = _EXPECTED_SUBJECT.search(message.headers)
+            found.append(Precondition(other[1] if other else message.subject, int(expected[1])))
+    return found
+
+
+def is_judgeable(subject: str) -> bool:
+    """False for patterns other than `<parent>.*`, which `last_sequences` does not understand."""
+    return not set(subject.removesuffix(".*")) & {"*", ">"}
+
+
+def last_sequences(subjects: Iterable[str], stored: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The last sequence of each subject of preconditions, from the last sequences of the subjects stored under them."""
+    last = dict.fromkeys(subjects, 0)
+    for subject, sequence in stored:
+        for name in (subject, _siblings(subject)):
+            if last.get(name, sequence) < sequence:
+                last[name] = sequence
+    return last
+
+
+def _siblings(subject: str) -> str:
+    return subject.rpartition(".")[0] + ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution(Generic[W]):
+    """What becomes of the writes of a batch that was rejected because a precondition failed.
+
+    `stale`: a precondition does not hold. `sendable`: all hold, also in one batch. `deferred`: a sendable write before it changes
+    the subject of its precondition, so it can be judged only after that one.
+    """
+
+    stale: list[W]
+    sendable: list[W]
+    deferred: list[W]
+
+
+def resolve_conflict(writes: Sequence[W], last: Mapping[str, int]) -> Resolution[W]:
+    """Judge the writes of a rejected batch, in order, by the last sequences of their preconditions' subjects.
+
+    The outcome is that of sending the writes one after the other: of two with the same precondition the first succeeds.
+    """
+    stale: list[W] = []
+    sendable: list[W] = []
+    deferred: list[W] = []
+    changed: set[str] = set()
+    for write in writes:
+        preconditions = preconditions_of(write)
+        if any(last[subject] != sequence for subject, sequence in preconditions):
+            stale.append(write)
+        elif any(subject in changed for subject, _ in preconditions):
+            deferred.append(write)
+        else:
+            sendable.append(write)
+            for message in write.messages:
+                changed.add(message.subject)
+                changed.add(_siblings(message.subject))
+    return Resolution(stale, sendable, deferred)
 
 
 def assign_sequences(writes: Sequence[W], last_sequence: int) -> list[Sequence[PublishAck]]:

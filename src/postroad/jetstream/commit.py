@@ -19,12 +19,13 @@ from postroad.jetstream.batching import (
     assign_sequences,
     split_conditional,
 )
+from postroad.jetstream.conflict_resolution import read_resolution
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish
 from postroad.jetstream.storage_budget import Budget, StorageBudgets, StoreBudget
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import EngineRefused, EngineUnavailable, PostroadError, TooLarge
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
 __all__ = ["CommitPolicy", "Committer", "Committers", "PendingMessage", "PublishAck"]
@@ -34,6 +35,7 @@ __all__ = ["CommitPolicy", "Committer", "Committers", "PendingMessage", "Publish
 # last id does not qualify: each replica checks it as it writes, and nats-server 2.15 then marks the stream as broken for good.
 _ALWAYS_REJECTED = "Nats-Rollup: never\r\n"
 _COALESCE_FROM = 16  # single messages in flight, from which on they are written to the socket once a millisecond
+_RESOLUTIONS_MAX = 5  # of one rejected batch, before its writes are sent one by one
 _BACKOFF = Backoff(first_seconds=0.02, max_seconds=1.0)
 _UNANSWERED = (ConnectionLost, TimeoutError, EngineUnavailable)
 
@@ -41,12 +43,13 @@ _UNANSWERED = (ConnectionLost, TimeoutError, EngineUnavailable)
 class _PendingWrite:
     """A write and the future of its outcome."""
 
-    __slots__ = ("deadline", "future", "may_be_stored", "messages", "size")
+    __slots__ = ("deadline", "future", "is_resolved", "may_be_stored", "messages", "size")
 
     def __init__(self, messages: Sequence[PendingMessage], size: int, deadline: float) -> None:
         self.messages = messages
         self.size = size
         self.deadline = deadline
+        self.is_resolved = False
         self.may_be_stored = False  # by an earlier attempt that was not answered
         self.future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
@@ -236,22 +239,45 @@ class Committer:
 
     async def _store_batch(self, writes: list[_PendingWrite]) -> None:
         try:
-            if not await self._send_until_acknowledged(writes):
-                await self._store_separately(writes)
+            rejection = await self._send_until_acknowledged(writes)
+            if rejection is not None:
+                metrics.commit_rejected_batches.inc()
+                await self._store_rejected(writes, rejection)
         finally:
             self._is_batch_in_flight = False
             self._schedule_send()
 
+    async def _store_rejected(self, writes: list[_PendingWrite], rejection: Exception) -> None:
+        """A batch was rejected as a whole, without naming the message at fault: only the writes at fault may fail.
+
+        After a failed precondition one read finds the writes whose precondition does not hold; the others are sent again at once.
+        """
+        for _ in range(_RESOLUTIONS_MAX):
+            writes = [write for write in writes if not write.is_resolved]
+            # A precondition may also fail because an earlier attempt, which was not answered, has stored the write.
+            if not writes or not isinstance(rejection, Conflict) or any(write.may_be_stored for write in writes):
+                break
+            resolution = await read_resolution(self._connection, self.stream, writes, min(write.deadline for write in writes))
+            if resolution is None:
+                break
+            for write in resolution.stale:
+                self._resolve(write, Conflict("a precondition does not hold: the last sequence of its subject is another"))
+            rejection = await self._send_until_acknowledged(resolution.sendable) or rejection
+        await self._store_separately([write for write in writes if not write.is_resolved])
+
     async def _store_separately(self, writes: list[_PendingWrite]) -> None:
-        """A batch was rejected as a whole, without naming the message at fault: only the writes at fault may fail."""
-        metrics.commit_rejected_batches.inc()
+        """Send those without a precondition together, if possible, and the others one by one."""
         conditional, unconditional = split_conditional(writes)
-        if conditional and unconditional and await self._send_until_acknowledged(unconditional):
+        if conditional and unconditional and await self._send_until_acknowledged(unconditional) is None:
             unconditional = []
+        metrics.commit_separate_writes.inc(len(conditional) + len(unconditional))
         await asyncio.gather(*[self._send_until_acknowledged([write]) for write in conditional + unconditional])
 
-    async def _send_until_acknowledged(self, writes: list[_PendingWrite]) -> bool:
-        """Send, and repeat while there is no answer, until stored or past the deadline. False if a batch was rejected."""
+    async def _send_until_acknowledged(self, writes: list[_PendingWrite]) -> Exception | None:
+        """Send, and repeat while there is no answer, until stored or past the deadline.
+
+        Return the error if a batch of several writes was rejected; every other outcome is given to the callers.
+        """
         loop = asyncio.get_running_loop()
         delays = _BACKOFF.delays()
         while writes:
@@ -264,7 +290,7 @@ class Committer:
                 if self._closed_by is not None:
                     for write in writes:
                         self._resolve(write, self._closed_by)
-                    return True
+                    return None
                 delay = next(delays)
                 writes = self._fail_overdue(writes, loop.time() + delay, error)
                 if writes:
@@ -273,13 +299,13 @@ class Committer:
                 continue
             except Exception as rejection:  # includes encoding errors, which must reach their caller and no other
                 if len(writes) > 1:
-                    return False
+                    return rejection
                 self._resolve(writes[0], await self._outcome_of_rejected(writes[0], rejection))
-                return True
+                return None
             for write, result in zip(writes, acks, strict=True):
                 self._resolve(write, result)
-            return True
-        return True
+            return None
+        return None
 
     async def _outcome_of_rejected(self, write: _PendingWrite, rejection: Exception) -> Sequence[PublishAck] | Exception:
         """Distinguish a real rejection from that of a write that an earlier attempt stored.
@@ -325,6 +351,7 @@ class Committer:
 
     def _resolve(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         self._buffer_limit.release(write.size)
+        write.is_resolved = True
         if write.future.done():  # cancelled by its caller
             return
         if isinstance(outcome, Exception):

@@ -7,8 +7,9 @@ commit_batch_size = Histogram(
     "postroad_commit_batch_size", "Messages per atomic batch.", buckets=(8, 16, 32, 64, 128, 256, 512, 1000)
 )
 commit_retries = Counter("postroad_commit_retries_total", "Sends repeated because the engine did not answer.")
-commit_rejected_batches = Counter(
-    "postroad_commit_rejected_batches_total", "Batches refused as a whole and sent again one by one."
+commit_rejected_batches = Counter("postroad_commit_rejected_batches_total", "Batches refused as a whole and sent again in parts.")
+commit_separate_writes = Counter(
+    "postroad_commit_separate_writes_total", "Writes of refused batches that were sent again one by one."
 )
 writes_refused = Counter(
     "postroad_writes_refused_total", "Writes refused for want of storage, by limit: quota, store.", ["limit"]

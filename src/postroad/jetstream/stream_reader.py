@@ -20,6 +20,7 @@ from postroad.kernel.errors import EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
 _READ_BYTES_MAX = 4 * 1024 * 1024
+_SUBJECTS_MAX = 500  # of one `multi_last`, which the server answers with 1,024 entries at most; `<parent>.*` counts several times
 _LAG_SECONDS = 0.005  # a healthy replica lags less
 _ATTEMPT_SECONDS = 1.0
 _FIRST_REPLY_SECONDS = (0.5, 1.0, 1.5, 2.0)
@@ -124,6 +125,21 @@ async def newest(connection: Connection, stream: str, subjects: Sequence[str]) -
 async def _newest(connection: Connection, stream: str, subjects: Sequence[str]) -> list[Entry]:
     entries, _ = await _batch(connection, stream, {"multi_last": list(subjects), "max_bytes": _READ_BYTES_MAX * len(subjects)})
     return entries
+
+
+async def last_sequences_of(connection: Connection, stream: str, subjects: Sequence[str]) -> list[tuple[str, int]]:
+    """Subject and sequence of the newest entry of each subject that has one (`<parent>.*` is allowed), perhaps outdated.
+
+    Reads every newest entry whole. Raises EngineUnavailable if they are too many or too large for a few replies.
+    """
+    found: list[tuple[str, int]] = []
+    for start in range(0, len(subjects), _SUBJECTS_MAX):
+        body = {"multi_last": subjects[start : start + _SUBJECTS_MAX], "max_bytes": _READ_BYTES_MAX}
+        entries, headers = await _batch(connection, stream, body)
+        if int(headers.get("Nats-Num-Pending", 0)):
+            raise EngineUnavailable(f"the newest entries of {stream} are too large to be read together", retry_after=1)
+        found += [(entry.subject, entry.sequence) for entry in entries]
+    return found
 
 
 async def _batch(connection: Connection, stream: str, body: dict[str, object]) -> tuple[list[Entry], dict[str, str]]:
