@@ -80,6 +80,47 @@ async def test_the_hook_receives_the_attempt(hooked: Gateway, hook_tenant: Tenan
     assert hook_tenant.key not in repr(attempt)
 
 
+async def test_the_hook_receives_action_project_and_all_ids(hooked: Gateway, hook_tenant: Tenant) -> None:
+    client, root = hook_tenant.client, f"/v1/{hook_tenant.id}"
+    await client.call("PUT", f"{root}/stream/chat", headers={"Content-Type": "text/plain"})
+    hooks.authorize.attempts.clear()
+    ids = {"sessionId": "ada", "streamId": "chat"}
+    (await client.post(f"{root}/subscribe", ids)).ok()
+    await client.post(f"{root}/publish/chat", data=b"x", headers={"Content-Type": "text/plain"})
+    (await client.get(f"{root}/session/ada")).ok()
+    (await client.post(f"{root}/session/ada/touch")).ok()
+    (await client.delete(f"{root}/unsubscribe", body=ids)).ok()
+    (await client.post(f"{root}/unsubscribe", ids)).ok()
+    await client.delete(f"{root}/session/ada")
+    attempts = hooks.authorize.attempts
+    assert [(one.action, one.parameters) for one in attempts] == [
+        ("subscribe", {"project": hook_tenant.id, "session": "ada", "stream": "chat"}),
+        ("publish", {"project": hook_tenant.id, "stream": "chat"}),
+        ("getSession", {"project": hook_tenant.id, "session": "ada"}),
+        ("touchSession", {"project": hook_tenant.id, "session": "ada"}),
+        ("unsubscribe", {"project": hook_tenant.id, "session": "ada", "stream": "chat"}),
+        ("unsubscribe", {"project": hook_tenant.id, "session": "ada", "stream": "chat"}),
+        ("deleteSession", {"project": hook_tenant.id, "session": "ada"}),
+    ]
+    assert {one.project for one in attempts} == {hook_tenant.id}
+
+
+async def test_a_hook_can_refuse_by_the_ids_in_the_body(hooked: Gateway, hook_tenant: Tenant) -> None:
+    client, root = hook_tenant.client, f"/v1/{hook_tenant.id}"
+    await client.call("PUT", f"{root}/stream/chat", headers={"Content-Type": "text/plain"})
+    hooks.authorize.answer = lambda attempt: attempt.parameters.get("session") != "eve"
+    (await client.post(f"{root}/subscribe", {"sessionId": "eve", "streamId": "chat"})).problem(403, "forbidden")
+    (await client.post(f"{root}/subscribe", {"sessionId": "ada", "streamId": "chat"})).ok()
+
+
+async def test_a_malformed_body_reaches_no_hook_and_tells_unknown_callers_nothing(hooked: Gateway, hook_tenant: Tenant) -> None:
+    path = f"/v1/{hook_tenant.id}/subscribe"
+    (await hook_tenant.client.post(path, {"sessionId": ".."})).problem(422, "invalid-body")
+    (await hook_tenant.client.post(path, {"sessionId": "x" * 20_000})).problem(413, "too-large")
+    (await hooked.with_key("ticket-8").post(path, {"sessionId": ".."})).problem(401, "unauthenticated")
+    assert hooks.authorize.attempts == []
+
+
 async def test_the_hook_may_be_asynchronous(hook_tenant: Tenant) -> None:
     async def refuse() -> bool:
         await asyncio.sleep(0)

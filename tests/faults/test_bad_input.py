@@ -395,7 +395,7 @@ _HEADER_VALUES = st.binary(max_size=40) | st.sampled_from(
 @example({b"stream-forked-from": b"http://["})
 def test_headers_of_a_stream_are_understood_or_refused(headers: dict[bytes, bytes]) -> None:
     request = Request("PUT", "/v1/stream/a", "r", headers, {}, cast(Any, None), cast(Any, None))
-    made = outcome(lambda: protocol_headers.parse_create(request, "acme"), InvalidParameter, StreamNotFound)
+    made = outcome(lambda: protocol_headers.parse_create(request, "acme", 0), InvalidParameter, StreamNotFound)
     if made is not None and made.content_type is not None:
         assert made.content_type.encode("latin-1").isascii(), "it comes back as a header"
     outcome(lambda: protocol_headers.parse_claim(request), InvalidParameter)

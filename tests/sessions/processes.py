@@ -15,12 +15,13 @@ from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.context import RequestContext
 from postroad.kernel.identity import ALL_SCOPES, Caller
+from postroad.kernel.names import SESSION_PREFIX
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions.capability import SessionsCapability
 from postroad.sessions.fanout import Fanout
 from postroad.sessions.fanout_queue import FanoutQueue, queue_stream
 from postroad.sessions.reconciler import SessionReconciler
-from postroad.sessions.records import STREAM_PREFIX, SessionRecord, Subscriber, decode_session, session_subject
+from postroad.sessions.records import SessionRecord, Subscriber, decode_session, session_subject
 from postroad.sessions.rules import FanoutLimits
 from postroad.sessions.service import PublishResult, SessionOptions, Sessions, SubscribeResult
 from postroad.sessions.subscribers import SubscriberLog
@@ -104,7 +105,7 @@ class Process:
 
     async def read(self, session: str) -> list[bytes]:
         """All messages of the session, read from its stream."""
-        return await self.read_stream(STREAM_PREFIX + session)
+        return await self.read_stream(SESSION_PREFIX + session)
 
     async def read_stream(self, stream: str) -> list[bytes]:
         found: list[bytes] = []
@@ -118,7 +119,7 @@ class Process:
 
     async def stored(self, session: str) -> list[bytes]:
         """All stored messages of the session, readable or not."""
-        page = await stream_reader.read(self.connection, self.name("").store, self.name(STREAM_PREFIX + session).data, 1, 1000)
+        page = await stream_reader.read(self.connection, self.name("").store, self.name(SESSION_PREFIX + session).data, 1, 1000)
         return [entry.payload for entry in page.entries]
 
     async def subscribers(self, source: str) -> dict[str, Subscriber]:

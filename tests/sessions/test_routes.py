@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from typing import Any
 
 import jwt
@@ -548,3 +549,55 @@ async def test_queued_fan_outs_and_clean_ups_are_counted_too(queued: Gateway) ->
     before = counted("fanout", "fanout_queued")
     await api.publish("chat")
     assert counted("fanout", "fanout_queued") == before + 1
+
+
+# Requests
+
+
+@pytest.mark.parametrize("session", [".", "..", "....", "", "a/b", "a" * 129])
+async def test_an_id_that_a_path_cannot_have_is_refused(api: Api, session: str) -> None:
+    (await api.subscribe(session, "chat")).problem(422, "invalid-body")
+    assert (await api.subscribe("a..b", "chat")).status == 200
+    assert (await api.subscribe(".a", "chat")).status == 200
+
+
+async def test_an_unsubscribe_may_be_a_post(api: Api) -> None:
+    (await api.subscribe("s", "chat")).ok()
+    body = {"sessionId": "s", "streamId": "chat"}
+    answer = await api.client.post(f"{api.root}/unsubscribe", body)
+    assert answer.ok() == {**body, "unsubscribed": True}
+    assert (await api.client.post(f"{api.root}/unsubscribe", body)).ok() == answer.json
+    assert (await api.show("s")).ok()["subscriptions"] == []
+    assert fanned(await api.publish("chat")) == ("inline", 0, 0, 0)
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+async def test_a_live_read_of_a_session_without_an_offset_starts_at_the_beginning(api: Api, live: str) -> None:
+    path = (await api.subscribe("s", "chat")).ok()["sessionStreamPath"]
+    await api.publish("chat", b"first")
+    if live == "long-poll":
+        assert (await api.client.get(f"{path}?live=long-poll")).body == b"first"
+        return
+    async with api.client.events(f"{path}?live=sse") as reader:
+        event = await reader.next()
+        assert event is not None and (event.event, event.data) == ("data", "first")
+
+
+async def test_a_live_read_of_another_stream_needs_an_offset(api: Api) -> None:
+    (await api.client.get(f"{api.root}/stream/chat?live=sse")).problem(400, "invalid-parameter")
+
+
+async def test_the_head_of_a_sessions_stream_has_its_expiry(api: Api) -> None:
+    made = (await api.subscribe("s", "chat")).ok()
+    head = await api.client.call("HEAD", made["sessionStreamPath"])
+    assert head.status == 200
+    expires = datetime.fromisoformat(head.headers["stream-expires-at"])
+    assert round(expires.timestamp() * 1000) == made["expiresAt"]
+
+
+async def test_the_end_of_a_session_by_request_is_audited(api: Api, tenant: Tenant) -> None:
+    (await api.subscribe("s", "chat")).ok()
+    assert (await api.end("s")).status == 204
+    (await api.end("s")).problem(404, "session-not-found")
+    entries = (await tenant.client.get("/api/control/audit?action=session.delete")).ok()["entries"]
+    assert [(one["target"], one["before"]["subscriptions"]) for one in entries] == [("s", 1)]

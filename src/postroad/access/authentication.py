@@ -14,7 +14,7 @@ from postroad.governance.refused_attempts import is_administrative, operation_of
 from postroad.http.request import Request
 from postroad.http.routing import Route
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Forbidden, InvalidParameter, Unauthenticated
+from postroad.kernel.errors import Forbidden, InvalidParameter, PostroadError, Unauthenticated
 from postroad.kernel.identity import MISSING_CREDENTIALS_HINT, Caller, Credential, RouteRequirement, Scope
 from postroad.kernel.usage_counters import ANONYMOUS
 
@@ -46,6 +46,8 @@ class RequestAuthenticator:
         text, is_in_url = _credential(request, route)
         caller = await self._identify(request, route, text, is_in_url=is_in_url)
         if self._authorize is not None:
+            if route.body_ids:
+                await self._read_body(request, caller)
             caller = await apply_hook(self._authorize, _attempt(request, route, text, caller))
         if caller is None:
             raise self._throttle.record_failure(request.client, "the credential is invalid")
@@ -61,6 +63,15 @@ class RequestAuthenticator:
                 RequestContext(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
             )
         return caller
+
+    async def _read_body(self, request: Request, caller: Caller | None) -> None:
+        """Read the body before the hook is called. A fault of the body is reported to known callers only."""
+        try:
+            await request.read_body()
+        except PostroadError as fault:
+            if caller is None:
+                raise self._throttle.record_failure(request.client, "the credential is invalid") from fault
+            raise
 
     async def _anonymous(self, request: Request, route: Route) -> Caller:
         """Anonymous caller. In open mode it gets the stream scopes of the default tenant; otherwise none, and the handler
@@ -153,10 +164,13 @@ def _acts_for_tenant(request: Request, route: Route) -> bool:
 
 
 def _attempt(request: Request, route: Route, text: str, caller: Caller | None) -> Attempt:
+    in_body = {name: getattr(request.body, field) for name, field in route.body_ids}
     return Attempt(
+        action=route.action,
+        project=_named_tenant(request) or (caller.tenant if caller is not None else ""),
         method=request.method,
         route=route.path,
-        parameters=dict(request.parameters),
+        parameters={**request.parameters, **in_body},
         needs=str(route.scope),
         address=request.client,
         credential=text,

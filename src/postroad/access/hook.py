@@ -28,8 +28,15 @@ log = structlog.get_logger("postroad.access")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A request that is to be authorized."""
+    """A request that is to be authorized.
 
+    `action` names the operation, such as `subscribe` or `touchSession`. `project` is the tenant that the request is for, empty
+    if it names none and the credential is unknown. `parameters` has all ids in the path and, of a subscribe or unsubscribe, in
+    the body: `session` and `stream`.
+    """
+
+    action: str
+    project: str
     method: str
     route: str
     parameters: Mapping[str, str]
@@ -39,7 +46,9 @@ class Attempt:
     caller: Caller | None
 
     def __repr__(self) -> str:
-        return f"Attempt({self.method} {self.route}, needs={self.needs!r}, credential='***', caller={self.caller!r})"
+        return (
+            f"Attempt({self.action}, {self.method} {self.route}, needs={self.needs!r}, credential='***', caller={self.caller!r})"
+        )
 
 
 Decision = Caller | bool | None

@@ -11,9 +11,13 @@ from postroad.kernel.clock import Timestamp
 from postroad.kernel.errors import NotFound
 from postroad.kernel.names import STREAM_CHARS_MAX
 
-SESSION_PATTERN = "[A-Za-z0-9_.:-]{1,128}"
+SESSION_PATTERN = "[.]{0,127}[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,127}"  # not of dots alone: `.` and `..` have a meaning in paths
+SESSION_CHARS_MAX = 128
 
-SessionId = Annotated[str, Meta(pattern=f"^{SESSION_PATTERN}$", description="Id of the session, for example a UUID.")]
+SessionId = Annotated[
+    str,
+    Meta(pattern=f"^{SESSION_PATTERN}$", max_length=SESSION_CHARS_MAX, description="Id of the session, for example a UUID."),
+]
 SourceId = Annotated[
     str, Meta(min_length=1, max_length=STREAM_CHARS_MAX, description="Id of a stream, or a pattern such as `chat:*`.")
 ]

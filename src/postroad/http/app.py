@@ -7,6 +7,7 @@ import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,7 @@ from postroad.kernel.errors import (
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
 from postroad.kernel.log_limit import LogLimit
+from postroad.kernel.names import project_name
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -119,6 +121,8 @@ class App:
                     response = self._preflight(scope["path"])
                 else:
                     route, parameters = self._router.find(method, scope["path"])
+                    if "project" in parameters:
+                        project_name(parameters["project"])
                     request = Request(method, scope["path"], request_id, headers, parameters, receive, self.draining)
                     if not route.is_unlimited:
                         request.slot = self._admission.open()
@@ -146,6 +150,8 @@ class App:
                 request.slot.close()
             counters = counters or self._counters_of(request, route)
             counters.requests += 1
+            if request is not None and request.body_bytes:
+                counters.bytes_in += request.body_bytes
             if status >= 400:
                 counters.client_errors += status < 500
                 counters.server_errors += status >= 500
@@ -159,28 +165,35 @@ class App:
             forwarded = request.header(b"x-forwarded-for")
             request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)
         request.query_string = scope["query_string"]
+        if route.body_ids:
+            limit = min(self._settings.anonymous_body_bytes_max, self._settings.body_bytes_max)
+            request.read_body = partial(self._receive_body, request, route, limit)
         if route.scope is not None:
             request._caller = await self._authenticator.authenticate(request, route)
             request._watch = self._authenticator.watch
         body_bytes_max = self._admit_caller(request, route)
         if route.query is not None:
             request.query = _parse_query(scope["query_string"], route.query, has_bearer=route.resource is not None)
-        if route.body is not None:
-            is_optional = route.empty_body is not None
-            if not is_optional:
-                _check_json(request)
-            body = await self._read_body(request, body_bytes_max)
-            self._counters_of(request, route).bytes_in += len(body)
-            if is_optional and body:
-                _check_json(request)  # clients add a content type of their own to an empty body
-            request.body = route.empty_body if is_optional and not body else json.decode(route.body_decoder, body)
-        elif route.raw_body:
-            request.body = await self._read_body(request, body_bytes_max)
-            self._counters_of(request, route).bytes_in += len(request.body)
+        if request.body_bytes is None and (route.body is not None or route.raw_body):
+            await self._receive_body(request, route, body_bytes_max)
         response = await route.handler(request)
         if isinstance(response.body, AsyncIterator) and request.slot is not None:
             request.slot.begin_live()
         return response
+
+    async def _receive_body(self, request: Request, route: Route, limit: int) -> None:
+        """Read the body and decode it to the route's type."""
+        is_optional = route.empty_body is not None
+        if route.body is not None and not is_optional:
+            _check_json(request)
+        body = await self._read_body(request, limit)
+        request.body_bytes = len(body)
+        if route.body is None:
+            request.body = body
+            return
+        if is_optional and body:
+            _check_json(request)  # clients add a content type of their own to an empty body
+        request.body = route.empty_body if is_optional and not body else json.decode(route.body_decoder, body)
 
     def _admit_caller(self, request: Request, route: Route) -> int:
         """Apply the limits that depend on the caller, and return that of the body, which is not read yet. Raises RateLimited."""

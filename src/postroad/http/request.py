@@ -35,6 +35,10 @@ class ClientDisconnected(Exception):
     """The client closed its connection before the response."""
 
 
+async def _no_body() -> None:
+    """Of a route whose body has no ids."""
+
+
 def _missing_credentials() -> PostroadError:
     return Unauthenticated(MISSING_CREDENTIALS_HINT)
 
@@ -58,8 +62,10 @@ class Request:
     query_string: bytes = b""
     body: Any = None
     query: Any = None
+    body_bytes: int | None = None  # length of the body; None until it is read
     slot: RequestSlot | None = None  # None on routes without limits
     refusal: Callable[[], PostroadError] = _missing_credentials
+    read_body: "Callable[[], Awaitable[None]]" = _no_body  # for authentication that depends on the body
     _caller: Caller | None = None
     _watch: "Callable[[Caller], RevocationWatch] | None" = None
 

@@ -46,7 +46,8 @@ class Route:
     route manages or observes resources; routes that carry a tenant's data (publish, consume, read or append to streams) do not.
     `token_tenant`, on a route without a scope: the tenant of a signed token that the handler checks, None without a valid one;
     then the limits of anonymous requests apply.
-    `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
+    `body_ids` are the names of ids in the body and their fields, for the operator's hook: then the body is read before it is
+    called. `is_unlimited`: the route responds when the limits on open requests are reached, as health checks must.
     """
 
     method: str
@@ -74,6 +75,8 @@ class Route:
     allows_admin: bool = False
     token_tenant: Callable[[Request], str | None] | None = None
     is_unlimited: bool = False
+    body_ids: tuple[tuple[str, str], ...] = ()
+    action: str = ""  # name of the operation for the operator's hook; default: that of the handler
     sdk: str = ""  # generated SDK method, such as `tasks.list`
     sdk_arguments: tuple[tuple[str, str], ...] = ()  # optional or long-named fields that are required arguments, and their names
     sdk_page: str = ""  # generated SDK method that returns one page of the list, for pages with more fields than the items
@@ -85,6 +88,9 @@ class Route:
     def __post_init__(self) -> None:
         if self.body is not None:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
+        if not self.action:
+            first, *more = getattr(self.handler, "__name__", "").split("_")
+            object.__setattr__(self, "action", first + "".join(word.capitalize() for word in more))
 
     @property
     def scopes(self) -> tuple[Scope, ...]:

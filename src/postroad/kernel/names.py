@@ -14,6 +14,7 @@ TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 STREAM_CHARS_MAX = 256
+SESSION_PREFIX = "session:"  # the stream of session `42` is `session:42`
 STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
 
 # Words of announced API areas, which future routes under `/v1/` will use. The words of existing routes are collected from the
@@ -92,6 +93,15 @@ def tenant_id(text: str) -> str:
         raise InvalidParameter(f"a tenant id has 1 to 32 characters of a-z, 0-9 and '-', and does not start with '-': {text!r}")
     if text in RESERVED:
         raise InvalidParameter(f"{text!r} is a word of the API and cannot be a tenant id")
+    return text
+
+
+def project_name(text: str) -> str:
+    """Return the text if it can be the tenant in a path. Raises InvalidParameter."""
+    if not TENANT.fullmatch(text):
+        raise InvalidParameter(
+            f"a project has 1 to 32 characters of a-z, 0-9 and '-', and does not start with '-': {text[:64]!r}"
+        )
     return text
 
 

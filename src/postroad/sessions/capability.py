@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from postroad.api.sessions import SESSION_PATTERN, SessionNotFound
+from postroad.api.sessions import SESSION_CHARS_MAX, SESSION_PATTERN, SessionNotFound
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.platform import BackgroundJob, Capability, Platform, Role
@@ -24,7 +24,9 @@ class SessionsCapability(Capability):
     events = EVENTS
     errors = (SessionNotFound,)
     usage = ("fanout_messages",)
-    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {"session": {"pattern": f"^{SESSION_PATTERN}$"}}
+    parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "session": {"pattern": f"^{SESSION_PATTERN}$", "maxLength": SESSION_CHARS_MAX}
+    }
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
@@ -34,7 +36,9 @@ class SessionsCapability(Capability):
         limits = FanoutLimits(chosen.fanout_queue_threshold, chosen.fanout_inline_max, chosen.fanout_queue)
         options = SessionOptions(chosen.session_ttl_seconds, limits)
         queue = FanoutQueue(connection, committers)
-        self.service = Sessions(connection, committers, streams, queue, platform.outbox, platform.usage, clock, options)
+        self.service = Sessions(
+            connection, committers, streams, queue, platform.outbox, platform.usage, clock, options, platform.audit
+        )
         self.reconciler = SessionReconciler(connection, self.service, streams, queue, tenants, clock)
         self.cleanup_requests = CleanupRequests(connection, self.service, streams, tenants)
 

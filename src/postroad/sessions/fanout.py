@@ -19,11 +19,10 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.kernel.errors import Conflict, EngineRefused, Overloaded
 from postroad.kernel.ids import new_id
-from postroad.kernel.names import streams_store
+from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.kernel.usage_counters import TenantCounters, UsageCounters
 from postroad.sessions import metrics
 from postroad.sessions.records import (
-    STREAM_PREFIX,
     FanoutState,
     condition_subject,
     decode_pattern,
@@ -214,7 +213,7 @@ class Fanout:
                 if source.sequence not in envelopes:
                     envelopes[source.sequence] = self._envelope(source, media)
                 payload = envelopes[source.sequence]
-            target = StreamName(self._name.tenant, STREAM_PREFIX + subscriber.session)
+            target = StreamName(self._name.tenant, SESSION_PREFIX + subscriber.session)
             condition = conditions[len(messages)] if len(messages) < len(conditions) else ""
             message_id = f"{subscriber.session}:{self._name.id}:{source.sequence}"
             messages.append(PendingMessage(target.data, payload, message_id, condition, is_conditional=bool(condition)))

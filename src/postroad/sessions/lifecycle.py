@@ -13,10 +13,10 @@ from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.ids import new_id
-from postroad.kernel.names import streams_store
+from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.sessions import metrics
 from postroad.sessions.events import SessionEnded
-from postroad.sessions.records import STREAM_PREFIX, Ending, SessionRecord, decode_session, encode, session_subject
+from postroad.sessions.records import Ending, SessionRecord, decode_session, encode, session_subject
 from postroad.sessions.subscribers import leave_message
 from postroad.streams.records import State
 from postroad.streams.rules import StreamSnapshot, existing_record
@@ -47,7 +47,7 @@ class SessionLifecycle:
 
     async def snapshot(self, tenant: str, session: str) -> SessionSnapshot:
         """Current state of a session, whether it exists or not."""
-        name, subject = StreamName(tenant, STREAM_PREFIX + session), session_subject(tenant, session)
+        name, subject = StreamName(tenant, SESSION_PREFIX + session), session_subject(tenant, session)
         stream = await self._store.snapshot(name)
         entry = await stream_reader.last(self._connection, name.store, subject)
         if entry is None:
@@ -113,7 +113,7 @@ class SessionLifecycle:
         The record keeps its `ended` until the rest is removed. A repeated call after a crash records the same event again and
         continues.
         """
-        name, stream = StreamName(tenant, STREAM_PREFIX + record.id), snapshot.stream.record
+        name, stream = StreamName(tenant, SESSION_PREFIX + record.id), snapshot.stream.record
         ending, record_at, stream_until = record.ended, snapshot.record_at, snapshot.stream.last
         if ending is None:
             ending = self._ending(record, is_expired=is_expired)
@@ -131,7 +131,7 @@ def _end_messages(tenant: str, record: SessionRecord, snapshot: SessionSnapshot,
     """The ended record, the changes of the subscriber logs, and the deleted stream, unless that is gone or not a session's. Each
     batch depends on the record and the stream, so that neither was created again meanwhile; a batch of the record alone removes
     nothing else."""
-    name, stream = StreamName(tenant, STREAM_PREFIX + record.id), snapshot.stream.record
+    name, stream = StreamName(tenant, SESSION_PREFIX + record.id), snapshot.stream.record
     condition = precondition(name.record, snapshot.stream.record_at)
     ended = msgspec.structs.replace(record, subscriptions={}, ended=ending)
     messages = [session_message(tenant, ended, snapshot.record_at)]

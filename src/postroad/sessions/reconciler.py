@@ -10,11 +10,11 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info, subjects_of
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
-from postroad.kernel.names import streams_store, unescape
+from postroad.kernel.names import SESSION_PREFIX, streams_store, unescape
 from postroad.sessions import metrics
 from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.sessions.lifecycle import CleanupOutcome
-from postroad.sessions.records import STREAM_PREFIX, decode_session
+from postroad.sessions.records import decode_session
 from postroad.sessions.rules import is_pattern, pattern_matches
 from postroad.sessions.service import Sessions
 from postroad.streams.records import State, decode_record
@@ -103,7 +103,7 @@ class SessionReconciler:
         while True:
             page = await stream_reader.read(self._connection, streams_store(tenant), f"x.{tenant}.>", position, _PAGE)
             records = [decode_session(entry.payload) for entry in page.entries]
-            due = [one for one in records if one.expires_at_ms <= now or STREAM_PREFIX + one.id not in streams]
+            due = [one for one in records if one.expires_at_ms <= now or SESSION_PREFIX + one.id not in streams]
             for start in range(0, len(due), _CONCURRENCY):
                 outcomes = await asyncio.gather(
                     *(self._sessions.end_if_expired(tenant, record.id) for record in due[start : start + _CONCURRENCY])

@@ -17,7 +17,6 @@ import msgspec
 from postroad.kernel.names import escape
 
 VERSION = 1
-STREAM_PREFIX = "session:"
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):

@@ -1,5 +1,7 @@
 """HTTP routes of sessions."""
 
+from typing import Any
+
 from postroad.api.sessions import (
     Fanout,
     Session,
@@ -22,7 +24,7 @@ from postroad.api.streams import (
 )
 from postroad.http.request import Request
 from postroad.http.response import Response
-from postroad.http.routing import Command, Route
+from postroad.http.routing import Command, Handler, Route
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import (
     EngineFull,
@@ -34,8 +36,7 @@ from postroad.kernel.errors import (
     TooLarge,
 )
 from postroad.kernel.identity import Scope
-from postroad.kernel.names import stream_id
-from postroad.sessions.records import STREAM_PREFIX
+from postroad.kernel.names import SESSION_PREFIX, stream_id
 from postroad.sessions.rules import FanoutMode, is_pattern, session_id, source_id
 from postroad.sessions.service import PublishResult, Sessions, SessionState
 from postroad.streams.offsets import offset_text
@@ -43,6 +44,7 @@ from postroad.streams.protocol_headers import APPEND_HEADERS, outcome_headers, p
 from postroad.streams.store import StreamName
 
 _TAG = "Sessions"
+_BODY_IDS = (("session", "session_id"), ("stream", "stream_id"))
 _OUTSTANDING_MAX = 100  # subscriptions of one session for which outstanding messages are counted
 
 
@@ -77,24 +79,24 @@ class SessionRoutes:
                 errors=(*stream_errors, ContentTypeMismatch, PreconditionFailed, *storage_errors),
                 accepts_jwt=True,
                 alternative_scope=Scope.WRITE,
+                body_ids=_BODY_IDS,
                 description="Creates the session if it does not exist, and prolongs it otherwise. The session gets messages "
                 "published from now on.",
             ),
-            Route(
+            self._unsubscribe_route(
                 "DELETE",
-                f"{root}/unsubscribe",
                 self.unsubscribe,
-                Scope.WRITE,
-                "Unsubscribe a session from a stream or a pattern",
-                _TAG,
-                body=UnsubscribeRequest,
-                response=Unsubscribed,
-                errors=session_errors,
-                accepts_jwt=True,
-                description="Messages already in the session stay. Repeating the call has no effect.",
+                "Messages already in the session stay. Repeating the call has no effect.",
+            ),
+            self._unsubscribe_route(
+                "POST",
+                self.unsubscribe_by_post,
+                "Like `DELETE`, for clients and proxies that send no body with it. Repeating the call has no effect.",
+                action="unsubscribe",
                 sdk="sessions.unsubscribe",
                 sdk_arguments=(("session_id", "session"), ("stream_id", "stream")),
                 cli=Command("sessions unsubscribe", done="unsubscribed {session} from {stream}"),
+                repeatable=True,
             ),
             Route(
                 "POST",
@@ -111,6 +113,7 @@ class SessionRoutes:
                 accepts_jwt=True,
                 raw_body=True,
                 matches_rest=True,
+                action="publish",
                 description="`Stream-Fanout-Mode`, `-Count`, `-Successes` and `-Failures` describe the copies made so far.",
             ),
             Route(
@@ -176,6 +179,23 @@ class SessionRoutes:
             ),
         ]
 
+    def _unsubscribe_route(self, method: str, handler: Handler, description: str, **more: Any) -> Route:
+        return Route(
+            method,
+            "/v1/{project}/unsubscribe",
+            handler,
+            Scope.WRITE,
+            "Unsubscribe a session from a stream or a pattern",
+            _TAG,
+            body=UnsubscribeRequest,
+            response=Unsubscribed,
+            errors=(SessionNotFound, EngineUnavailable, InvalidParameter),
+            accepts_jwt=True,
+            body_ids=_BODY_IDS,
+            description=description,
+            **more,
+        )
+
     async def subscribe(self, request: Request) -> Response:
         wanted: SubscribeRequest = request.body
         session, source = session_id(wanted.session_id), source_id(wanted.stream_id)
@@ -197,6 +217,9 @@ class SessionRoutes:
         _check_may_use(request, source)
         await self._sessions.unsubscribe(request.context, session, source)
         return Response(Unsubscribed(session_id=session, stream_id=source))
+
+    async def unsubscribe_by_post(self, request: Request) -> Response:
+        return await self.unsubscribe(request)
 
     async def publish_to_stream(self, request: Request) -> Response:
         name, append = _stream(request), parse_append(request)
@@ -257,7 +280,7 @@ class SessionRoutes:
 
 def _session(request: Request) -> str:
     session = session_id(request.parameters["session"])
-    _check_may_use(request, STREAM_PREFIX + session)
+    _check_may_use(request, SESSION_PREFIX + session)
     return session
 
 
@@ -271,7 +294,7 @@ def _check_may_use(request: Request, source: str) -> None:
 
 
 def _stream_path(request: Request, session: str) -> str:
-    return f"/v1/{request.caller.tenant}/stream/{STREAM_PREFIX}{session}"
+    return f"/v1/{request.caller.tenant}/stream/{SESSION_PREFIX}{session}"
 
 
 def _fanout_headers(result: PublishResult) -> list[tuple[bytes, bytes]]:

@@ -9,11 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from postroad.api.sessions import SESSION_PATTERN
+from postroad.api.sessions import SESSION_CHARS_MAX, SESSION_PATTERN
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.matching import glob_matches
-from postroad.kernel.names import STREAM_CHARS_MAX, stream_id
-from postroad.sessions.records import STREAM_PREFIX, FanoutState, Subscriber
+from postroad.kernel.names import SESSION_PREFIX, STREAM_CHARS_MAX, stream_id
+from postroad.sessions.records import FanoutState, Subscriber
 
 _SESSION = re.compile(SESSION_PATTERN)
 _PATTERN = re.compile(r"[A-Za-z0-9_.:~@+=/*-]+")
@@ -38,14 +38,14 @@ class FanoutLimits:
 
 def session_id(text: str) -> str:
     """Raises InvalidParameter."""
-    if not _SESSION.fullmatch(text):
-        raise InvalidParameter(f"a session id has 1 to 128 letters, digits and '_ . : -': {text[:64]!r}")
+    if len(text) > SESSION_CHARS_MAX or not _SESSION.fullmatch(text):
+        raise InvalidParameter(f"a session id has 1 to 128 letters, digits and '_ . : -', and not only dots: {text[:64]!r}")
     return text
 
 
 def source_id(text: str) -> str:
     """Id of a stream, or a pattern of ids in which `*` matches any characters except `/`. Raises InvalidParameter."""
-    if text.startswith(STREAM_PREFIX):
+    if text.startswith(SESSION_PREFIX):
         raise InvalidParameter("sessions cannot subscribe to the stream of a session")
     if "*" not in text:
         return stream_id(text)
@@ -61,7 +61,7 @@ def is_pattern(name: str) -> bool:
 def pattern_matches(pattern: str, stream: str) -> bool:
     """Streams of sessions match no pattern: a session would receive its own messages again and again."""
     parts, names = pattern.split("/"), stream.split("/")
-    if stream.startswith(STREAM_PREFIX) or len(parts) != len(names):
+    if stream.startswith(SESSION_PREFIX) or len(parts) != len(names):
         return False
     return all(glob_matches(part, name) for part, name in zip(parts, names, strict=True))
 

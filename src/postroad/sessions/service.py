@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from postroad.api.streams import ContentTypeMismatch, StreamGone, StreamNotFound, media_type
+from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committer, Committers, PendingMessage
 from postroad.jetstream.conflict_retry import retry_on_conflict
@@ -16,7 +17,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
-from postroad.kernel.names import streams_store
+from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions import metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
@@ -24,7 +25,6 @@ from postroad.sessions.fanout import FanoutPool, FanoutResult
 from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.sessions.lifecycle import CleanupOutcome, SessionLifecycle, session_message
 from postroad.sessions.records import (
-    STREAM_PREFIX,
     FanoutState,
     PatternAdded,
     SessionRecord,
@@ -98,9 +98,10 @@ class Sessions:
         usage: UsageCounters,
         clock: Clock,
         options: SessionOptions,
+        audit: Audit | None = None,
     ) -> None:
         self._connection, self._committers, self._streams, self._queue = connection, committers, streams, queue
-        self._outbox, self._clock, self._options = outbox, clock, options
+        self._outbox, self._audit, self._clock, self._options = outbox, audit, clock, options
         self.fanouts = FanoutPool(connection, committers, usage)
         self._lifecycle = SessionLifecycle(connection, committers, streams.store, outbox, clock)
         self._breakers: dict[StreamName, CircuitBreaker] = {}
@@ -113,7 +114,7 @@ class Sessions:
 
         Raises StreamNotFound, StreamGone, ContentTypeMismatch, InvalidParameter, PreconditionFailed.
         """
-        tenant, name = context.tenant, StreamName(context.tenant, STREAM_PREFIX + session)
+        tenant, name = context.tenant, StreamName(context.tenant, SESSION_PREFIX + session)
         content_type = await self._content_type(tenant, source, envelope=envelope)
         snapshot = await self._lifecycle.snapshot(tenant, session)
         now = self._clock()
@@ -315,7 +316,7 @@ class Sessions:
     @retry_on_conflict("the session")
     async def touch(self, context: RequestContext, session: str) -> int:
         """Prolong the session; returns its new expiry. Raises SessionNotFound."""
-        name = StreamName(context.tenant, STREAM_PREFIX + session)
+        name = StreamName(context.tenant, SESSION_PREFIX + session)
         record, snapshot = await self._lifecycle.find(context.tenant, session)
         expires = self._expiry(self._clock())
         message = self._stream_message(name, snapshot.stream, record, expires, is_new=False)
@@ -326,7 +327,13 @@ class Sessions:
 
     async def delete(self, context: RequestContext, session: str) -> None:
         """Raises SessionNotFound."""
-        await self._lifecycle.delete(context.tenant, session)
+        record, _ = await self._lifecycle.find(context.tenant, session)
+        if self._audit is None:
+            await self._lifecycle.delete(context.tenant, session)
+            return
+        before = {"createdAt": rfc3339(record.created_at_ms), "subscriptions": len(record.subscriptions)}
+        async with self._audit.change(context, "session.delete", session, before=before):
+            await self._lifecycle.delete(context.tenant, session)
 
     async def end_if_expired(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
         """End the session if it has expired or its stream was deleted. Returns the outcome, and the number of subscriptions of an

@@ -53,7 +53,7 @@ class StreamsCapability(Capability):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
         store = StreamStore(platform.connection, platform.committers, platform.settings.replica_count)
-        self.service = Streams(store, platform.outbox, platform.usage, platform.clock)
+        self.service = Streams(store, platform.outbox, platform.usage, platform.clock, platform.audit)
 
     def routes(self) -> Sequence[Route]:
         chosen = self.platform.settings.section(StreamsSettings)

@@ -92,12 +92,12 @@ class StreamLifecycle:
         snapshot = await self._store.snapshot(name)
         record = snapshot.record
         if record is not None and record.state is State.SOFT_DELETED:
-            raise StreamExists("a deleted stream has this name, and forks still read from it")
+            raise StreamExists(f"the stream {name.id!r} was deleted, and forks still read from it")
         if record is not None and record.state is State.LIVE:
             if not is_expired(record, snapshot.used_at_ms, self._clock()):
                 return _check_same(snapshot, record, wanted)
             if record.forks:
-                raise StreamExists("an expired stream has this name, and forks still read from it")
+                raise StreamExists(f"the stream {name.id!r} has expired, and forks still read from it")
             await self.delete_if_expired(name)
             raise Conflict("an expired stream of this name was deleted")
         return await self._create_new(context, name, snapshot, wanted, body)
@@ -133,7 +133,7 @@ class StreamLifecycle:
                 ttl, expires_ms, expires = parent.ttl_seconds, parent.expires_at_ms, parent.expires_at
             content_type = wanted.content_type or parent.content_type
             if media_type(content_type) != media_type(parent.content_type):
-                raise ContentTypeMismatch(f"the content type of the source is {parent.content_type!r}")
+                raise ContentTypeMismatch(f"the content type of the source {parent.id!r} is {parent.content_type!r}")
         return StreamRecord(
             id=name.id,
             content_type=content_type,
@@ -155,7 +155,7 @@ class StreamLifecycle:
         try:
             record = existing_record(snapshot, self._clock())
         except StreamGone as gone:
-            raise PreconditionFailed("the source was deleted") from gone
+            raise PreconditionFailed(f"the source {source.id!r} was deleted") from gone
         until = snapshot.tail if fork.offset is None else fork.offset
         if until > snapshot.tail:
             raise InvalidParameter("Stream-Fork-Offset is beyond the end of the source")
@@ -292,7 +292,7 @@ def _check_same(snapshot: StreamSnapshot, record: StreamRecord, wanted: CreateSt
         is_same = is_same and fork.source == origin.source and fork.sub_offset == origin.sub_offset
         is_same = is_same and fork.offset in (None, origin.until)
     if not is_same:
-        raise StreamExists("a stream with this name exists with other properties")
+        raise StreamExists(f"the stream {record.id!r} exists with other properties")
     return CreateResult(record, snapshot.tail, is_new=False)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta
@@ -35,6 +35,11 @@ _CONTENT_TYPE_CHARS_MAX = 256
 _TTL_SECONDS_MAX = 100 * 366 * 86_400
 _HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"  # HTTP strips blanks at both ends
 
+
+def _flag(description: str) -> Any:
+    return Annotated[str, Meta(pattern="^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee])$", description=description)]
+
+
 UP_TO_DATE = (b"stream-up-to-date", b"true")
 CLOSED = (b"stream-closed", b"true")
 RESOURCE_POLICY = (b"cross-origin-resource-policy", b"cross-origin")
@@ -46,8 +51,8 @@ CREATE_HEADERS = (
         Annotated[int, Meta(ge=0, le=_TTL_SECONDS_MAX, description="Seconds without reads and writes until the stream expires.")],
     ),
     ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="Time of expiry, RFC 3339.")]),
-    ("Stream-Closed", Annotated[str, Meta(description="`true`: close the stream after this body.")]),
-    ("Stream-Public", Annotated[str, Meta(description="`true`: anyone may read the stream.")]),
+    ("Stream-Closed", _flag("`true`: close the stream after this body.")),
+    ("Stream-Public", _flag("`true`: anyone may read the stream.")),
     (
         "Stream-Forked-From",
         Annotated[str, Meta(description="Path of the source stream of a fork. A fork also needs the scope `read`.")],
@@ -62,7 +67,7 @@ CREATE_HEADERS = (
     ),
 )
 APPEND_HEADERS = (
-    ("Stream-Closed", Annotated[str, Meta(description="`true`: close the stream after this append.")]),
+    ("Stream-Closed", _flag("`true`: close the stream after this append.")),
     (
         "Stream-Seq",
         Annotated[
@@ -91,10 +96,14 @@ APPEND_HEADERS = (
 # Requests
 
 
-def is_true(request: Request, name: bytes) -> bool:
-    """True for the value `true` only; other values are ignored."""
-    value = request.headers.get(name)
-    return value is not None and value.lower() == b"true"
+def is_true(request: Request, name: str) -> bool:
+    """The value of a header that is `true` or `false`; false without it. Raises InvalidParameter."""
+    value = request.headers.get(name.lower().encode())
+    if value is None:
+        return False
+    if value.lower() not in (b"true", b"false"):
+        raise InvalidParameter(f"{name} is 'true' or 'false', not {value[:64].decode('latin-1')!r}")
+    return value.lower() == b"true"
 
 
 def parse_content_type(request: Request) -> str | None:
@@ -113,7 +122,7 @@ def parse_append(request: Request) -> AppendRequest:
     """
     body: bytes = request.body
     claim, seq = parse_claim(request), check_seq(request.header(b"stream-seq"))
-    closes = is_true(request, b"stream-closed")
+    closes = is_true(request, "Stream-Closed")
     if not body:
         return AppendRequest(None, None, claim, seq, closes)
     content_type = parse_content_type(request)
@@ -133,7 +142,7 @@ def parse_claim(request: Request) -> ProducerClaim | None:
     return parse_producer(request.header(b"producer-id"), request.header(b"producer-epoch"), request.header(b"producer-seq"))
 
 
-def parse_create(request: Request, tenant: str) -> CreateStream:
+def parse_create(request: Request, tenant: str, now_ms: int) -> CreateStream:
     """Raises InvalidParameter, and StreamNotFound if the source of a fork is not a path of the tenant's streams."""
     ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
     if ttl is not None and expires is not None:
@@ -143,22 +152,25 @@ def parse_create(request: Request, tenant: str) -> CreateStream:
     return CreateStream(
         content_type=parse_content_type(request),
         ttl_seconds=None if ttl is None else int(ttl),
-        expires_at_ms=None if expires is None else _parse_time(expires),
+        expires_at_ms=None if expires is None else _parse_expiry(expires, now_ms),
         expires_at=expires,
-        is_closed=is_true(request, b"stream-closed"),
-        is_public=True if is_true(request, b"stream-public") else None,
+        is_closed=is_true(request, "Stream-Closed"),
+        is_public=True if is_true(request, "Stream-Public") else None,
         fork=_parse_fork(request, tenant),
     )
 
 
-def _parse_time(text: str) -> int:
+def _parse_expiry(text: str, now_ms: int) -> int:
     try:
         time = datetime.fromisoformat(text)
         if time.tzinfo is None or "T" not in text.upper():
             raise ValueError
-        return int(time.timestamp() * 1000)
+        at_ms = int(time.timestamp() * 1000)
     except (ValueError, OverflowError, OSError) as exc:
         raise InvalidParameter("Stream-Expires-At is an RFC 3339 time, such as 2030-01-31T12:00:00Z") from exc
+    if at_ms <= now_ms:
+        raise InvalidParameter(f"Stream-Expires-At is in the past: {text}")
+    return at_ms
 
 
 def _parse_fork(request: Request, tenant: str) -> ForkOf | None:
@@ -185,7 +197,7 @@ def _parse_source(text: str, tenant: str) -> str:
     for root in ("/v1/stream/", f"/v1/{tenant}/stream/"):
         if path.startswith(root):
             return stream_id(path.removeprefix(root))
-    raise StreamNotFound("Stream-Forked-From is not the path of one of your streams")
+    raise StreamNotFound(f"Stream-Forked-From is not the path of one of your streams: {text[:300]!r}")
 
 
 def matches_etag(if_none_match: str | None, etag: str) -> bool:

@@ -19,7 +19,7 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Handler, Route
 from postroad.http.security_headers import CONTENT, content_headers
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.errors import (
     EngineFull,
     EngineUnavailable,
@@ -31,7 +31,7 @@ from postroad.kernel.errors import (
     TooLarge,
 )
 from postroad.kernel.identity import Caller, Scope
-from postroad.kernel.names import stream_id
+from postroad.kernel.names import SESSION_PREFIX, stream_id
 from postroad.kernel.usage_counters import ANONYMOUS
 from postroad.streams import protocol_headers
 from postroad.streams.content import is_text, join_payloads
@@ -132,7 +132,7 @@ class StreamRoutes:
 
     async def create_stream(self, request: Request) -> Response:
         name = _name(request)
-        wanted = protocol_headers.parse_create(request, name.tenant)
+        wanted = protocol_headers.parse_create(request, name.tenant, self._clock())
         if wanted.fork is not None:
             _check_may_fork(request.caller, wanted.fork.source)
         created = await self._streams.create(request.context, name, wanted, request.body)
@@ -165,8 +165,9 @@ class StreamRoutes:
             headers.append(protocol_headers.CLOSED)
         if record.ttl_seconds is not None:
             headers.append((b"stream-ttl", str(record.ttl_seconds).encode()))
-        if record.expires_at is not None:
-            headers.append((b"stream-expires-at", record.expires_at.encode("latin-1")))
+        expires_at = record.expires_at or (None if record.expires_at_ms is None else rfc3339(record.expires_at_ms))
+        if expires_at is not None:
+            headers.append((b"stream-expires-at", expires_at.encode("latin-1")))
         return _content(b"", record, headers)
 
     async def read_stream(self, request: Request) -> Response:
@@ -176,7 +177,7 @@ class StreamRoutes:
         cursor = parse_cursor(query.cursor)
         if query.live is None:
             return await self._read_once(request, name, position)
-        if query.offset is None:
+        if query.offset is None and not name.id.startswith(SESSION_PREFIX):
             raise InvalidParameter("a live read needs `offset`: where to begin, `-1` for the start or `now` for the end")
         if query.live == "sse":
             return await self._stream_events(request, name, position, cursor)

@@ -147,7 +147,7 @@ def decide(snapshot: StreamSnapshot, request: AppendRequest, now_ms: int) -> Str
     if record.is_closed:
         return _decide_closed(snapshot, record, request)
     if request.data is not None and media_type(request.content_type or "") != media_type(record.content_type):
-        raise ContentTypeMismatch(f"the content type of the stream is {record.content_type!r}")
+        raise ContentTypeMismatch(f"the content type of the stream {snapshot.stream!r} is {record.content_type!r}")
     change = _decide_producer(snapshot, request)
     if isinstance(change, AppendOutcome):
         return change
@@ -167,7 +167,7 @@ def _decide_closed(snapshot: StreamSnapshot, record: StreamRecord, request: Appe
     if claim is None and request.data is None:
         return AppendOutcome(snapshot.tail, is_closed=True, is_duplicate=True)
     headers = [("Stream-Closed", "true"), ("Stream-Next-Offset", offset_text(snapshot.tail))]
-    raise StreamClosed("the stream is closed", headers=headers)
+    raise StreamClosed(f"the stream {snapshot.stream!r} is closed", headers=headers)
 
 
 def _decide_producer(snapshot: StreamSnapshot, request: AppendRequest) -> StreamChange | AppendOutcome:

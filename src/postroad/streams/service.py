@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator
 
+from postroad.governance.audit import Audit
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, follow
-from postroad.kernel.clock import Clock
+from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
@@ -24,10 +25,12 @@ _HEADER_BYTES_MAX = 4096  # of a stored message
 
 
 class Streams:
-    """`context` is None for writes without a request."""
+    """`context` is None for writes without a request, which are not audited. `audit` is None where there are none with one."""
 
-    def __init__(self, store: StreamStore, outbox: Outbox, usage: UsageCounters, clock: Clock) -> None:
-        self.store, self._outbox = store, outbox
+    def __init__(
+        self, store: StreamStore, outbox: Outbox, usage: UsageCounters, clock: Clock, audit: Audit | None = None
+    ) -> None:
+        self.store, self._outbox, self._audit = store, outbox, audit
         self._reader = StreamReader(store, clock)
         self._lifecycle = StreamLifecycle(store, self._reader, outbox, clock)
         self._appenders = StreamAppenders(store, usage, clock)
@@ -68,8 +71,14 @@ class Streams:
         return result
 
     async def delete(self, context: RequestContext | None, name: StreamName) -> None:
-        """Raises StreamNotFound, StreamGone."""
-        await self._lifecycle.delete(context, name)
+        """Delete a stream. That of a session ends the session. Raises StreamNotFound, StreamGone."""
+        if context is None or self._audit is None:
+            await self._lifecycle.delete(context, name)
+            return
+        record = (await self._reader.snapshot(name)).existing
+        before = {"contentType": record.content_type, "createdAt": rfc3339(record.created_at_ms), "forks": record.forks}
+        async with self._audit.change(context, "stream.delete", name.id, before=before):
+            await self._lifecycle.delete(context, name)
 
     async def delete_all(self, tenant: str) -> None:
         self._appenders.forget(tenant)

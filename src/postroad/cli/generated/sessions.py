@@ -18,7 +18,7 @@ def unsubscribe_sessions(
 ) -> None:
     """Unsubscribe a session from a stream or a pattern.
 
-    Messages already in the session stay. Repeating the call has no effect.
+    Like `DELETE`, for clients and proxies that send no body with it. Repeating the call has no effect.
     """
     with connected() as client:
         show_done(client.sessions.unsubscribe(session, stream, project=project), as_json, f"unsubscribed {session} from {stream}")

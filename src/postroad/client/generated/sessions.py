@@ -10,10 +10,11 @@ class SessionsCalls:
     def unsubscribe(self, session: str, stream: str, *, project: str | None = None) -> Call[Unsubscribed]:
         """Unsubscribe a session from a stream or a pattern.
 
-        Messages already in the session stay. Repeating the call has no effect. Raises SessionNotFound, InvalidParameter.
+        Like `DELETE`, for clients and proxies that send no body with it. Repeating the call has no effect. Raises
+        SessionNotFound, InvalidParameter.
         """
         body = body_of({"sessionId": session, "streamId": stream})
-        return Call(method="DELETE", path=f"/v1/{tenant_segment(project)}/unsubscribe", body=body, response=Unsubscribed)
+        return Call(method="POST", path=f"/v1/{tenant_segment(project)}/unsubscribe", body=body, response=Unsubscribed)
 
     @operation
     def fanout(self, stream: str, *, project: str | None = None) -> Call[Fanout]:
