@@ -8,8 +8,11 @@ import pytest
 from postroad.client import Message, Task
 from postroad.client.errors import (
     Forbidden,
+    JobEnded,
+    JobInProgress,
     JobNotFound,
     MessageNotFound,
+    PayloadGone,
     PreconditionFailed,
     SchemaMismatch,
     TaskNotFound,
@@ -272,6 +275,24 @@ async def test_a_job_shows_its_status_from_publish_to_done(whole: Sdk) -> None:
     assert names == ["job.queued", "job.leased", "job.retried", "job.leased", "job.done"]
     with pytest.raises(JobNotFound):
         await whole("jobs.get", "nowhere")
+
+
+async def test_a_job_is_cancelled_retried_and_run_at_once(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    published = await whole("queues.publish", "orders", 1, run_at="2020-01-01T00:00:00Z")
+    cancelled = await whole("jobs.cancel", published.job_id, reason="not needed")
+    assert (cancelled.status, cancelled.last_error) == ("cancelled", "not needed")
+    with pytest.raises(JobEnded):
+        await whole("jobs.run_now", published.job_id)
+    assert (await whole("jobs.retry", published.job_id)).status == "queued"
+    [message] = await pull(whole)
+    with pytest.raises(JobInProgress):
+        await whole("jobs.run_now", published.job_id)
+    await whole("queues.ack", "orders", message)
+    with pytest.raises(PayloadGone):
+        await whole("jobs.retry", published.job_id)
+    later = await whole("queues.publish", "orders", 2, delay_ms=3_600_000)
+    assert (await whole("jobs.run_now", later.job_id)).status == "queued"
 
 
 async def test_jobs_are_listed_page_by_page_newest_first(whole: Sdk) -> None:

@@ -229,7 +229,7 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
 # something is appended, and a publish that a producer has numbered.
 ONCE = (
     r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
-    r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$"
+    r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$|^jobs\.retry$"
 )
 
 

@@ -12,11 +12,13 @@ from postroad.kernel.clock import rfc3339
 from postroad.kernel.event import Event
 from postroad.kernel.ids import new_id
 from postroad.queues.events import (
+    JobCancelled,
     JobDead,
     JobDone,
     JobEvent,
     JobExtended,
     JobLeased,
+    JobPromoted,
     JobQueued,
     JobRedriven,
     JobRequeued,
@@ -69,6 +71,12 @@ class Lifecycle:
 
     def dead(self, at: int, attempt: int = 1, *, reason: str = "too many tries", last_error: str | None = None) -> JobDead:
         return JobDead(attempt=attempt, reason=reason, last_error=last_error, **self._common_fields(at))
+
+    def promoted(self, at: int, attempt: int = 0) -> JobPromoted:
+        return JobPromoted(attempt=attempt, **self._common_fields(at))
+
+    def cancelled(self, at: int, attempt: int = 0, *, reason: str | None = None) -> JobCancelled:
+        return JobCancelled(attempt=attempt, reason=reason, retry_until=rfc3339(self.t0 + at), **self._common_fields(at))
 
     def redriven(self, at: int) -> JobRedriven:
         return JobRedriven(from_queue=self.queue, task_id="task", **self._common_fields(at))
@@ -125,16 +133,23 @@ def lifecycles(draw: st.DrawFn) -> list[JobEvent]:
         for attempt in range(1, draw(st.integers(1, 4)) + 1):
             events.append(lifecycle.leased(passes(), attempt, until=at + 3000))
             events.extend(lifecycle.extended(passes(), attempt, until=at + 9000) for _ in range(draw(st.integers(0, 2))))
-            end = draw(st.sampled_from(["nothing", "requeued", "retried", "done", "dead"]))
+            end = draw(st.sampled_from(["nothing", "requeued", "retried", "promoted", "done", "dead", "cancelled"]))
             if end == "requeued":
                 events.append(lifecycle.requeued(passes(), attempt, reason=draw(st.none() | st.just(f"given back {attempt}"))))
-            if end == "retried":
+            if end in ("retried", "promoted"):
                 events.append(lifecycle.retried(passes(), attempt, next_at=at + 2000, reason=f"failed {attempt}"))
+            if end == "promoted":
+                events.append(lifecycle.promoted(passes(), attempt))
             if end == "done":
                 return [*events, lifecycle.done(passes(), attempt)]
-            if end == "dead":
+            if end in ("dead", "cancelled"):
                 at = max(at, back_at)
-                events.append(lifecycle.dead(passes(), attempt, last_error=f"died {attempt}"))
+                died = end == "dead"
+                events.append(
+                    lifecycle.dead(passes(), attempt, last_error=f"died {attempt}")
+                    if died
+                    else lifecycle.cancelled(passes(), attempt, reason=draw(st.none() | st.just("not needed")))
+                )
                 is_dead = True
                 break
         if not is_dead or not draw(st.booleans()):

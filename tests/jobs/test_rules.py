@@ -4,16 +4,19 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from postroad.api.jobs import JobStatus
 from postroad.jobs.event_decoder import transition_of
 from postroad.jobs.rules import JobRecord, Purge, ended_at, fold, status_at, status_until, with_purge
 from postroad.queues.events import (
+    JobCancelled,
     JobDead,
     JobDone,
     JobEvent,
     JobExtended,
     JobLeased,
+    JobPromoted,
     JobQueued,
     JobRedriven,
     JobRequeued,
@@ -89,6 +92,48 @@ def test_what_has_not_ended_expires() -> None:
     assert (status(job, 99), status(job, 100)) == ("leased", "expired")
     assert ended_at(job, T0 + 100) == T0 + 100
     assert status(folded([lifecycle.queued(expires_at=100), lifecycle.done(90)]), 100) == "done"
+
+
+# Requests
+
+
+def test_a_promoted_job_is_queued_and_not_due_later() -> None:
+    lifecycle = Lifecycle()
+    job = folded([lifecycle.queued(delay_ms=1000), lifecycle.promoted(5)])
+    assert (status(job, 6), status(job, 2000), job.step.due_at) == ("queued", "queued", 0)
+    retrying = [lifecycle.queued(), lifecycle.leased(5), lifecycle.retried(9, next_at=500), lifecycle.promoted(20, 1)]
+    assert status(folded(retrying), 21) == "queued"
+    assert status(folded([*retrying, lifecycle.leased(30, 2, until=100)]), 40) == "leased"
+
+
+def test_a_cancelled_job_says_why() -> None:
+    lifecycle = Lifecycle()
+    job = folded([lifecycle.queued(expires_at=100), lifecycle.cancelled(50, reason="not needed")])
+    assert (status(job, 51), status(job, 500), job.last_error) == ("cancelled", "cancelled", "not needed")
+    assert ended_at(job, T0 + 500) == T0 + 50
+
+
+def test_a_worker_that_was_faster_than_a_cancellation_has_done_the_job() -> None:
+    lifecycle = Lifecycle()
+    events = [lifecycle.queued(), lifecycle.leased(5), lifecycle.cancelled(50, 0), lifecycle.done(60)]
+    for some in (events, events[::-1]):
+        assert status(folded(some), 61) == "done"
+
+
+def test_a_cancelled_job_that_was_retried_begins_a_new_life() -> None:
+    lifecycle = Lifecycle()
+    events = [lifecycle.queued(), lifecycle.leased(5, 3), lifecycle.cancelled(50, 3), lifecycle.redriven(60)]
+    for some in (events, events[::-1]):
+        job = folded(some)
+        assert (status(job, 61), job.step.attempt) == ("queued", 0)
+    assert status(folded([*events, lifecycle.done(70)]), 71) == "done"
+
+
+def test_the_latest_event_knows_where_the_message_is() -> None:
+    lifecycle = Lifecycle()
+    queued, leased = replace(lifecycle.queued(), message_sequence=7), replace(lifecycle.leased(5), message_sequence=9)
+    for some in ([queued, leased], [leased, queued], [queued, leased, lifecycle.done(8)]):
+        assert folded(some).located == (T0 + 5, 9)
 
 
 # Out of order
@@ -224,10 +269,18 @@ def naive(events: list[JobEvent], now: int) -> tuple[str, int]:
     first = next((event for event in events if isinstance(event, JobQueued)), None)
     job = folded([last])
     attempt = 0 if isinstance(last, JobQueued | JobRedriven) else last.attempt  # type: ignore[attr-defined]
-    names = {JobDone: "done", JobDead: "dead", JobRetried: "retrying", JobRequeued: "queued", JobRedriven: "queued"}
+    names: dict[type[JobEvent], str] = {
+        JobDone: "done",
+        JobDead: "dead",
+        JobCancelled: "cancelled",
+        JobRetried: "retrying",
+        JobRequeued: "queued",
+        JobRedriven: "queued",
+        JobPromoted: "queued",
+    }
     name = names.get(type(last), "")
     is_redriven = any(isinstance(event, JobRedriven) for event in events)
-    if name not in ("done", "dead") and first is not None and first.expires_at and not is_redriven:
+    if name not in ("done", "dead", "cancelled") and first is not None and first.expires_at and not is_redriven:
         expires_at = folded([first]).expires_at
         if expires_at <= now:
             return "expired", attempt

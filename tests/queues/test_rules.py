@@ -96,12 +96,12 @@ LIMITS = MessageLimits(headers_max=2, headers_bytes_max=20)
     ],
 )
 def test_a_message_at_the_limits_is_accepted(good: NewMessage) -> None:
-    check_message(good, LIMITS, 10)
+    check_message(good, LIMITS, 10, 0)
 
 
 def test_a_payload_over_the_limit_is_too_large() -> None:
     with pytest.raises(TooLarge, match=r"\$\.payload has 11 bytes; at most 10"):
-        check_message(message(b'"123456789"'), LIMITS, 10)
+        check_message(message(b'"123456789"'), LIMITS, 10, 0)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_a_payload_over_the_limit_is_too_large() -> None:
 )
 def test_headers_over_the_limit_are_refused_with_their_path(headers: dict[str, str]) -> None:
     with pytest.raises(BodyInvalid) as refused:
-        check_message(message(headers=headers), LIMITS, 10, "$.messages[3]")
+        check_message(message(headers=headers), LIMITS, 10, 0, "$.messages[3]")
     [fault] = msgspec.convert(refused.value.extra["errors"], list[dict[str, str]])
     assert fault["path"] == "$.messages[3].headers"

@@ -8,13 +8,25 @@ from msgspec import Meta
 
 from postroad.api.pages import Limit, Page, page_of
 from postroad.kernel.clock import AwareDatetime, Timestamp
-from postroad.kernel.errors import NotFound
+from postroad.kernel.errors import ConflictError, NotFound
 
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class JobNotFound(NotFound, code="job-not-found", status=404, title="Job not found"):
     """The tenant has no job with this id, it ended before the retention period, or the key may not use its queue."""
+
+
+class JobEnded(ConflictError, code="job-ended", status=409, title="Job ended"):
+    """The job is done, dead, expired or cancelled, or its message has just left the queue; `detail` says which."""
+
+
+class JobInProgress(ConflictError, code="job-in-progress", status=409, title="Job in progress"):
+    """A worker has the message of the job at the moment."""
+
+
+class PayloadGone(NotFound, code="payload-gone", status=410, title="Payload gone"):
+    """The payload was deleted with its message, so the job cannot be retried. Publish it again."""
 
 
 class JobStatus(StrEnum):
@@ -25,6 +37,7 @@ class JobStatus(StrEnum):
     DONE = "done"
     DEAD = "dead"
     EXPIRED = "expired"
+    CANCELLED = "cancelled"
 
 
 class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -64,6 +77,10 @@ class JobQuery(
 class JobEventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 100
     cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[0-9]\.[!-~]{1,256}$")] | None = None  # time, rank and id
+
+
+class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(min_length=1, max_length=1000, description="Stored as the job's last error.")] | None = None
 
 
 JobPage = page_of(Job, "jobs")

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postroad.api.pages import Limit, Page, page_of
 from postroad.api.problems import Problem
-from postroad.kernel.clock import Timestamp
+from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 from postroad.kernel.json import invalid_field
 
@@ -137,6 +137,10 @@ class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     payload: Annotated[msgspec.Raw, Meta(description="Any JSON.")]
     headers: dict[HeaderName, str] = {}
     delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX, description="Time before the first delivery.")] = 0
+    run_at: Annotated[
+        AwareDatetime | None,
+        Meta(description="Time of the first delivery, up to 15 days ahead; at once if it has passed. Excludes `delayMs`."),
+    ] = None
     idempotency_key: IdempotencyKey | None = None
     correlation_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 

@@ -33,6 +33,7 @@ def publish(
     payload: Annotated[str, typer.Argument(help="Payload as JSON; `-` reads standard input.")],
     header: Annotated[list[str] | None, typer.Option(help="Header `name=value`; can be repeated.")] = None,
     delay_ms: Annotated[int, typer.Option(help="Delay before the message can be delivered.")] = 0,
+    run_at: Annotated[str | None, typer.Option(help="Time of the first delivery, instead of a delay.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
     as_json: AsJson = False,
@@ -44,6 +45,7 @@ def publish(
             json_of(sys.stdin.read() if payload == "-" else payload, "the payload"),
             headers=dict(_pair(text) for text in header or []),
             delay_ms=delay_ms,
+            run_at=run_at,
             idempotency_key=idempotency_key,
             correlation_id=correlation_id,
         )

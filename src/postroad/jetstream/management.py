@@ -10,7 +10,14 @@ from typing import Any
 
 import msgspec
 
-from postroad.jetstream.api_errors import CONSUMER_NOT_FOUND, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiFailure, translate
+from postroad.jetstream.api_errors import (
+    CONSUMER_NOT_FOUND,
+    NO_SUCH_MESSAGE,
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    ApiFailure,
+    translate,
+)
 from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import EngineRefused
 
@@ -189,7 +196,13 @@ async def account_storage(connection: Connection) -> tuple[int, int]:
     return found.storage, max(0, found.limits.max_storage)
 
 
+class SequencePair(msgspec.Struct, frozen=True):
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
 class ConsumerState(msgspec.Struct, frozen=True):
+    delivered: SequencePair = SequencePair()
     num_pending: int = 0
     num_ack_pending: int = 0
     num_redelivered: int = 0
@@ -236,6 +249,17 @@ async def purge_stream(connection: Connection, name: str, subject: str | None = 
             return 0
         raise translate(failure.error) from failure
     return int(msgspec.json.decode(response)["purged"])
+
+
+async def delete_message(connection: Connection, stream: str, sequence: int) -> bool:
+    """False if there is no message with this sequence."""
+    try:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True}, timeout=5)
+    except ApiFailure as failure:
+        if failure.error.err_code in NO_SUCH_MESSAGE:
+            return False
+        raise translate(failure.error) from failure
+    return True
 
 
 class _SubjectsState(msgspec.Struct):

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from postroad.api.jobs import JobNotFound
+from postroad.api.jobs import JobEnded, JobInProgress, JobNotFound, PayloadGone
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jobs.archive import JobArchive, history_stream
+from postroad.jobs.control import JobControl
 from postroad.jobs.projection import Projection
 from postroad.jobs.reconciler import JobReconciler
 from postroad.jobs.routes import JobRoutes
@@ -22,7 +23,7 @@ _RECONCILE_SECONDS = 30.0
 
 class JobsCapability(Capability):
     name = "jobs"
-    errors = (JobNotFound,)
+    errors = (JobNotFound, JobEnded, JobInProgress, PayloadGone)
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
@@ -36,8 +37,23 @@ class JobsCapability(Capability):
             self.projection,
             queues.table,
             queues.dead_letters,
+            queues.cancelled_messages,
             platform.audit,
             platform.tenant_settings,
+            platform.outbox,
+            platform.clock,
+        )
+        self.control = JobControl(
+            platform.connection,
+            platform.committers,
+            self.service,
+            queues.lifecycle,
+            queues.publisher,
+            queues.consumer,
+            queues.dead_letters,
+            queues.cancelled_messages,
+            queues.locator,
+            platform.audit,
             platform.outbox,
             platform.clock,
         )
@@ -48,7 +64,7 @@ class JobsCapability(Capability):
         return (history_stream(settings.replica_count, settings.share_of_store(8)),)
 
     def routes(self) -> Sequence[Route]:
-        return JobRoutes(self.service, self.platform.audit).table()
+        return JobRoutes(self.service, self.control, self.platform.audit).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (

@@ -12,11 +12,13 @@ from postroad.jobs.rules import PURGE_ERRORS, TRANSITIONS, EventRule, JobTransit
 from postroad.kernel.clock import LATEST_MS
 from postroad.kernel.event import event_name
 from postroad.queues.events import (
+    JobCancelled,
     JobDead,
     JobDone,
     JobEvent,
     JobExtended,
     JobLeased,
+    JobPromoted,
     JobQueued,
     JobRedriven,
     JobRequeued,
@@ -60,6 +62,8 @@ _KINDS: tuple[type[JobEvent], ...] = (
     JobDone,
     JobDead,
     JobRedriven,
+    JobPromoted,
+    JobCancelled,
 )
 _RULES: dict[type[JobEvent], EventRule] = {kind: TRANSITIONS[event_name(kind)] for kind in _KINDS}
 
@@ -83,6 +87,7 @@ def transition_of(event: JobEvent) -> JobTransition:
         next((text for name in rule.error_fields if (text := getattr(event, name))), None),
         is_death=rule.is_death,
         is_redrive=rule.is_redrive,
+        sequence=getattr(event, "message_sequence", 0),
     )
 
 
@@ -98,6 +103,7 @@ def _queued(event: JobQueued, rule: EventRule, at: int) -> JobTransition:
         is_first=rule.is_first,
         expires_at=millis(event.expires_at) if event.expires_at else 0,
         correlation_id=event.correlation_id,
+        sequence=event.message_sequence,
     )
 
 
@@ -134,7 +140,19 @@ class Batch(NamedTuple):
     unreadable: list[tuple[int, str]]
 
 
-AnyEvent = JobQueued | JobLeased | JobExtended | JobDone | JobRetried | JobRequeued | JobDead | JobRedriven | QueuePurged
+AnyEvent = (
+    JobQueued
+    | JobLeased
+    | JobExtended
+    | JobDone
+    | JobRetried
+    | JobRequeued
+    | JobDead
+    | JobRedriven
+    | JobPromoted
+    | JobCancelled
+    | QueuePurged
+)
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
 

@@ -1,8 +1,8 @@
 """Ends jobs whose message has left its queue although no event says so.
 
 A worker can die after the engine removed a message and before the event was stored. The message then shows what happened: it is
-among the dead letters; or its queue does not exist any more; or the queue was purged, according to the audit log; else it was
-acknowledged, because a message leaves a queue in no other way (an expiry is computed from the job itself).
+among the dead letters, or the cancelled messages; or its queue does not exist any more; or the queue was purged, according to the
+audit log; else it was acknowledged, because a message leaves a queue in no other way (an expiry is computed from the job itself).
 
 A message has no subject of its own, and the job does not know its sequence. But the job bounds the time when the message was
 stored, so the search reads this part of the stream only. Of a healthy queue it reads one page: the oldest unfinished jobs are
@@ -30,6 +30,7 @@ from postroad.jobs.unfinished import BEGINNING, JobKey, UnfinishedJobs, unfinish
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.names import escape
 from postroad.queues import job_events
+from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent, QueuePurged
 from postroad.queues.records import QueueRecord, QueueState, read_message
@@ -68,13 +69,15 @@ class JobReconciler:
         projection: Projection,
         queues: ReplicatedTable[QueueRecord],
         dead_letters: DeadLetters,
+        cancelled: CancelledMessages,
         audit: Audit,
         tenant_settings: TenantSettingsStore,
         outbox: Outbox,
         clock: Clock,
     ) -> None:
         self._connection, self._projection, self._queues = connection, projection, queues
-        self._dead_letters, self._audit, self._tenant_settings = dead_letters, audit, tenant_settings
+        self._dead_letters, self._cancelled = dead_letters, cancelled
+        self._audit, self._tenant_settings = audit, tenant_settings
         self._outbox, self._clock = outbox, clock
         self._after = 0
         self._positions: dict[int, JobKey] = {}
@@ -177,6 +180,9 @@ class JobReconciler:
             dead = None
         if dead is not None and dead.letter.dead_at >= job.begun_at:
             return job_events.dead(record, dead.message, dead.letter)
+        cancelled = await self._cancelled.find(record, job.message_id)
+        if cancelled is not None and cancelled.letter.cancelled_at >= job.begun_at:
+            return job_events.cancelled(record, cancelled.message, cancelled.letter)
         if purged_at > job.begun_at:
             return QueuePurged(tenant=job.tenant, timestamp=rfc3339(purged_at), queue=job.queue, count=0)
         return job_events.reconciled(record, job.job_id, job.message_id, job.step.attempt, self._clock())

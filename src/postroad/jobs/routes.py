@@ -3,15 +3,29 @@
 from collections.abc import Sequence
 from typing import Any
 
-from postroad.api.jobs import Job, JobEventPage, JobEventQuery, JobNotFound, JobPage, JobQuery, JobsProgress
+from postroad.api.jobs import (
+    CancelRequest,
+    Job,
+    JobEnded,
+    JobEventPage,
+    JobEventQuery,
+    JobInProgress,
+    JobNotFound,
+    JobPage,
+    JobQuery,
+    JobsProgress,
+    PayloadGone,
+)
+from postroad.api.queues import QueueNotFound
 from postroad.governance.audit import Audit
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
+from postroad.jobs.control import JobControl
 from postroad.jobs.queries import EventKey
 from postroad.jobs.rpc import ProgressResponse
 from postroad.jobs.service import JobService
-from postroad.kernel.errors import EngineUnavailable, Overloaded, PreconditionFailed
+from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PreconditionFailed
 from postroad.kernel.event import PLATFORM
 from postroad.kernel.identity import RouteRequirement, Scope
 
@@ -19,8 +33,8 @@ _ERRORS = (EngineUnavailable, Overloaded)
 
 
 class JobRoutes:
-    def __init__(self, jobs: JobService, audit: Audit) -> None:
-        self._jobs, self._audit = jobs, audit
+    def __init__(self, jobs: JobService, control: JobControl, audit: Audit) -> None:
+        self._jobs, self._control, self._audit = jobs, control, audit
 
     def table(self) -> Sequence[Route]:
         jobs, one, control = "/v1/jobs", "/v1/jobs/{job}", "/api/control/jobs"
@@ -80,6 +94,51 @@ class JobRoutes:
                 allows_admin=True,
             ),
             Route(
+                "POST",
+                f"{one}/cancel",
+                self.cancel,
+                Scope.WRITE,
+                "Cancel a job",
+                "Jobs",
+                body=CancelRequest,
+                empty_body=CancelRequest(),
+                response=Job,
+                errors=(JobNotFound, JobEnded, QueueNotFound, *_ERRORS),
+                description="Takes the message of an unfinished job out of its queue. A worker that has it learns of it when it "
+                "extends its lease or reports progress; if it acknowledges before, the job is done. Idempotent.",
+                sdk="jobs.cancel",
+                cli=Command("jobs cancel", confirm="Cancel the job {job}?"),
+                repeatable=True,
+            ),
+            Route(
+                "POST",
+                f"{one}/run",
+                self.run_now,
+                Scope.WRITE,
+                "Run a delayed or retrying job now",
+                "Jobs",
+                response=Job,
+                errors=(JobNotFound, JobEnded, JobInProgress, QueueNotFound, *_ERRORS),
+                description="A job that is ready already stays as it is.",
+                sdk="jobs.run_now",
+                cli=Command("jobs run"),
+                repeatable=True,
+            ),
+            Route(
+                "POST",
+                f"{one}/retry",
+                self.retry,
+                Scope.WRITE,
+                "Retry a dead or cancelled job",
+                "Jobs",
+                response=Job,
+                errors=(JobNotFound, PayloadGone, JobInProgress, PreconditionFailed, QueueNotFound, EngineFull, *_ERRORS),
+                description="The message returns to its queue, and its attempts start at 1 again. The payload of a job that is "
+                "done or expired does not exist any more: 410.",
+                sdk="jobs.retry",
+                cli=Command("jobs retry"),
+            ),
+            Route(
                 "GET",
                 control,
                 self.show_progress,
@@ -120,6 +179,16 @@ class JobRoutes:
         found = await self._jobs.events(request.caller, request.parameters["job"], query.limit, after)
         events: list[Any] = found.events  # as they were stored, not decoded
         return Response(JobEventPage(items=events, next_cursor=_cursor(found.following)))
+
+    async def cancel(self, request: Request) -> Response:
+        body: CancelRequest = request.body
+        return Response(await self._control.cancel(request.context, request.parameters["job"], body.reason))
+
+    async def run_now(self, request: Request) -> Response:
+        return Response(await self._control.run_now(request.context, request.parameters["job"]))
+
+    async def retry(self, request: Request) -> Response:
+        return Response(await self._control.retry(request.context, request.parameters["job"]))
 
     async def show_progress(self, _request: Request) -> Response:
         return Response(_progress(await self._jobs.progress()))

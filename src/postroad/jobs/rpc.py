@@ -17,7 +17,7 @@ from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jobs.page_merge import Key
 from postroad.jobs.projection import Projection
 from postroad.jobs.queries import EventKey, JobFilter, events, find, known, page
-from postroad.jobs.rules import job_of
+from postroad.jobs.rules import job_of, ready_at
 from postroad.jobs.stream_follower import STREAM
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import ERRORS, EngineRefused, EngineUnavailable, Overloaded, PostroadError
@@ -82,7 +82,13 @@ class RebuildRequest(RpcRequest, frozen=True, kw_only=True, tag="rebuild"):
 
 
 class JobResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="job"):
+    """`sequence` is the last known position of the message in its queue; it became ready at `ready_at_ms` or later. The run
+    began at `begun_at_ms`."""
+
     job: Job
+    sequence: int = 0
+    ready_at_ms: int = 0
+    begun_at_ms: int = 0
 
 
 class PageResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="page"):
@@ -206,7 +212,8 @@ class JobsRpcServer:
         job = await self._projection.read(find, request.tenant, request.job, request.globs)
         if job is None:
             raise JobNotFound(f"there is no job {request.job!r}")
-        return JobResponse(job_of(job, self._clock()))
+        sequence = job.located.sequence if job.located else 0
+        return JobResponse(job_of(job, self._clock()), sequence, ready_at(job), job.begun_at)
 
     async def _page(self, request: PageRequest) -> RpcResponse:
         await self._catch_up(request.tenant, request.within_ms)

@@ -4,12 +4,12 @@ The state of a job is a function of the *set* of its events: it depends neither 
 delivered at least once, by processes that do not wait for each other, so `job.done` may be stored before the `job.leased` of its
 attempt.
 
-- The steps of one run are ordered: those that end it (`done`, `dead`) are above the others, then by attempt, rank and time. The
-  highest one is the state of the job. An end counts whatever its attempt is: the message is gone, so nothing can follow.
+- The steps of one run are ordered: those that end it (`done`, `dead`, …) are above the others, then by attempt, rank and time.
+  The highest one is the state of the job. An end counts whatever its attempt is: the message is gone, so nothing can follow.
 - `job.redriven` begins a new run, whose attempts count from 1. Events do not name their run, but their time decides: an event
-  later than the death that precedes the redrive belongs to the new run. Between the two the message was a dead letter and had no
-  events, so clocks need not agree to the millisecond. If that death is unknown, the time of the redrive decides. A repeated
-  redrive changes nothing.
+  later than the death (or cancellation) that precedes the redrive belongs to the new run. Between the two the message was a dead
+  letter and had no events, so clocks need not agree to the millisecond. If that death is unknown, the time of the redrive
+  decides. A repeated redrive changes nothing.
 - The event of the redrive may arrive late. A job therefore keeps, below its highest step, the steps that are later: each of them
   is the highest if a redrive before it becomes known. Nearly always there is one step only.
 """
@@ -24,8 +24,8 @@ from postroad.kernel.clock import rfc3339
 
 
 class EventRule(NamedTuple):
-    """Effect of an event type. `rank` orders the events of one attempt. The first non-empty field of `error_fields` is the error
-    of the job."""
+    """Effect of an event type. `rank` orders the events of one attempt, and those that end the job among themselves. The first
+    non-empty field of `error_fields` is the error of the job."""
 
     rank: int
     status: JobStatus
@@ -36,10 +36,12 @@ class EventRule(NamedTuple):
 
     @property
     def is_death(self) -> bool:
-        return self.status is JobStatus.DEAD
+        """True for an end that a redrive can follow, because the message is stored elsewhere."""
+        return self.status in (JobStatus.DEAD, JobStatus.CANCELLED)
 
 
-# By event type, for the job index and the pipeline alike. `dead` is above `done`, because a dead letter exists.
+# By event type, for the job index and the pipeline alike. `dead` is above `done`, because a dead letter exists; `cancelled` is
+# below it, because a worker that had the message has completed the work. Ranks are stored: do not change those in use.
 TRANSITIONS: dict[str, EventRule] = {
     "job.queued": EventRule(0, JobStatus.QUEUED, is_first=True),
     "job.redriven": EventRule(0, JobStatus.QUEUED, is_redrive=True),
@@ -47,6 +49,8 @@ TRANSITIONS: dict[str, EventRule] = {
     "job.extended": EventRule(2, JobStatus.LEASED),
     "job.requeued": EventRule(3, JobStatus.QUEUED, error_fields=("reason",)),
     "job.retried": EventRule(4, JobStatus.RETRYING, error_fields=("reason",)),
+    "job.promoted": EventRule(5, JobStatus.QUEUED),
+    "job.cancelled": EventRule(3, JobStatus.CANCELLED, is_end=True, error_fields=("reason",)),
     "job.done": EventRule(5, JobStatus.DONE, is_end=True),
     "job.dead": EventRule(6, JobStatus.DEAD, is_end=True, error_fields=("last_error", "reason")),
 }
@@ -96,6 +100,14 @@ class JobTransition(NamedTuple):
     is_redrive: bool = False
     expires_at: int = 0
     correlation_id: str | None = None
+    sequence: int = 0
+
+
+class Located(NamedTuple):
+    """Position of the message in the stream of its queue, as the latest event knows it."""
+
+    at: int
+    sequence: int
 
 
 class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -115,6 +127,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     correlation_id: str | None = None
     failure: Failure | None = None
     purge: Purge | None = None
+    located: Located | None = None
 
     @property
     def created_at(self) -> int:
@@ -152,6 +165,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
     """Apply a transition; create the job if there is none."""
     step, at = transition.step, transition.step.at
     failure = Failure(at, step.attempt, step.rank, transition.error) if transition.error else None
+    located = Located(at, transition.sequence) if transition.sequence else None
     if job is None:
         return JobRecord(
             transition.tenant,
@@ -167,6 +181,8 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
             transition.expires_at,
             transition.correlation_id,
             failure,
+            None,
+            located,
         )
     is_later = (at, transition.queue, transition.message_id) > (job.updated_at, job.queue, job.message_id)
     redriven_at, deaths = job.redriven_at, job.deaths
@@ -194,6 +210,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
         transition.correlation_id or job.correlation_id,
         max(failure, job.failure) if failure and job.failure else failure or job.failure,
         job.purge,
+        max(located, job.located) if located and job.located else located or job.located,
     )
 
 
@@ -254,6 +271,14 @@ def ended_at(job: JobRecord, now: int) -> int | None:
     if status_at(job, now) in UNFINISHED:
         return None
     return job.changed_at if job.step.is_end or job.is_purged else max(job.changed_at, job.expires_at)
+
+
+def ready_at(job: JobRecord) -> int:
+    """The time when the message of the current run became, or becomes, ready for its first delivery."""
+    step = job.step
+    if step.rank == TRANSITIONS["job.promoted"].rank and not step.is_end:
+        return step.at
+    return max(job.begun_at, step.due_at if step.rank == 0 else 0)
 
 
 def job_of(record: JobRecord, now: int) -> Job:

@@ -51,6 +51,10 @@ class JobService:
                 raise
             return archived
 
+    async def locate(self, caller: Caller, job: str) -> JobResponse:
+        """A job of the index, with the position of its message. Raises JobNotFound, also for archived jobs."""
+        return await self._rpc.call(JobRequest(tenant=caller.tenant, job=job, globs=_globs(caller)), JobResponse)
+
     async def _archived(self, caller: Caller, job: str) -> Job | None:
         """None if the archive has no such job, or the index has it and the caller may not see it."""
         globs = _globs(caller)

@@ -44,6 +44,7 @@ _FOLDED = {
     "updated_at": "long",
     "expires_at": "long",
     "attempt": "long",
+    "is_end": "boolean",
     "rank": "int",
     "error": "string",
     "correlation_id": "string",
@@ -52,7 +53,7 @@ _STATUSES = {rule.rank: rule.status.value for rule in TRANSITIONS.values() if ru
 
 
 def ended_jobs(events: DataFrame, ended_day: date) -> DataFrame:
-    """`ENDED`: the jobs that ended on that day (UTC): done, dead, purged or expired.
+    """`ENDED`: the jobs that ended on that day (UTC): done, dead, cancelled, purged or expired.
 
     The events must reach back to the creation of the jobs. Events of later days count: a job that was redriven is not among those
     of the day when it died.
@@ -125,6 +126,7 @@ def _folded_by_spark(transitions: DataFrame) -> DataFrame:
             F.col("latest.at").alias("updated_at"),
             "expires_at",
             "step.attempt",
+            "step.is_end",
             "step.rank",
             "error",
             "correlation_id",
@@ -171,7 +173,7 @@ def _fold_one(tenant: str, job_id: str, events: Any) -> tuple[Any, ...]:
     error = job.failure.error if job.failure else None
     step = job.step
     times = job.begun_at, job.created_at, job.updated_at, None
-    return tenant, job_id, job.queue, job.message_id, *times, step.attempt, step.rank, error, job.correlation_id
+    return tenant, job_id, job.queue, job.message_id, *times, step.attempt, step.is_end, step.rank, error, job.correlation_id
 
 
 def _purges(events: DataFrame) -> DataFrame:
@@ -187,7 +189,7 @@ def _purges(events: DataFrame) -> DataFrame:
 def _ended(jobs: DataFrame, purges: DataFrame, ended_day: date) -> DataFrame:
     """Applies `rules.with_purge`, `rules.status_at` and `rules.ended_at`."""
     first_purge = F.get(F.filter("purges", lambda one: one["at"] > F.col("begun_at")), F.lit(0))
-    is_end = F.col("rank").isin(*_STATUSES)
+    is_end = F.col("is_end")
     purge = F.when(~is_end, F.col("purge"))
     changed_at = F.greatest("updated_at", purge["at"])
     ended_at = F.when(is_end | purge.isNotNull(), changed_at).when(

@@ -18,12 +18,14 @@ from postroad.kernel.names import QUEUE
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.browsing import QueueBrowser
+from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.consuming import Consumer
 from postroad.queues.consuming_routes import ConsumingRoutes
 from postroad.queues.dead_letter_routes import DeadLetterRoutes
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.events import EVENTS
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
+from postroad.queues.message_locator import MessageLocator
 from postroad.queues.message_routes import MessageRoutes
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import QueueRecord
@@ -90,7 +92,9 @@ class QueuesCapability(Capability):
             schemas=schemas,
             limits=MessageLimits(chosen.message_headers_max, chosen.message_headers_bytes_max),
         )
-        self._consumer = Consumer(
+        self.locator = MessageLocator(connection)
+        self.cancelled_messages = CancelledMessages(connection, committers, self.dead_letters, clock)
+        self.consumer = Consumer(
             connection,
             self.lifecycle,
             self.table,
@@ -119,7 +123,7 @@ class QueuesCapability(Capability):
         chosen = self.platform.settings.section(QueuesSettings)
         queues = QueueRoutes(self.lifecycle, self._browser, self._stats)
         messages = MessageRoutes(self.lifecycle, self.publisher, self._browser, batch_max=chosen.batch_messages_max)
-        consuming = ConsumingRoutes(self._consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
+        consuming = ConsumingRoutes(self.consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
         dead_letters = DeadLetterRoutes(self.lifecycle, self.dead_letters, self._redriver)
         return [*queues.table(), *messages.table(), *consuming.table(), *dead_letters.table()]
 

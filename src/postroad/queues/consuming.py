@@ -11,8 +11,10 @@ from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
+from postroad.jetstream.management import consumer_state
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
@@ -182,6 +184,15 @@ class Consumer:
             for one, delay in zip(receipts, delays, strict=True)
         ]
         await self._outbox.commit(context, *events)
+
+    async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
+        """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
+        state = await consumer_state(self._connection, record.stream, record.consumer)
+        if state is None:
+            raise QueueNotFound(f"the queue {record.name!r} is being deleted")
+        # The server identifies the delivery by the message, and accepts the number of any later delivery.
+        ref = DeliveryRef(entry.sequence, state.delivered.consumer_seq, max(1, attempt), entry.at_ms * 1_000_000)
+        await self._pull_consumer(record).acknowledge([(ref, nak(0))])
 
     async def extend(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int

@@ -80,6 +80,7 @@ class DeadLetters:
         options = {
             "max_msgs_per_subject": 1,
             "allow_atomic": True,
+            "allow_msg_ttl": True,
             "num_replicas": self._replicas,
             "duplicate_window": 60_000_000_000,
         }
@@ -252,7 +253,12 @@ class DeadLetters:
                 raise
 
     async def remove_all(self, record: QueueRecord) -> int:
+        """Delete the dead letters of a queue, and return their number."""
         return await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.*")
+
+    async def remove_queue(self, record: QueueRecord) -> None:
+        """Delete everything that is stored here for a queue, its cancelled messages included."""
+        await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.>")
 
 
 def _read(entry: Entry, wanted: CompiledFilter = _ANY, reason: str | None = None) -> StoredDeadLetter | None:

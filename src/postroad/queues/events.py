@@ -31,10 +31,12 @@ class JobEvent(QueueEvent, frozen=True, kw_only=True):
 
 
 class JobQueued(JobEvent, frozen=True, kw_only=True, tag="job.queued"):
-    """A message was stored; it is due at once or after `delay_ms`, and is deleted at `expires_at`."""
+    """A message was stored; it is due at once or after `delay_ms`, and is deleted at `expires_at`. `message_sequence` is its
+    position in the stream of the queue."""
 
     version: int = 1
     payload_bytes: int
+    message_sequence: int = 0
     delay_ms: int = 0
     expires_at: str | None = None
     correlation_id: str | None = None
@@ -49,6 +51,7 @@ class JobLeased(JobEvent, frozen=True, kw_only=True, tag="job.leased"):
     attempt: int
     lease_until: str
     wait_ms: int
+    message_sequence: int = 0
     key_id: str = ""
     request_id: str = ""
 
@@ -112,12 +115,38 @@ class JobDead(JobEvent, frozen=True, kw_only=True, tag="job.dead"):
 
 
 class JobRedriven(JobEvent, frozen=True, kw_only=True, tag="job.redriven"):
-    """The message was moved back from the dead letters of `from_queue`; its attempts start at 1 again."""
+    """The message was moved back to `queue`; its attempts start at 1 again. It was a dead letter of `from_queue`, or cancelled.
+
+    `task_id` is the task that did it; empty if the job was retried alone.
+    """
 
     version: int = 1
     from_queue: str
-    task_id: str
+    task_id: str = ""
+    message_sequence: int = 0
     key_id: str = ""
+    request_id: str = ""
+
+
+class JobPromoted(JobEvent, frozen=True, kw_only=True, tag="job.promoted"):
+    """A delayed or retrying job was made ready before its time. `attempt` is that of its last delivery."""
+
+    version: int = 1
+    attempt: int
+    message_sequence: int = 0
+    key_id: str = ""
+    request_id: str = ""
+
+
+class JobCancelled(JobEvent, frozen=True, kw_only=True, tag="job.cancelled"):
+    """The message was taken out of its queue on request. It can be retried until `retry_until`."""
+
+    version: int = 1
+    attempt: int
+    reason: str | None = None
+    retry_until: str
+    key_id: str = ""
+    request_id: str = ""
 
 
 class QueuePurged(QueueEvent, frozen=True, kw_only=True, tag="queue.purged"):
@@ -190,6 +219,8 @@ EVENTS: tuple[type[Event], ...] = (
     JobRequeued,
     JobDead,
     JobRedriven,
+    JobPromoted,
+    JobCancelled,
     QueuePurged,
     QueueChanged,
     QueueDeleted,

@@ -3,23 +3,24 @@
 The outbox fills ids and times that are left out. Events of operations that can be repeated have ids that repeat, too.
 """
 
-from postroad.api.queues import NewMessage
 from postroad.kernel.clock import rfc3339
 from postroad.queues.events import (
+    JobCancelled,
     JobDead,
     JobDone,
     JobExtended,
     JobLeased,
+    JobPromoted,
     JobQueued,
     JobRedriven,
     JobRequeued,
     JobRetried,
 )
-from postroad.queues.records import DeadLetter, QueueRecord, Receipt, StoredMessage
+from postroad.queues.records import CancelledMessage, DeadLetter, QueueRecord, Receipt, StoredMessage
 from postroad.tasks.rules import TaskRecord
 
 
-def queued(record: QueueRecord, message: StoredMessage, new: NewMessage, size: int) -> JobQueued:
+def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int, sequence: int) -> JobQueued:
     retention = record.settings.retention_ms
     return JobQueued(
         event_id=message.id,
@@ -28,8 +29,9 @@ def queued(record: QueueRecord, message: StoredMessage, new: NewMessage, size: i
         message_id=message.id,
         queue=record.name,
         payload_bytes=size,
-        delay_ms=new.delay_ms,
-        expires_at=rfc3339(message.at + new.delay_ms + retention) if retention else None,
+        message_sequence=sequence,
+        delay_ms=delay_ms,
+        expires_at=rfc3339(message.at + delay_ms + retention) if retention else None,
         correlation_id=message.corr,
     )
 
@@ -43,6 +45,7 @@ def leased(record: QueueRecord, receipt: Receipt, stored_at_ms: int) -> JobLease
         attempt=receipt.attempt,
         lease_until=rfc3339(receipt.deadline_ms),
         wait_ms=max(0, receipt.leased_at_ms - stored_at_ms),
+        message_sequence=receipt.stream_sequence,
     )
 
 
@@ -137,6 +140,47 @@ def redriven(record: QueueRecord, from_queue: str, message: StoredMessage, task:
         from_queue=from_queue,
         task_id=task.id,
         key_id=task.created_by,
+    )
+
+
+def retried_by_request(record: QueueRecord, message: StoredMessage, letter_id: str, at_ms: int, sequence: int) -> JobRedriven:
+    """`letter_id` identifies the stored dead or cancelled message: a repeated request records the same event."""
+    return JobRedriven(
+        event_id=f"{letter_id}/{message.id}",
+        timestamp=rfc3339(at_ms),
+        tenant=record.tenant,
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        from_queue=record.name,
+        message_sequence=sequence,
+    )
+
+
+def promoted(record: QueueRecord, message: StoredMessage, attempt: int, sequence: int, now_ms: int) -> JobPromoted:
+    return JobPromoted(
+        event_id=f"{message.id}/{sequence}.{attempt}/promoted",
+        timestamp=rfc3339(now_ms),
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        attempt=attempt,
+        message_sequence=sequence,
+    )
+
+
+def cancelled(record: QueueRecord, message: StoredMessage, letter: CancelledMessage) -> JobCancelled:
+    """Taken from the stored message: two requests that cancel the same job record the same event."""
+    return JobCancelled(
+        event_id=f"{message.id}/{letter.cancelled_at}/cancelled",
+        timestamp=rfc3339(letter.cancelled_at),
+        tenant=record.tenant,
+        job_id=message.job,
+        message_id=message.id,
+        queue=record.name,
+        attempt=letter.attempts,
+        reason=letter.reason,
+        retry_until=rfc3339(letter.kept_until),
     )
 
 

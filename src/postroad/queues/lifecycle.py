@@ -196,7 +196,7 @@ class QueueLifecycle:
         revision = self._table.revision(key)
         info = await stream_info(self._connection, record.stream)
         if info is not None and info.metadata.get(_INCARNATION) == record.incarnation:
-            await self._dead_letters.remove_all(record)
+            await self._dead_letters.remove_queue(record)
             await delete_stream(self._connection, record.stream)
         await self._table.delete(key, revision)
 

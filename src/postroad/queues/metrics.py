@@ -9,6 +9,10 @@ acked = TenantCounter("postroad_messages_acked_total", "Messages acknowledged.")
 nacked = TenantCounter("postroad_messages_nacked_total", "Messages requeued or retried by consumers.")
 dead = TenantCounter("postroad_messages_dead_total", "Messages that became dead letters.")
 redriven = TenantCounter("postroad_messages_redriven_total", "Dead letters moved back to a queue.")
+cancelled = TenantCounter("postroad_messages_cancelled_total", "Messages taken out of their queue by a cancellation.")
+promoted = TenantCounter(
+    "postroad_messages_promoted_total", "Delayed or retrying messages that were made ready before their time."
+)
 validator_ends = Counter(
     "postroad_schema_validator_ends_total", "Validator processes that ended, mostly because a validation exceeded its budget."
 )

@@ -33,7 +33,7 @@ from postroad.queues.records import (
     encode_message,
     published_of,
 )
-from postroad.queues.rules import MessageLimits, body_hash, check_message, marker_token, sequence_token
+from postroad.queues.rules import MessageLimits, body_hash, check_message, delay_ms_of, marker_token, sequence_token
 from postroad.queues.schemas import Schemas
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
@@ -50,6 +50,7 @@ class _PendingPublish(msgspec.Struct, frozen=True):
 
     new: NewMessage
     message: StoredMessage
+    delay_ms: int
     writes: tuple[PendingMessage, ...]
     body_hash: str
 
@@ -82,7 +83,7 @@ class Publisher:
         Raises QueueNotFound, TooLarge, BodyInvalid, SchemaMismatch, SchemaTooSlow, IdempotencyMismatch, EngineFull,
         Overloaded, EngineUnavailable.
         """
-        check_message(new, self._limits, self._tenant_settings.of(context.tenant).max_message_bytes)
+        check_message(new, self._limits, self._tenant_settings.of(context.tenant).max_message_bytes, self._clock())
         record = self._lifecycle.cached(context.tenant, queue)
         if record is None:
             record = await self._lifecycle.find_or_create(context, queue)
@@ -90,12 +91,13 @@ class Publisher:
             await self._schemas.check(record, new)
         pending = self._prepare(record, context, new)
         if len(pending.writes) == 1 and not record.settings.max_messages:  # the common case, with less overhead
-            await self._committers.of(record.stream).append(pending.writes[0])
+            sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
         else:
             [outcome] = await self._store(record, [pending])
             if isinstance(outcome, PostroadError):
                 return await self._first_published(record, context, pending, outcome)
-        await self._outbox.commit(context, _queued_event(record, pending, pending.message))
+            sequence = outcome[-1].sequence
+        await self._outbox.commit(context, _queued_event(record, pending, pending.message, sequence))
         metrics.published.add(context.tenant)
         self._throughput.add_published(record.stream, 1)
         return published_of(pending.message)
@@ -111,7 +113,7 @@ class Publisher:
         ]
         valid = [index for index, error in enumerate(outcomes) if error is None]
         pending = [self._prepare(record, context, batch[index]) for index in valid]
-        stored: list[_PendingPublish] = []
+        events: list[JobQueued] = []
         for index, one, outcome in zip(valid, pending, await self._store(record, pending), strict=True):
             if isinstance(outcome, PostroadError):
                 try:
@@ -119,16 +121,16 @@ class Publisher:
                 except PostroadError as problem:
                     outcomes[index] = problem
             else:
-                stored.append(one)
+                events.append(_queued_event(record, one, one.message, outcome[-1].sequence))
                 outcomes[index] = published_of(one.message)
-        await self._outbox.commit(context, *(_queued_event(record, one, one.message) for one in stored))
-        metrics.published.add(context.tenant, len(stored))
-        self._throughput.add_published(record.stream, len(stored))
+        await self._outbox.commit(context, *events)
+        metrics.published.add(context.tenant, len(events))
+        self._throughput.add_published(record.stream, len(events))
         return [outcome for outcome in outcomes if outcome is not None]
 
     def check(self, tenant: str, new: NewMessage) -> None:
         """Check a message against the limits. Raises TooLarge, BodyInvalid."""
-        check_message(new, self._limits, self._tenant_settings.of(tenant).max_message_bytes)
+        check_message(new, self._limits, self._tenant_settings.of(tenant).max_message_bytes, self._clock())
 
     async def publish_numbered(self, context: RequestContext, queue: str, new: NewMessage, sequence: str, number: int) -> bool:
         """Publish the message with this number of a sequence: once, whenever and by however many processes it is published.
@@ -156,7 +158,7 @@ class Publisher:
                 continue
             if isinstance(outcome, PostroadError):
                 raise outcome
-            await self._outbox.commit(context, _queued_event(record, pending, pending.message))
+            await self._outbox.commit(context, _queued_event(record, pending, pending.message, outcome[-1].sequence))
             metrics.published.add(context.tenant)
             self._throughput.add_published(record.stream, 1)
             if entry is not None:
@@ -186,7 +188,7 @@ class Publisher:
 
     async def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
-            check_message(new, self._limits, bytes_max, f"$.messages[{index}]")
+            check_message(new, self._limits, bytes_max, self._clock(), f"$.messages[{index}]")
             await self._schemas.check(record, new, f"$.messages[{index}]")
         except PostroadError as error:
             return error
@@ -231,16 +233,17 @@ class Publisher:
             trace=context.traceparent,
             payload=new.payload,
         )
-        write = _message_write(record, message, new.delay_ms)
+        delay_ms = delay_ms_of(new, now)
+        write = _message_write(record, message, delay_ms)
         if new.idempotency_key is None:
-            return _PendingPublish(new, message, (write,), "")
+            return _PendingPublish(new, message, delay_ms, (write,), "")
         hashed = body_hash(new)
         marker = Marker(v=1, body=hashed, message=message_id, job=message.job, at=now)
         ttl_ms = record.settings.dedupe_window_ms or self._tenant_settings.of(context.tenant).idempotency_ttl_ms
         headers = header_lines([("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-TTL", _ttl(ttl_ms))])
         subject = f"{record.subject}.idem.{marker_token(context.caller.key_id, new.idempotency_key)}"
         marker_write = PendingMessage(subject, encode_message(marker), f"{message_id}/idem", headers, is_conditional=True)
-        return _PendingPublish(new, message, (marker_write, write), hashed)
+        return _PendingPublish(new, message, delay_ms, (marker_write, write), hashed)
 
     async def _first_published(
         self, record: QueueRecord, context: RequestContext, pending: _PendingPublish, problem: PostroadError
@@ -268,7 +271,7 @@ class Publisher:
         """The ids in the marker, once the event of that message is durable: the process that stored the message may have died
         before it stored the event, which can safely be repeated."""
         first = msgspec.structs.replace(pending.message, id=marker.message, job=marker.job, at=marker.at)
-        await self._outbox.commit(context, _queued_event(record, pending, first))
+        await self._outbox.commit(context, _queued_event(record, pending, first, 0))
         return published_of(first)
 
     async def _read_marker(self, record: QueueRecord, subject: str, reads: int) -> Entry | None:
@@ -280,13 +283,16 @@ class Publisher:
             await asyncio.sleep(_MARKER_READ_SECONDS)
         return None
 
-    async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[PostroadError | None]:
-        """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute."""
+    async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[int | PostroadError]:
+        """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute.
+
+        Returns the sequence of each message, or its error.
+        """
         subject, retention = f"{record.subject}.ready", _retention_header(record)
         writes = [[PendingMessage(subject, encode_message(message), unique_id, retention)] for message, unique_id in messages]
         outcomes = await self._committers.of(record.stream).append_each(writes)
         self._throughput.add_published(record.stream, len(messages))
-        return [outcome if isinstance(outcome, PostroadError) else None for outcome in outcomes]
+        return [outcome if isinstance(outcome, PostroadError) else outcome[-1].sequence for outcome in outcomes]
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Drop the state of deleted queues, and fail their waiting writes."""
@@ -298,8 +304,8 @@ class Publisher:
         self._committers.forget(stream, QueueNotFound("the queue was deleted"))
 
 
-def _queued_event(record: QueueRecord, pending: _PendingPublish, message: StoredMessage) -> JobQueued:
-    return job_events.queued(record, message, pending.new, len(pending.writes[-1].payload))
+def _queued_event(record: QueueRecord, pending: _PendingPublish, message: StoredMessage, sequence: int) -> JobQueued:
+    return job_events.queued(record, message, pending.delay_ms, len(pending.writes[-1].payload), sequence)
 
 
 def _message_write(record: QueueRecord, message: StoredMessage, delay_ms: int) -> PendingMessage:

@@ -1,4 +1,4 @@
-"""Stored formats of queues: queue, message, dead letter, failure, idempotency marker, receipt. Pure."""
+"""Stored formats of queues: queue, message, dead letter, cancelled message, failure, idempotency marker, receipt. Pure."""
 
 import struct
 import uuid
@@ -89,6 +89,21 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: msgspec.Raw
 
 
+class CancelledMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Format 1 of a cancelled message, on `d.<tenant>.<queue>.<message id>.cancelled`.
+
+    A worker may have the message until `lease_until`; it can be retried until `kept_until`.
+    """
+
+    v: int
+    reason: str | None = None
+    attempts: int = 0
+    lease_until: int = 0
+    cancelled_at: int
+    kept_until: int
+    message: msgspec.Raw
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Format 1 of the failures of a message, kept while it is retried. `reason` is that of the latest one."""
 
@@ -123,6 +138,7 @@ decode_message = msgspec.json.Decoder(StoredMessage).decode
 decode_marker = msgspec.json.Decoder(Marker).decode
 decode_sequence_marker = msgspec.json.Decoder(SequenceMarker).decode
 decode_dead_letter = msgspec.json.Decoder(DeadLetter).decode
+decode_cancelled_message = msgspec.json.Decoder(CancelledMessage).decode
 decode_failure = msgspec.json.Decoder(Failure).decode
 
 

@@ -8,6 +8,7 @@ from postroad.api.dead_letters import RedriveRequest
 from postroad.api.queues import QueueNotFound
 from postroad.api.tasks import Progress
 from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
 from postroad.queues.dead_letters import DeadLetters, StoredDeadLetter
 from postroad.queues.lifecycle import QueueLifecycle
@@ -88,8 +89,8 @@ class Redriver:
         if not chunk:
             return 0
         outcomes = await self._publisher.republish(target, [(one.message, f"{task.id}/{one.sequence}") for one in chunk])
-        stored = [one for one, problem in zip(chunk, outcomes, strict=True) if problem is None]
-        retryable = next((problem for problem in outcomes if problem is not None and problem.retryable), None)
+        stored = [one for one, outcome in zip(chunk, outcomes, strict=True) if isinstance(outcome, int)]
+        retryable = next((one for one in outcomes if isinstance(one, PostroadError) and one.retryable), None)
         await self._outbox.commit(None, *(job_events.redriven(target, record.name, one.message, task) for one in stored))
         await asyncio.gather(*(self._dead_letters.remove(record, one.sequence) for one in stored))
         metrics.redriven.add(task.tenant, len(stored))

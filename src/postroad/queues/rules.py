@@ -2,11 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from postroad.api.queues import NewMessage, QueueSettings
+from postroad.api.queues import DELAY_MS_MAX, NewMessage, QueueSettings
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.json import invalid_field
 
@@ -28,8 +29,10 @@ class MessageLimits:
     headers_bytes_max: int
 
 
-def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, path: str = "$") -> None:
+def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, now_ms: int, path: str = "$") -> None:
     """Raises TooLarge, or BodyInvalid with the path."""
+    if message.run_at is not None:
+        _check_run_at(message, now_ms, path)
     if len(bytes(message.payload)) > bytes_max:
         raise TooLarge(f"the payload at {path}.payload has {len(bytes(message.payload))} bytes; at most {bytes_max} are allowed")
     if not message.headers:
@@ -38,6 +41,22 @@ def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, pa
         raise invalid_field(f"{path}.headers", f"{len(message.headers)} headers; at most {limits.headers_max} are allowed")
     if sum(len(name.encode()) + len(value.encode()) for name, value in message.headers.items()) > limits.headers_bytes_max:
         raise invalid_field(f"{path}.headers", f"names and values are over {limits.headers_bytes_max} bytes together")
+
+
+def _check_run_at(message: NewMessage, now_ms: int, path: str) -> None:
+    if message.delay_ms:
+        raise invalid_field(f"{path}.runAt", "send either `runAt` or `delayMs`")
+    if delay_ms_of(message, now_ms) > DELAY_MS_MAX:
+        raise invalid_field(f"{path}.runAt", f"at most {DELAY_MS_MAX} ms ahead, like `delayMs`")
+
+
+def delay_ms_of(message: NewMessage, now_ms: int) -> int:
+    """The time before the first delivery. A `runAt` that has passed is now."""
+    return message.delay_ms if message.run_at is None else max(0, epoch_ms(message.run_at) - now_ms)
+
+
+def epoch_ms(time: datetime) -> int:
+    return int(time.timestamp() * 1000)
 
 
 def body_hash(message: NewMessage) -> str:
@@ -52,6 +71,8 @@ def body_hash(message: NewMessage) -> str:
         "delayMs": message.delay_ms,
         "correlationId": message.correlation_id,
     }
+    if message.run_at is not None:  # hashes of messages without it stay as they are stored
+        fields["runAt"] = epoch_ms(message.run_at)
     return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from postroad.cli.jobs import jobs
-from postroad.cli.output import AsJson, Wide, connected
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.rendering import show_item, show_list
 from postroad.cli.times import ago
 
@@ -15,7 +15,7 @@ from postroad.cli.times import ago
 def list_jobs(
     queue: Annotated[str | None, typer.Option("--queue", help="Queue of the jobs.")] = None,
     status: Annotated[
-        Literal["queued", "delayed", "leased", "retrying", "done", "dead", "expired"] | None,
+        Literal["queued", "delayed", "leased", "retrying", "done", "dead", "expired", "cancelled"] | None,
         typer.Option("--status", help="Only jobs with this status."),
     ] = None,
     since: Annotated[
@@ -90,6 +90,42 @@ def events_jobs(
             ),
             wide=wide,
         )
+
+
+@jobs.command("cancel")
+def cancel_jobs(
+    job: Annotated[str, typer.Argument(help="Id of the job.")],
+    reason: Annotated[str | None, typer.Option("--reason", help="Stored as the job's last error.")] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Cancel a job.
+
+    Takes the message of an unfinished job out of its queue. A worker that has it learns of it when it extends its
+    lease or reports progress; if it acknowledges before, the job is done. Idempotent.
+    """
+    with connected() as client:
+        confirm(f"Cancel the job {job}?", yes)
+        show_item(client.jobs.cancel(job, reason=reason), as_json, wide=wide)
+
+
+@jobs.command("run")
+def run_jobs(job: Annotated[str, typer.Argument(help="Id of the job.")], as_json: AsJson = False, wide: Wide = False) -> None:
+    """Run a delayed or retrying job now. A job that is ready already stays as it is."""
+    with connected() as client:
+        show_item(client.jobs.run_now(job), as_json, wide=wide)
+
+
+@jobs.command("retry")
+def retry_jobs(job: Annotated[str, typer.Argument(help="Id of the job.")], as_json: AsJson = False, wide: Wide = False) -> None:
+    """Retry a dead or cancelled job.
+
+    The message returns to its queue, and its attempts start at 1 again. The payload of a job that is done or expired
+    does not exist any more: 410.
+    """
+    with connected() as client:
+        show_item(client.jobs.retry(job), as_json, wide=wide)
 
 
 @jobs.command("status")

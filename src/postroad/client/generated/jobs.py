@@ -4,7 +4,7 @@ from typing import Any
 
 from postroad.api.jobs import Job, JobEventPage, JobPage, JobsProgress, JobStatus
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
-from postroad.client.encoding import Moment, moment, segment
+from postroad.client.encoding import Moment, body_of, moment, segment
 
 
 class JobsCalls:
@@ -52,6 +52,34 @@ class JobsCalls:
         return Pages(
             call=Call(method="GET", path=f"/v1/jobs/{segment(job)}/events", query={"limit": page_size}, response=JobEventPage)
         )
+
+    @operation
+    def cancel(self, job: str, *, reason: str | None = None) -> Call[Job]:
+        """Cancel a job.
+
+        Takes the message of an unfinished job out of its queue. A worker that has it learns of it when it extends its
+        lease or reports progress; if it acknowledges before, the job is done. Idempotent. Raises JobNotFound, JobEnded,
+        QueueNotFound.
+        """
+        body = body_of({"reason": reason})
+        return Call(method="POST", path=f"/v1/jobs/{segment(job)}/cancel", body=body, response=Job)
+
+    @operation
+    def run_now(self, job: str) -> Call[Job]:
+        """Run a delayed or retrying job now.
+
+        A job that is ready already stays as it is. Raises JobNotFound, JobEnded, JobInProgress, QueueNotFound.
+        """
+        return Call(method="POST", path=f"/v1/jobs/{segment(job)}/run", response=Job)
+
+    @operation
+    def retry(self, job: str) -> Call[Job]:
+        """Retry a dead or cancelled job.
+
+        The message returns to its queue, and its attempts start at 1 again. The payload of a job that is done or expired
+        does not exist any more: 410. Raises JobNotFound, PayloadGone, JobInProgress, PreconditionFailed, QueueNotFound.
+        """
+        return Call(method="POST", path=f"/v1/jobs/{segment(job)}/retry", response=Job, is_repeatable=False)
 
     @operation
     def status(self) -> Call[JobsProgress]:
