@@ -103,6 +103,10 @@ class Process:
     async def clean(self) -> int:
         return await self.reconciler.clean_all(self.tenant)
 
+    async def drop_stream(self, stream: str) -> None:
+        """Delete a stream alone, as earlier versions did with the stream of a session."""
+        await self.streams._lifecycle.delete(None, self.name(stream))
+
     async def read(self, session: str) -> list[bytes]:
         """All messages of the session, read from its stream."""
         return await self.read_stream(SESSION_PREFIX + session)

@@ -104,7 +104,7 @@ async def test_a_session_whose_stream_was_deleted_is_not_recorded_as_expired(
     await one.subscribe("s", "chat")
     if not has_subscriptions:
         await one.unsubscribe("s", "chat")
-    await one.streams.delete(None, one.name("session:s"))
+    await one.drop_stream("session:s")
     assert any(await asyncio.gather(*(process.clean() for process in (one, other) * 3)))
     [ended] = once([event for event in await session_events(one, other) if event["event"] == "session.ended"])
     assert (ended["is_expired"], ended["subscriptions"]) == (False, int(has_subscriptions))

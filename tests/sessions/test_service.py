@@ -14,7 +14,7 @@ from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, P
 from postroad.kernel.errors import Conflict, EngineUnavailable, Overloaded, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.sessions import service, subscribers
-from postroad.sessions.fanout import Fanout
+from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.lifecycle import SessionLifecycle, SessionSnapshot
 from postroad.sessions.records import SessionRecord, Subscription, session_subject, subscribers_subject
 from postroad.sessions.service import SubscribeResult
@@ -321,9 +321,8 @@ async def test_an_expired_session_does_not_exist_before_and_after_the_clean_up(o
             await call
     with pytest.raises(StreamNotFound):
         await one.read("s")
-    await one.publish("chat", b"2")
-    assert await one.clean() == 1
-    assert await is_gone(one, "s")
+    assert (await one.publish("chat", b"2")).fanout == FanoutResult(1, 0, ended=1), "it is not a success"
+    assert await is_gone(one, "s"), "the fan-out has ended it"
     assert await one.subscribers("chat") == await one.subscribers("news") == {}
     assert (await one.publish("chat", b"3")).fanout.count == 0
     assert await one.stored("s") == []
@@ -335,8 +334,8 @@ async def test_the_clean_up_of_streams_may_run_first(one: Process, clock: Shifte
     await one.subscribe("s", "chat")
     clock.ahead_ms = TTL_MS + 1
     assert await one.streams.delete_expired(one.tenant) == 1
-    await one.publish("chat", b"1")
     assert await one.clean() == 1
+    await one.publish("chat", b"1")
     assert await is_gone(one, "s")
     assert await one.subscribers("chat") == {}
 
@@ -392,7 +391,7 @@ async def test_a_new_session_with_the_same_id_has_no_data_of_the_old_one(
     if ends == "deleted":
         await other.end("s")
     elif ends.startswith("its stream"):
-        await other.streams.delete(None, one.name("session:s"))
+        await other.drop_stream("session:s")
     else:
         clock.ahead_ms = TTL_MS + 1
     if ends.endswith("cleaned up"):
@@ -415,7 +414,7 @@ async def test_a_session_whose_stream_was_deleted_is_unsubscribed(one: Process, 
         await one.subscribe(session, "chat")
     await one.subscribe("s", "news")
     await one.publish("chat", b"1")
-    await one.streams.delete(None, one.name("session:s"))
+    await one.drop_stream("session:s")
     with pytest.raises(SessionNotFound):
         await one.touch("s")
     await one.publish("chat", b"2")
@@ -430,7 +429,7 @@ async def test_a_session_whose_stream_was_deleted_is_unsubscribed(one: Process, 
 async def test_a_stream_created_after_the_session_is_not_the_sessions(one: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(None, one.name("session:s"))
+    await one.drop_stream("session:s")
     await one.create("session:s", JSON)
     await one.append("session:s", b'"mine"', JSON)
     with pytest.raises(SessionNotFound):
@@ -459,7 +458,7 @@ async def test_a_clean_up_does_not_end_a_session_created_again(one: Process, oth
     """Another gateway creates the session again between the snapshot and the batch of the clean-up."""
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(None, one.name("session:s"))
+    await one.drop_stream("session:s")
     snapshot = await snapshot_by(one)
     assert (await other.subscribe("s", "chat")).is_new
     assert await ends(one, snapshot) is False
@@ -471,7 +470,7 @@ async def test_a_clean_up_does_not_end_a_session_created_again(one: Process, oth
 async def test_a_clean_up_does_not_delete_a_stream_created_meanwhile(one: Process, other: Process) -> None:
     await one.create("chat")
     await one.subscribe("s", "chat")
-    await one.streams.delete(None, one.name("session:s"))
+    await one.drop_stream("session:s")
     snapshot = await snapshot_by(one)
     await other.create("session:s", JSON)
     await other.append("session:s", b"1", JSON)

@@ -86,8 +86,8 @@ class Touched(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class FannedOut(Appended, frozen=True, kw_only=True):
     """Result of a publish: stored at `offset`, and the copies made before the response.
 
-    `mode` is `inline` (all of `count` sessions have a copy, except `failures`), `queued`, `circuit-open` or `skipped`: the copies
-    follow later.
+    `mode` is `inline` (all of `count` sessions have a copy, except `failures`, which get it later or have ended), `queued`,
+    `circuit-open` or `skipped`: the copies follow later.
     """
 
     mode: str

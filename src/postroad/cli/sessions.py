@@ -114,7 +114,7 @@ def _publish_summary(published: "FannedOut", stream: str) -> str:
     if not published.count:
         return f"{stored}; no sessions are subscribed"
     if published.mode == "inline":
-        retried = f", {published.failures:,} will be retried" if published.failures else ""
+        retried = f", {published.failures:,} not yet or ended" if published.failures else ""
         return f"{stored}; delivered to {published.successes:,} of {published.count:,} sessions{retried}"
     return f"{stored}; delivering to {published.count:,} sessions ({published.mode})"
 

@@ -4,6 +4,8 @@ No process owns a source. The progress of its fan-out is a record. Each batch of
 of that record, and only if neither the record nor the subscribers have changed since they were read. A process whose batch
 conflicts reads both again and continues. So gateways and the delivery role can work on one source at the same time, any of them
 may fail at any time, and the record shows the copies that are left to make.
+
+A session that has expired is ended before the next batch of copies, which takes it off the list: it gets no copy.
 """
 
 import asyncio
@@ -22,8 +24,10 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.kernel.usage_counters import TenantCounters, UsageCounters
 from postroad.sessions import metrics
+from postroad.sessions.liveness import SessionLiveness
 from postroad.sessions.records import (
     FanoutState,
+    Subscriber,
     condition_subject,
     decode_pattern,
     decode_state,
@@ -38,6 +42,7 @@ from postroad.sessions.rules import (
     SubscriberList,
     empty_envelope,
     envelope,
+    is_eligible,
     next_batch,
     pattern_matches,
 )
@@ -56,10 +61,24 @@ _HEADER_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class FanoutResult:
-    """Eligible subscribers of one message, and how many of them have a copy."""
+    """Eligible subscribers of one message, how many of them have a copy, and how many turned out to have ended."""
 
     count: int
     successes: int
+    ended: int = 0
+
+    @property
+    def failures(self) -> int:
+        """Copies that are still to be made."""
+        return self.count - self.successes - self.ended
+
+
+class TooManySubscribers(Exception):
+    """The list has grown beyond the size up to which a fan-out is inline."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
 
 
 class PatternLog:
@@ -94,8 +113,11 @@ class Fanout:
         name: StreamName,
         patterns: PatternLog,
         counters: TenantCounters,
+        liveness: SessionLiveness,
     ) -> None:
         self._connection, self._name, self._patterns, self._counters = connection, name, patterns, counters
+        self._liveness = liveness
+        self._check_liveness_at = 0
         self._committer = committers.of(name.store)
         self._own = SubscriberLog(connection, name.tenant, name.id)
         self._by_pattern: dict[str, SubscriberLog] = {}
@@ -107,12 +129,14 @@ class Fanout:
 
     # State
 
-    async def subscribers(self) -> SubscriberList:
-        """Subscribers, possibly outdated: precise enough to choose the mode."""
-        if not self._subscribers:  # an empty list makes no batch, so no conflict would show that it is outdated
-            async with self._lock:
-                return await self._read_all()
-        return self._subscribers
+    async def subscribers(self, inline_max: int) -> SubscriberList:
+        """Subscribers. A list that leads to an inline fan-out may be outdated, which the precondition of its batch shows; any
+        other list is read now."""
+        known = self._subscribers
+        if known is not None and 0 < len(known) <= inline_max:
+            return known
+        async with self._lock:
+            return await self._read_all()
 
     async def refresh(self) -> tuple[FanoutState, SubscriberList]:
         async with self._lock:
@@ -137,6 +161,7 @@ class Fanout:
         for log in self._logs():
             await log.refresh()
         self._subscribers = SubscriberList(log.by_session.values() for log in self._logs())
+        self._check_liveness_at = 0
         return self._subscribers
 
     def _logs(self) -> list[SubscriberLog]:
@@ -144,13 +169,22 @@ class Fanout:
 
     # Copies
 
-    async def run(self, record: StreamRecord, until: int) -> FanoutResult:
-        """Make the outstanding copies, at least up to the sequence `until`. Returns the result for that message."""
+    async def run(self, record: StreamRecord, until: int, subscribers_max: int | None = None) -> FanoutResult:
+        """Make the outstanding copies, at least up to the sequence `until`. Returns the result for that message.
+
+        Raises TooManySubscribers if the list turns out to be longer than `subscribers_max`.
+        """
         async with self._lock:
             subscribers = self._subscribers or await self._read_all()
-            successes = conflicts = 0
+            successes = conflicts = ended = 0
             media = media_type(record.content_type)
             while self._state.done < until and len(subscribers):
+                if gone := await self._end_stale(subscribers):
+                    ended += sum(is_eligible(one, until, media) for one in gone)
+                    subscribers = await self._read_all()
+                    continue
+                if subscribers_max is not None and len(subscribers) > subscribers_max:
+                    raise TooManySubscribers(len(subscribers))
                 messages = await self._pending_messages(record, subscribers)
                 if not messages:
                     break
@@ -168,7 +202,16 @@ class Fanout:
                 successes += sum(copy.message.sequence == until for copy in batch.copies)
             count = subscribers.count_eligible(until, media)
             # Another process may have made some of the copies.
-            return FanoutResult(count, max(successes, count if self._state.done >= until else 0))
+            return FanoutResult(count + ended, max(successes, count if self._state.done >= until else 0), ended)
+
+    async def _end_stale(self, subscribers: SubscriberList) -> Sequence[Subscriber]:
+        """End the sessions on the list that have expired; returns them. Reads no more than the sessions whose known expiry has
+        passed."""
+        now = self._liveness.now()
+        if now < self._check_liveness_at:
+            return ()
+        gone, self._check_liveness_at = await self._liveness.end_stale(self._name.tenant, subscribers.after(""), now)
+        return gone
 
     async def _pending_messages(self, record: StreamRecord, subscribers: SubscriberList) -> Sequence[SourceMessage]:
         after = max(self._state.done, record.incarnation, subscribers.first_joined())
@@ -249,8 +292,17 @@ class Fanout:
 class FanoutPool:
     """The most recently used fan-outs of the process."""
 
-    def __init__(self, connection: Connection, committers: Committers, usage: UsageCounters, *, size_max: int = 2000) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        committers: Committers,
+        usage: UsageCounters,
+        liveness: SessionLiveness,
+        *,
+        size_max: int = 2000,
+    ) -> None:
         self._connection, self._committers, self._usage, self._size_max = connection, committers, usage, size_max
+        self._liveness = liveness
         self._fanouts: dict[StreamName, Fanout] = {}
         self._patterns: dict[str, PatternLog] = {}
 
@@ -258,7 +310,7 @@ class FanoutPool:
         fanout = self._fanouts.pop(name, None)
         if fanout is None:
             counters = self._usage.of(name.tenant)
-            fanout = Fanout(self._connection, self._committers, name, self.patterns(name.tenant), counters)
+            fanout = Fanout(self._connection, self._committers, name, self.patterns(name.tenant), counters, self._liveness)
             if len(self._fanouts) >= self._size_max:
                 self._fanouts.pop(next(iter(self._fanouts)))
         self._fanouts[name] = fanout  # moved to the end: the first entry is evicted

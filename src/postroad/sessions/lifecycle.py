@@ -81,6 +81,14 @@ class SessionLifecycle:
         await self._end(tenant, record, snapshot, is_expired=False)
         metrics.count("session", "session_delete")
 
+    async def end_by_stream(self, tenant: str, stream: str) -> bool:
+        """End the session whose stream is to be deleted; false if the stream is no session's."""
+        try:
+            await self.delete(tenant, stream.removeprefix(SESSION_PREFIX))
+        except SessionNotFound:
+            return False
+        return True
+
     @retry_on_conflict("the session")
     async def end_if_expired(self, tenant: str, session: str) -> tuple[CleanupOutcome, int]:
         """End the session if it has expired or its stream was deleted. Returns the outcome, and the number of subscriptions of an

@@ -299,7 +299,7 @@ def _stream_path(request: Request, session: str) -> str:
 
 def _fanout_headers(result: PublishResult) -> list[tuple[bytes, bytes]]:
     fanout = result.fanout
-    failures = fanout.count - fanout.successes if result.mode is FanoutMode.INLINE else 0
+    failures = fanout.failures + fanout.ended if result.mode is FanoutMode.INLINE else 0
     return [
         (b"stream-fanout-mode", result.mode.value.encode()),
         (b"stream-fanout-count", str(fanout.count).encode()),

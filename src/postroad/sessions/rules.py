@@ -35,6 +35,11 @@ class FanoutLimits:
     inline_max: int
     has_queue: bool
 
+    @property
+    def inline_count_max(self) -> int:
+        """Subscribers up to which a fan-out is inline."""
+        return min(self.queue_threshold, self.inline_max) if self.has_queue else self.inline_max
+
 
 def session_id(text: str) -> str:
     """Raises InvalidParameter."""

@@ -21,9 +21,10 @@ from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.sessions import metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
-from postroad.sessions.fanout import FanoutPool, FanoutResult
+from postroad.sessions.fanout import FanoutPool, FanoutResult, TooManySubscribers
 from postroad.sessions.fanout_queue import FanoutQueue
 from postroad.sessions.lifecycle import CleanupOutcome, SessionLifecycle, session_message
+from postroad.sessions.liveness import SessionLiveness
 from postroad.sessions.records import (
     FanoutState,
     PatternAdded,
@@ -102,8 +103,10 @@ class Sessions:
     ) -> None:
         self._connection, self._committers, self._streams, self._queue = connection, committers, streams, queue
         self._outbox, self._audit, self._clock, self._options = outbox, audit, clock, options
-        self.fanouts = FanoutPool(connection, committers, usage)
         self._lifecycle = SessionLifecycle(connection, committers, streams.store, outbox, clock)
+        liveness = SessionLiveness(connection, self._lifecycle.end_if_expired, clock)
+        self.fanouts = FanoutPool(connection, committers, usage, liveness)
+        streams.end_session = self._lifecycle.end_by_stream
         self._breakers: dict[StreamName, CircuitBreaker] = {}
 
     # Subscriptions
@@ -231,27 +234,32 @@ class Sessions:
         return PublishResult(outcome, mode, result)
 
     async def _fan_out(self, name: StreamName, outcome: AppendOutcome) -> tuple[FanoutMode, FanoutResult]:
-        count = len(await self.fanouts.of(name).subscribers())
-        breaker = self._breakers.get(name)
-        mode = mode_for(count, self._options.limits)
-        if mode is FanoutMode.INLINE and breaker is not None and not breaker.allows(self._clock()):
+        fanout, limits, breaker = self.fanouts.of(name), self._options.limits, self._breakers.get(name)
+        is_open = breaker is not None and not breaker.allows(self._clock())
+        count = len(await fanout.subscribers(0 if is_open else limits.inline_count_max))
+        mode = mode_for(count, limits)
+        if mode is FanoutMode.INLINE and is_open:
             mode = FanoutMode.CIRCUIT_OPEN
         if mode is FanoutMode.INLINE:
-            result = await self._fan_out_inline(name, outcome.next_offset, count)
-            metrics.count("fanout", "fanout")
-            return mode, result
+            try:
+                result = await self._fan_out_inline(name, outcome.next_offset, count)
+                metrics.count("fanout", "fanout")
+                return mode, result
+            except TooManySubscribers as grown:  # since the list was read
+                count, mode = grown.count, mode_for(grown.count, limits)
         metrics.count("fanout", f"fanout_{mode.replace('-', '_')}")
         if mode is FanoutMode.QUEUED:
             await self._queue.put(name, outcome.next_offset)
         return mode, FanoutResult(count, 0)
 
     async def _fan_out_inline(self, name: StreamName, until: int, count: int) -> FanoutResult:
-        """Fan out within the request and its time limit; the reconciler completes the rest."""
+        """Fan out within the request and its time limit; the reconciler completes the rest. Raises TooManySubscribers."""
         try:
             async with asyncio.timeout(_INLINE_SECONDS_MAX):
                 with metrics.fanout_seconds.time():
                     record = await self._streams.store.record(name)
-                    result = FanoutResult(0, 0) if record is None else await self.fanouts.of(name).run(record, until)
+                    limit = self._options.limits.inline_count_max
+                    result = FanoutResult(0, 0) if record is None else await self.fanouts.of(name).run(record, until, limit)
         except (PostroadError, TimeoutError) as problem:
             log.warning("fanout_failed", stream=name.id, error=type(problem).__name__)
             result = FanoutResult(count, 0)
@@ -261,7 +269,7 @@ class Sessions:
     def _update_breaker(self, name: StreamName, result: FanoutResult) -> None:
         """Only streams whose last fan-out failed have a breaker."""
         breaker = self._breakers.get(name) or CircuitBreaker(_BREAKER_FAILURES, BREAKER_RECOVERY_MS)
-        breaker.record(result.successes, result.count - result.successes, self._clock())
+        breaker.record(result.successes, result.failures, self._clock())
         if breaker.has_failures:
             self._breakers[name] = breaker
         elif self._breakers.pop(name, None) is None:

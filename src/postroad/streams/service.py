@@ -1,6 +1,6 @@
 """Operations on durable streams, and the feed of appends for subscriptions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from postroad.governance.audit import Audit
 from postroad.jetstream.stream_reader import Entry
@@ -20,6 +20,8 @@ from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot
 from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.outbox import Outbox
 
+EndSession = Callable[[str, str], Awaitable[bool]]
+
 _PAGE = 500
 _HEADER_BYTES_MAX = 4096  # of a stored message
 
@@ -31,6 +33,7 @@ class Streams:
         self, store: StreamStore, outbox: Outbox, usage: UsageCounters, clock: Clock, audit: Audit | None = None
     ) -> None:
         self.store, self._outbox, self._audit = store, outbox, audit
+        self.end_session: EndSession | None = None  # set by sessions: deleting the stream of one ends it
         self._reader = StreamReader(store, clock)
         self._lifecycle = StreamLifecycle(store, self._reader, outbox, clock)
         self._appenders = StreamAppenders(store, usage, clock)
@@ -72,12 +75,17 @@ class Streams:
 
     async def delete(self, context: RequestContext | None, name: StreamName) -> None:
         """Delete a stream. That of a session ends the session. Raises StreamNotFound, StreamGone."""
-        if context is None or self._audit is None:
-            await self._lifecycle.delete(context, name)
-            return
         record = (await self._reader.snapshot(name)).existing
+        if context is None or self._audit is None:
+            await self._delete(context, name, record)
+            return
         before = {"contentType": record.content_type, "createdAt": rfc3339(record.created_at_ms), "forks": record.forks}
         async with self._audit.change(context, "stream.delete", name.id, before=before):
+            await self._delete(context, name, record)
+
+    async def _delete(self, context: RequestContext | None, name: StreamName, record: StreamRecord) -> None:
+        end_session = self.end_session if record.is_session_stream else None
+        if end_session is None or not await end_session(name.tenant, name.id):
             await self._lifecycle.delete(context, name)
 
     async def delete_all(self, tenant: str) -> None:
