@@ -119,14 +119,14 @@ def build_platform(
 
     audit = Audit(connection, committers, clock)
     tenant_settings = TenantSettingsStore(
-        ReplicatedTable(bucket(SETTINGS_BUCKET), TenantSettingsRecord),
+        ReplicatedTable(bucket(SETTINGS_BUCKET), TenantSettingsRecord, clock),
         audit,
         clock,
         default_settings(settings.section(GovernanceSettings)),
     )
     identities = IdentityCache(
-        ReplicatedTable(bucket(TENANTS_BUCKET), TenantRecord),
-        ReplicatedTable(bucket(KEYS_BUCKET), KeyRecord),
+        ReplicatedTable(bucket(TENANTS_BUCKET), TenantRecord, clock),
+        ReplicatedTable(bucket(KEYS_BUCKET), KeyRecord, clock),
         KeyUsage(bucket(KEY_USES_BUCKET), clock),
         clock,
         engine_health,
@@ -151,7 +151,7 @@ def build_platform(
         tenant_settings=tenant_settings,
         identities=identities,
         outbox=Outbox(committers, clock, lambda tenant: tenant_settings.of(tenant).audit_mode),
-        tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord), audit, clock),
+        tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord, clock), audit, clock),
         outbound=Outbound(networks(settings.outbound_allow), _outbound_limits(settings)),
         platform_keys=platform_keys(settings),
     )

@@ -93,7 +93,7 @@ class Platform:
         return Bucket(self.connection, name, self.committers)
 
     def table(self, bucket: str, record: type[Record]) -> ReplicatedTable[Record]:
-        return ReplicatedTable(self.bucket(bucket), record)
+        return ReplicatedTable(self.bucket(bucket), record, self.clock)
 
     def add(self, kind: "type[C]") -> "C":
         built = self._built[kind] = kind(self)

@@ -9,6 +9,7 @@ from postroad.jetstream.bucket import Bucket, Follower, Value
 from postroad.jetstream.commit import Committers
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict
 
 
@@ -177,7 +178,18 @@ async def test_an_update_renews_the_ttl_of_a_key(bucket: Bucket) -> None:
     revision = await bucket.update("renewed", b"2", revision, ttl_seconds=1000)
     await bucket.create("witness", b"1", ttl_seconds=1)
     await eventually(lambda: _is_gone(bucket, "witness"))
-    assert await bucket.get("renewed") == Value("renewed", b"2", revision)
+    renewed = await bucket.get("renewed")
+    assert renewed is not None and (renewed.value, renewed.revision) == (b"2", revision)
+
+
+async def test_the_time_of_an_expiry_is_known(bucket: Bucket) -> None:
+    before = now_ms()
+    await bucket.put("short", b"1", ttl_seconds=100)
+    await bucket.put("long", b"1")
+    short, long = await bucket.get("short"), await bucket.get("long")
+    assert short is not None and short.expires_at_ms is not None
+    assert before - 1_000 <= short.expires_at_ms - 100_000 <= now_ms() + 1_000
+    assert long is not None and long.expires_at_ms is None
 
 
 async def _is_gone(bucket: Bucket, key: str) -> bool:

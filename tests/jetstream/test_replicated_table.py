@@ -1,16 +1,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
-from tests.servers import OpenConnection, Server, restart
+from tests.jetstream.streams import committer_of, new_message
+from tests.servers import OpenConnection, Server, TcpProxy, restart
 from tests.waiting import eventually
 
+from postroad.jetstream import stream_reader
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import CommitPolicy, Committers
-from postroad.jetstream.connection import Connection
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.management import purge_stream, stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
+from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import Conflict, EngineRefused
 
 
@@ -23,9 +29,11 @@ People = ReplicatedTable[Person]
 OpenTable = Callable[[Bucket], "asyncio.Future[None]"]
 
 
-async def _bucket(connection: Connection, name: str) -> Bucket:
+async def _bucket(connection: Connection, name: str, *, replicas: int = 0) -> Bucket:
+    """With 0 replicas it is left as it is, or made with one."""
     bucket = Bucket(connection, name, Committers(connection, CommitPolicy(), WriteBufferLimit(1 << 20)))
-    await bucket.ensure()
+    if replicas or await stream_info(connection, bucket.stream) is None:
+        await bucket.ensure(replicas=replicas or 1)
     return bucket
 
 
@@ -168,6 +176,38 @@ async def test_keys_are_listed_by_prefix_in_order(connection: Connection, name: 
     assert list(table.keys_under()) == ["a.2", "b.1", "b.2", "c"]
     assert list(table.keys_under("b.")) == ["b.1", "b.2"]
     assert list(table.keys_under("x")) == []
+    assert list(table.keys_under("b.", "b.1")) == ["b.2"]
+    assert [table.count_under(prefix) for prefix in ("", "b.", "x")] == [4, 2, 0]
+    await table.delete("b.2")
+    table.forget("c")
+    assert list(table.keys_under()) == ["a.2", "b.1"]
+    await table.fetch("c")
+    assert list(table.keys_under()) == ["a.2", "b.1", "c"]
+    assert [table.count_under(prefix) for prefix in ("", "b.", "c")] == [3, 1, 1]
+
+
+async def test_a_large_table_is_loaded_in_few_pages(
+    connection: Connection, name: str, run: Callable[[People], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page costs the server a search of the stream, and more so if it must compare subjects."""
+    bucket = await _bucket(connection, name)
+    committer = committer_of(connection, bucket.stream)
+    records = [new_message(f"$KV.{name}.t{number % 7}.{number}", b'{"name": "P"}') for number in range(2_500)]
+    for start in range(0, 2_500, 500):
+        await committer.append_together(records[start : start + 500])
+    really, pages = stream_reader.read, list[tuple[str, int]]()
+
+    async def spy(connection: Connection, stream: str, subject: str, *arguments: Any, **more: Any) -> stream_reader.Page:
+        page = await really(connection, stream, subject, *arguments, **more)
+        pages.append((subject, len(page.entries)))
+        return page
+
+    monkeypatch.setattr(stream_reader, "read", spy)
+    table = ReplicatedTable(bucket, Person)
+    run(table)
+    await asyncio.wait_for(table.wait_loaded(), 30)
+    assert pages[:3] == [(">", 1000), (">", 1000), (">", 500)]
+    assert len(table) == 2_500 and table.count_under("t3.") == 357
 
 
 async def test_a_table_continues_after_a_restart_of_the_server(
@@ -219,6 +259,82 @@ async def test_a_record_that_became_undecodable_is_dropped(
         await table.fetch("ada")
     await bucket.put("ada", b'{"name": "Ada Lovelace"}')
     assert await eventually(lambda: table.get("ada")) == Person("Ada Lovelace")
+
+
+# Expiry
+
+
+async def _expired_notifications_are_gone(bucket: Bucket, connection: Connection) -> None:
+    """The engine keeps the notification of an expiry for a minute; here it is removed at once."""
+
+    async def is_expired() -> bool:
+        return await bucket.get("ada") is None
+
+    await eventually(is_expired)
+    await eventually(lambda: _is_empty(bucket, connection))
+
+
+async def _is_empty(bucket: Bucket, connection: Connection) -> bool:
+    await purge_stream(connection, bucket.stream, f"$KV.{bucket.name}.ada")
+    return await stream_reader.last(connection, bucket.stream, f"$KV.{bucket.name}.ada") is None
+
+
+async def test_a_follower_that_is_cut_off_during_an_expiry_drops_the_record_at_its_time(
+    place: ConnectionSettings, open_connection: OpenConnection, name: str, run: Callable[[People], "asyncio.Future[None]"]
+) -> None:
+    connection = await open_connection(place)
+    bucket = await _bucket(connection, name, replicas=3 if place.has_replicas else 1)
+    proxy = await TcpProxy(place.urls[0]).start()
+    following = await open_connection(replace(place, urls=(proxy.url,)))
+    try:
+        reader = ReplicatedTable(await _bucket(following, name), Person)
+        writer = ReplicatedTable(bucket, Person)
+        run(reader)
+        await writer.create("ada", Person("Ada"), ttl_seconds=3)
+        await writer.create("bob", Person("Bob"), ttl_seconds=1000)
+        await eventually(lambda: reader.get("bob"))
+        assert reader.get("ada") == writer.get("ada") == Person("Ada")
+        changes: list[tuple[str, Person | None]] = []
+        reader.on_change(lambda key, record: changes.append((key, record)))
+        proxy.drops_replies = True
+        await eventually(lambda: reader.get("ada") is None)
+        assert changes == [("ada", None)], "by its own clock: it heard nothing"
+        assert list(reader.keys_under()) == ["bob"]
+        await _expired_notifications_are_gone(bucket, connection)
+        proxy.cut()
+        await writer.create("cid", Person("Cid"))
+        await eventually(lambda: reader.get("cid"), seconds=60)
+        assert list(reader.keys_under()) == ["bob", "cid"]
+        assert reader.get("ada") is None and await reader.fetch("ada") is None
+        await eventually(lambda: writer.get("ada") is None)  # of the process that wrote it, which does not follow the bucket
+    finally:
+        await following.close()
+        proxy.stop()
+
+
+async def test_a_record_that_has_expired_is_not_loaded(connection: Connection, name: str) -> None:
+    """The engine may delete it a moment later than its time."""
+    bucket = await _bucket(connection, name)
+    writer = ReplicatedTable(bucket, Person)
+    await writer.create("ada", Person("Ada"), ttl_seconds=1000)
+    later = ReplicatedTable(bucket, Person, clock=lambda: now_ms() + 1_001_000)
+    assert await later.fetch("ada") is None
+    sooner = ReplicatedTable(bucket, Person, clock=lambda: now_ms() + 900_000)
+    assert await sooner.fetch("ada") == Person("Ada")
+
+
+async def test_an_update_renews_or_ends_the_time_to_live(connection: Connection, name: str) -> None:
+    """The earlier expiry no longer counts."""
+    ahead = [0]
+    table = ReplicatedTable(await _bucket(connection, name), Person, clock=lambda: now_ms() + ahead[0])
+    for key in ("expired", "renewed", "kept"):
+        await table.create(key, Person(key), ttl_seconds=1000)
+    await table.update("renewed", Person("renewed"), table.revision("renewed"), ttl_seconds=3000)
+    await table.update("kept", Person("kept"), table.revision("kept"))
+    ahead[0] = 1_500_000
+    await table.create("soon", Person("soon"), ttl_seconds=1)  # sets the timer: the others are found late otherwise
+    await eventually(lambda: table.get("soon") is None)
+    assert list(table.keys_under()) == ["kept", "renewed"]
 
 
 # Changes

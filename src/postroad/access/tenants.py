@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
@@ -62,8 +63,9 @@ class Tenants:
 
     def page(self, limit: int, after: str | None) -> tuple[list[TenantRecord], str | None]:
         """Ordered by id. The cursor is the last id."""
-        ids = [name for name in self._table.keys_under() if after is None or name > after]
-        found = [record for name in ids if (record := self._table.get(name)) and record.state is not TenantState.DELETED]
+        ids = self._table.keys_under(after=after or "")
+        shown = (record for name in ids if (record := self._table.get(name)) and record.state is not TenantState.DELETED)
+        found = list(itertools.islice(shown, limit + 1))
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def find(self, name: str) -> TenantRecord:

@@ -17,11 +17,15 @@ from postroad.kernel.ids import new_id
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A key's value at a revision. `value` is None when the revision is a deletion or an expiry."""
+    """A key's value at a revision. `value` is None when the revision is a deletion or an expiry.
+
+    `expires_at_ms`: when the engine deletes it, by the engine's time.
+    """
 
     key: str
     value: bytes | None
     revision: int
+    expires_at_ms: int | None = None
 
 
 class Bucket:
@@ -89,11 +93,18 @@ class Bucket:
         return (await self._committer.append(message)).sequence
 
     def _value(self, entry: Entry) -> Value:
-        is_deleted = "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers
-        return Value(entry.subject.removeprefix(self._subject), None if is_deleted else entry.payload, entry.sequence)
+        key = entry.subject.removeprefix(self._subject)
+        if "KV-Operation" in entry.headers or "Nats-Marker-Reason" in entry.headers:
+            return Value(key, None, entry.sequence)
+        return Value(key, entry.payload, entry.sequence, _expiry_ms(entry))
 
     def follower(self, apply: Callable[[Value], None], *, after: int = 0, poll_seconds: float = 0.5) -> "Follower":
         return Follower(self._connection, self, apply, after, poll_seconds)
+
+
+def _expiry_ms(entry: Entry) -> int | None:
+    ttl = entry.headers.get("Nats-TTL", "").removesuffix("s")
+    return entry.at_ms + int(ttl) * 1000 if ttl.isdecimal() else None
 
 
 class Follower:
@@ -104,7 +115,13 @@ class Follower:
     ) -> None:
         self._bucket, self._apply = bucket, apply
         deliver: Callable[[Entry], Awaitable[None]] = self._deliver
-        self._tail = Tail(connection, Source(bucket.stream, f"$KV.{bucket.name}.>"), after, deliver, poll_seconds=poll_seconds)
+        self._tail = Tail(
+            connection,
+            Source(bucket.stream, f"$KV.{bucket.name}.>", is_only_subject=True),
+            after,
+            deliver,
+            poll_seconds=poll_seconds,
+        )
 
     async def _deliver(self, entry: Entry) -> None:
         self._apply(self._bucket._value(entry))

@@ -20,7 +20,7 @@ import msgspec
 import nats
 import nats.errors
 import structlog
-from nats.aio.client import Client, Server
+from nats.aio.client import Server
 from nats.aio.msg import Msg
 
 from postroad.jetstream import nats_internals
@@ -78,7 +78,7 @@ class Connection:
     settings: ConnectionSettings
     large_pulls: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_LARGE_PULLS_MAX))
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
-    _nc: Client = field(init=False)
+    _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)
     _reply_queues: dict[str, "asyncio.Queue[Reply | None]"] = field(init=False, default_factory=dict)
@@ -95,7 +95,7 @@ class Connection:
 
     async def open(self, *, deadline: float = 30.0) -> None:
         """Connect, retrying for `deadline` seconds. Raises EngineUnavailable, and EngineRefused if the server is too old."""
-        self._nc = Client()
+        self._nc = nats_internals.Client()
         self._prefix = f"_INBOX.{os.urandom(8).hex()}."
         self._next = itertools.count(1).__next__
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class Connection:
                     cause = self._nc.last_error or exc
                     raise EngineUnavailable(f"cannot connect to NATS at {self._addresses()}: {cause!r}") from exc
                 await asyncio.sleep(0.05)
-                self._nc = Client()
+                self._nc = nats_internals.Client()
         try:
             self._check_version()
         except EngineRefused:

@@ -1,9 +1,33 @@
 """Access to private names of nats-py; no other module uses any (decision 0004). To be checked on every update of nats-py."""
 
 import asyncio
+from functools import lru_cache
 
-from nats.aio.client import Client
+from nats.aio import client as nats_client
 from nats.aio.subscription import Subscription
+
+
+class Client(nats_client.Client):
+    """The client of nats-py with a faster parser of headers, which took half of the time of reading a page of messages."""
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for line in raw.decode("utf-8", "replace").split("\r\n"):
+            before, separator, value = line.partition(":")
+            if separator and (name := _header_name(before)) is not None:
+                headers[name] = value.strip(_WHITESPACE)
+        return headers
+
+
+_WHITESPACE = " \t\n\r\x0b\x0c"
+
+
+@lru_cache(maxsize=1024)
+def _header_name(text: str) -> str | None:
+    """The name without surrounding whitespace; None if it is not a valid one."""
+    name = text.strip(_WHITESPACE)
+    return None if not name.isascii() or any(letter.isspace() for letter in name) else name
 
 
 def write(client: Client, commands: bytes) -> None:

@@ -1,5 +1,11 @@
-"""A registry in a bucket, replicated to memory: a read is a dictionary access, changes arrive within milliseconds."""
+"""A registry in a bucket, replicated to memory: a read is a dictionary access, changes arrive within milliseconds.
 
+A record with a time to live disappears at its time, by the engine's clock, even if the notification of the expiry is missed: the
+engine keeps it for a minute only.
+"""
+
+import asyncio
+import heapq
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -7,23 +13,30 @@ import msgspec
 import structlog
 
 from postroad.jetstream.bucket import Bucket, Follower, Value
+from postroad.kernel.clock import Clock, now_ms
 from postroad.kernel.errors import Conflict, EngineRefused
+from postroad.kernel.sorted_keys import SortedKeys
 
 log = structlog.get_logger("postroad.jetstream")
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
+_TIMER_SECONDS_MAX = 30.0  # the engine's clock, as it is known here, may be corrected meanwhile
+
 
 class ReplicatedTable(Generic[Record]):
     """Records of one type by key. Every process that runs it sees every change, and its own at once."""
 
-    def __init__(self, bucket: Bucket, record_type: type[Record]) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: Bucket, record_type: type[Record], clock: Clock = now_ms) -> None:
+        self._bucket, self._clock = bucket, clock
         self.stream = bucket.stream
         self._decode = msgspec.json.Decoder(record_type).decode
         self._encode = msgspec.json.Encoder().encode
         self._records: dict[str, Record] = {}
+        self._keys = SortedKeys()
         self._revisions: dict[str, int] = {}
+        self._expiries: list[tuple[int, str, int]] = []  # a heap of time, key and revision; outdated if the key has another one
+        self._timer: asyncio.TimerHandle | None = None
         self._unreadable: set[str] = set()
         self._listeners: list[Callable[[str, Record | None], None]] = []
         self._follower: Follower = bucket.follower(self._apply)
@@ -54,12 +67,53 @@ class ReplicatedTable(Generic[Record]):
             log.error("record_unreadable", bucket=self._bucket.name, record=change.key, revision=change.revision)
             self._unreadable.add(change.key)
             record = None
+        if change.expires_at_ms is not None and record is not None:
+            record = self._until(change.expires_at_ms, change, record)
+        self._set(change.key, record)
+
+    def _set(self, key: str, record: Record | None) -> None:
         if record is None:
-            self._records.pop(change.key, None)
+            self._drop(key)
         else:
-            self._records[change.key] = record
+            if key not in self._records:
+                self._keys.add(key)
+            self._records[key] = record
         for listener in self._listeners:
-            listener(change.key, record)
+            listener(key, record)
+
+    def _drop(self, key: str) -> None:
+        if self._records.pop(key, None) is not None:
+            self._keys.discard(key)
+
+    # Expiry
+
+    def _until(self, expires_at_ms: int, change: Value, record: Record) -> Record | None:
+        """The record, which will be dropped at its time; None if that has passed."""
+        if expires_at_ms <= self._clock():
+            return None
+        expiry = (expires_at_ms, change.key, change.revision)
+        heapq.heappush(self._expiries, expiry)
+        if self._expiries[0] is expiry:
+            self._set_timer()
+        return record
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = max(0.0, (self._expiries[0][0] - self._clock()) / 1000)
+        self._timer = asyncio.get_running_loop().call_later(min(seconds, _TIMER_SECONDS_MAX), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock()
+        while self._expiries and self._expiries[0][0] <= now:
+            _, key, revision = heapq.heappop(self._expiries)
+            if self._revisions.get(key) == revision and key in self._records:
+                self._set(key, None)
+        if self._expiries:
+            self._set_timer()
+
+    # Reading
 
     def get(self, key: str) -> Record | None:
         return self._records.get(key)
@@ -67,11 +121,15 @@ class ReplicatedTable(Generic[Record]):
     def revision(self, key: str) -> int:
         return self._revisions.get(key, 0)
 
-    def keys_under(self, prefix: str = "") -> Iterator[str]:
-        return iter(sorted(key for key in self._records if key.startswith(prefix)))
+    def keys_under(self, prefix: str = "", after: str = "") -> Iterator[str]:
+        """The keys that start with `prefix` and are greater than `after`, in order, at the cost of those that are taken.
+
+        Records may change during the iteration.
+        """
+        return self._keys.under(prefix, after)
 
     def count_under(self, prefix: str) -> int:
-        return sum(1 for key in self._records if key.startswith(prefix))
+        return self._keys.count_under(prefix)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -93,18 +151,25 @@ class ReplicatedTable(Generic[Record]):
 
     def forget(self, key: str) -> None:
         """Make the next `fetch` read from the engine, because the record in memory is outdated."""
-        self._records.pop(key, None)
+        self._drop(key)
         self._revisions.pop(key, None)
 
-    async def create(self, key: str, record: Record) -> None:
-        """Raises Conflict if the key exists."""
+    # Writing
+
+    async def create(self, key: str, record: Record, *, ttl_seconds: int | None = None) -> None:
+        """Raises Conflict if the key exists. With `ttl_seconds` it expires after that time."""
         value = self._encode(record)
-        self._apply(Value(key, value, await self._bucket.create(key, value)))
+        revision = await self._bucket.create(key, value, ttl_seconds=ttl_seconds)
+        self._apply(Value(key, value, revision, self._expiry_ms(ttl_seconds)))
 
     async def update(self, key: str, record: Record, revision: int, *, ttl_seconds: int | None = None) -> None:
         """Raises Conflict if the record has changed since `revision`. With `ttl_seconds` it expires after that time."""
         value = self._encode(record)
-        self._apply(Value(key, value, await self._bucket.update(key, value, revision, ttl_seconds=ttl_seconds)))
+        revision = await self._bucket.update(key, value, revision, ttl_seconds=ttl_seconds)
+        self._apply(Value(key, value, revision, self._expiry_ms(ttl_seconds)))
+
+    def _expiry_ms(self, ttl_seconds: int | None) -> int | None:
+        return None if ttl_seconds is None else self._clock() + ttl_seconds * 1000
 
     async def change(
         self, key: str, make: Callable[[Record], Record], *, ttl_seconds: int | None = None

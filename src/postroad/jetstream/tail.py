@@ -18,6 +18,7 @@ from postroad.jetstream.stream_reader import Entry, entry_of
 from postroad.kernel.errors import EngineUnavailable
 
 _LAG_SECONDS = 0.02  # before a lagging replica is read again
+_PAGE_ENTRIES = 1000
 LIVE = "live."  # prefix of republished subjects
 
 log = structlog.get_logger("postroad.jetstream")
@@ -30,10 +31,18 @@ def republish(subject: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A whole stream (`subject` is its only wildcard), or one subject of it."""
+    """A whole stream (`subject` is its only wildcard), or one subject of it.
+
+    `is_only_subject`: the stream has no other subject, so the server need not compare them, which it does message by message.
+    """
 
     stream: str
     subject: str
+    is_only_subject: bool = False
+
+    @property
+    def read_subject(self) -> str:
+        return ">" if self.is_only_subject else self.subject
 
     @property
     def is_whole_stream(self) -> bool:
@@ -116,7 +125,9 @@ class Tail:
         while True:
             try:
                 end = await self._last_sequence()
-                page = await stream_reader.read(self._connection, self._source.stream, self._source.subject, self.position + 1)
+                page = await stream_reader.read(
+                    self._connection, self._source.stream, self._source.read_subject, self.position + 1, _PAGE_ENTRIES
+                )
             except EngineUnavailable as error:
                 self._connection.report_unanswered(self._source.stream)
                 log.debug("tail_poll_failed", stream=self._source.stream, problem=error.detail)

@@ -79,7 +79,9 @@ class StreamFollower:
         self._awaited = asyncio.Event()
 
     async def run(self) -> None:
-        tail = Tail(self._connection, Source(STREAM, SUBJECT), self.position, self._ready.put, poll_seconds=2.0)
+        tail = Tail(
+            self._connection, Source(STREAM, SUBJECT, is_only_subject=True), self.position, self._ready.put, poll_seconds=2.0
+        )
         await run_all(tail.run(), self._apply())
 
     def set_awaited(self, *, is_awaited: bool) -> None:

@@ -6,6 +6,7 @@ needs the queue, or the control role, recovers it.
 """
 
 import asyncio
+import itertools
 
 import msgspec
 
@@ -253,9 +254,10 @@ class QueueLifecycle:
     def page(self, caller: Caller, limit: int, after: str | None) -> Page[QueueRecord]:
         """The queues that the caller may use, ordered by the tokens of their names, after the queue `after`."""
         prefix = f"{caller.tenant}."
-        start = prefix + escape(after) if after is not None else ""
-        found = [record for key in self._table.keys_under(prefix) if key > start and (record := self._table.get(key)) is not None]
-        records = [one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name)]
+        keys = self._table.keys_under(prefix, prefix + escape(after) if after is not None else "")
+        found = (record for key in keys if (record := self._table.get(key)) is not None)
+        visible = (one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name))
+        records = list(itertools.islice(visible, limit + 1))
         return Page(items=records[:limit], next_cursor=records[limit - 1].name if len(records) > limit else None)
 
     async def set_paused(self, context: RequestContext, name: str, *, is_paused: bool) -> QueueRecord:

@@ -136,12 +136,8 @@ class Schedules:
     def page(self, caller: Caller, queue: str | None, limit: int, after: str | None) -> Page[ScheduleRecord]:
         """The schedules whose queues the caller may use, ordered by the tokens of their names, after the schedule `after`."""
         prefix = f"{caller.tenant}."
-        start = prefix + escape(after) if after is not None else ""
-        found = (
-            record
-            for key in self._table.keys_under(prefix)
-            if key > start and (record := self._table.get(key)) is not None and _is_shown(record, caller, queue)
-        )
+        keys = self._table.keys_under(prefix, prefix + escape(after) if after is not None else "")
+        found = (record for key in keys if (record := self._table.get(key)) is not None and _is_shown(record, caller, queue))
         records = list(itertools.islice(found, limit + 1))
         return Page(items=records[:limit], next_cursor=records[limit - 1].name if len(records) > limit else None)
 
