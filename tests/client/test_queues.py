@@ -286,6 +286,11 @@ async def test_a_job_is_cancelled_retried_and_run_at_once(whole: Sdk) -> None:
         await whole("jobs.run_now", published.job_id)
     assert (await whole("jobs.retry", published.job_id)).status == "queued"
     [message] = await pull(whole)
+
+    async def is_leased() -> bool:
+        return bool((await whole("jobs.get", published.job_id)).status == "leased")
+
+    await eventually(is_leased)
     with pytest.raises(JobInProgress):
         await whole("jobs.run_now", published.job_id)
     await whole("queues.ack", "orders", message)

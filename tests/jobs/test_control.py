@@ -38,6 +38,15 @@ async def change(tenant: Tenant, published: dict[str, str], action: str, body: o
     return found
 
 
+async def until(tenant: Tenant, published: dict[str, str], status: str) -> None:
+    """`leased` may appear some milliseconds late."""
+
+    async def has_status() -> bool:
+        return bool((await job(tenant, published))["status"] == status)
+
+    await eventually(has_status)
+
+
 async def events(tenant: Tenant, published: dict[str, str]) -> list[str]:
     found = (await tenant.client.get(f"/v1/jobs/{published['jobId']}/events")).ok()["events"]
     return [event["event"] for event in found]
@@ -219,6 +228,7 @@ async def test_a_delayed_job_runs_now(tenant: Tenant) -> None:
     assert (await change(tenant, published, "run"))["status"] == "queued"
     [message] = await tenant.pull(queue, waitMs=5_000)
     assert (message["jobId"], message["attempt"]) == (published["jobId"], 1)
+    await until(tenant, published, "leased")
     assert (await change_refused(tenant, published, "run"))["code"] == "job-in-progress"
     (await tenant.ack(queue, message["receiptId"])).ok()
     assert (await change_refused(tenant, published, "run"))["code"] == "job-ended"
@@ -295,6 +305,7 @@ async def test_a_cancelled_job_is_not_retried_while_a_worker_may_have_it(tenant:
     queue = await tenant.queue()
     published = await tenant.publish(queue, 1)
     await tenant.pull(queue, visibilityTimeoutMs=60_000)
+    await until(tenant, published, "leased")
     await change(tenant, published, "cancel")
     assert (await change_refused(tenant, published, "retry"))["code"] == "job-in-progress"
     node.clock.ahead_ms = 61_000

@@ -108,6 +108,7 @@ class JobRoutes:
                 "extends its lease or reports progress; if it acknowledges before, the job is done. Idempotent.",
                 sdk="jobs.cancel",
                 cli=Command("jobs cancel", confirm="Cancel the job {job}?"),
+                allows_admin=True,
                 repeatable=True,
             ),
             Route(
@@ -122,6 +123,7 @@ class JobRoutes:
                 description="A job that is ready already stays as it is.",
                 sdk="jobs.run_now",
                 cli=Command("jobs run"),
+                allows_admin=True,
                 repeatable=True,
             ),
             Route(
@@ -137,6 +139,7 @@ class JobRoutes:
                 "done or expired does not exist any more: 410.",
                 sdk="jobs.retry",
                 cli=Command("jobs retry"),
+                allows_admin=True,
             ),
             Route(
                 "GET",
