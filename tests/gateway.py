@@ -21,6 +21,7 @@ from postroad.access.records import KeyRecord, TenantRecord
 from postroad.container import Node, Role, prepare_engine, running_node, running_platform
 from postroad.http.app import App
 from postroad.http.server import RequestLimits, Server
+from postroad.http.tls import TlsCertificate
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.kernel.clock import Clock, now_ms
@@ -216,8 +217,8 @@ def gateway_settings(engine_url: str, **changes: Any) -> Settings:
 class _Server(Server):
     """Does not handle signals, and stops without delay."""
 
-    def __init__(self, app: App, limits: RequestLimits) -> None:
-        super().__init__(app, limits, stop_seconds=1)
+    def __init__(self, app: App, limits: RequestLimits, certificate: TlsCertificate | None) -> None:
+        super().__init__(app, limits, stop_seconds=1, certificate=certificate)
         self.leave = asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -237,13 +238,17 @@ async def served(
     body_seconds_max: float = 10,
     write_timeout_seconds: float = 30,
     keepalive_seconds: int = 75,
+    connections_max: int | None = None,
+    certificate: TlsCertificate | None = None,
 ) -> AsyncIterator[str]:
     """Serve the app at the yielded URL; at the end the server stops as in a worker."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio turns Nagle off by the last
     listener.bind(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    limits = RequestLimits(header_bytes_max, header_seconds_max, body_seconds_max, write_timeout_seconds, keepalive_seconds)
-    server = _Server(app, limits)
+    url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}"
+    limits = RequestLimits(
+        header_bytes_max, header_seconds_max, body_seconds_max, write_timeout_seconds, keepalive_seconds, connections_max
+    )
+    server = _Server(app, limits, certificate)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await eventually(lambda: server.started or serving.done())

@@ -27,7 +27,8 @@ class Installation:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host.address}:{self.port}"
+        scheme = "https" if "POSTROAD_TLS_CERT" in self._environment else "http"
+        return f"{scheme}://{self.host.address}:{self.port}"
 
     def start(self) -> "Installation":
         env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
@@ -51,7 +52,7 @@ class Installation:
             if "is ready" not in self.output():
                 return False
             try:
-                async with aiohttp.ClientSession() as session, session.get(f"{self.url}/readyz") as answer:
+                async with aiohttp.ClientSession() as session, session.get(f"{self.url}/readyz", ssl=False) as answer:
                     return answer.status == 200
             except aiohttp.ClientError:
                 return False

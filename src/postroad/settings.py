@@ -59,6 +59,14 @@ class Settings(Section):
     host: str = setting("127.0.0.1", "Address the gateway listens on.")
     port: int = setting(8080, "Port the gateway listens on; 0 selects a free one.", _is_port)
     workers: int = setting(1, "Gateway processes that share the port.", lambda value: 1 <= value <= 64)
+    tls_cert: Path | None = setting(
+        None,
+        "PEM file with the server's certificate, then its intermediate certificates. With `tls_key` the port serves HTTPS only.",
+    )
+    tls_key: Path | None = setting(None, "PEM file with the private key of the certificate, without a passphrase.")
+    tls_reload_seconds: float = setting(
+        10.0, "Interval in seconds at which changed certificate files are loaded; open connections keep theirs.", positive
+    )
     data_dir: Path = setting(Path("var"), "Directory of the embedded server's data, the credentials and the platform key.")
 
     # NATS
@@ -248,7 +256,7 @@ class Settings(Section):
 
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_CLIENT_VARIABLES = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT", "POSTROAD_PROFILE")
+_CLIENT_VARIABLES = ("POSTROAD_CONFIG", "POSTROAD_URL", "POSTROAD_KEY", "POSTROAD_TENANT", "POSTROAD_PROFILE", "POSTROAD_CA_FILE")
 
 
 def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
@@ -278,6 +286,9 @@ def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[s
     host = str(values.get("host", _LOOPBACK[0]))
     if values.get("open") and host not in _LOOPBACK:
         faults.append(f"{env_name('open')}: only on a loopback address ({', '.join(_LOOPBACK)}), not on {host}")
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if values.get(name) is not None and values.get(other) is None:
+            faults.append(f"{env_name(name)}: needs {env_name(other)}, too")
     if faults:
         raise SettingsInvalid("\n".join(faults))
     return Settings.of(**values)

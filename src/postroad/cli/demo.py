@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from postroad.cli.output import Yes, confirm, connected, exit_on_error, show, to_json
-from postroad.cli.profiles import CREDENTIALS, GlobalOptions, global_options, resolve_target
+from postroad.cli.profiles import CREDENTIALS, GlobalOptions, Target, global_options, resolve_target
 from postroad.kernel.errors import AuthError, Unavailable
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def demo(
     Ctrl-C ends it early, after the current calls. The summary counts what the server has acknowledged. To see the result:
     `postroad --tenant demo-shop insights …` and `postroad --tenant demo-shop report`.
     """
-    url, key = demo_target(yes)
+    target = demo_target(yes)
     from postroad.demo.run import DemoOptions, run_demo
 
-    options = DemoOptions(url, key, seconds=seconds, seed=seed, rate=rate, delete_tenants=not keep)
+    options = DemoOptions(
+        target.url, target.key or "", seconds=seconds, seed=seed, rate=rate, delete_tenants=not keep, ca_file=target.ca_file
+    )
     with exit_on_error():
         try:
             with _progress(seconds) as on_progress:
@@ -69,7 +71,7 @@ def demo(
             raise result.problem
 
 
-def demo_target(yes: bool) -> tuple[str, str]:
+def demo_target(yes: bool) -> Target:
     """The server and its platform key. Ends the command if the server is unavailable, remote and not confirmed, or the key is no
     platform key."""
     with exit_on_error():
@@ -88,7 +90,7 @@ def demo_target(yes: bool) -> tuple[str, str]:
             f"  postroad profiles add admin --key-file {CREDENTIALS} --admin\n"
             "  postroad --profile admin demo"
         )
-    return found.url, found.key or ""
+    return found
 
 
 def _refuse(reason: str) -> NoReturn:

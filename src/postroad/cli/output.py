@@ -59,13 +59,15 @@ def connected(*, anonymous: bool = False) -> Iterator["Postroad"]:
         _skip_command_line_of_httpx()
         from postroad.client import Postroad
 
-        if anonymous:
-            opened = Postroad(target.url, anonymous=True, deadline=_DEADLINE_SECONDS, on_wait=_Announcement())
-        else:
-            opened = Postroad(
-                target.url, target.key, tenant=target.tenant or "", deadline=_DEADLINE_SECONDS, on_wait=_Announcement()
-            )
-        with opened as client:
+        with Postroad(
+            target.url,
+            None if anonymous else target.key,
+            tenant=target.tenant or "",
+            deadline=_DEADLINE_SECONDS,
+            anonymous=anonymous,
+            on_wait=_Announcement(),
+            ca_file=target.ca_file,
+        ) as client:
             yield client
 
 

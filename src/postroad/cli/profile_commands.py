@@ -63,6 +63,10 @@ def add_profile(
         Path | None,
         typer.Option(help="Read the key from this file: a key alone, or var/credentials.toml.", dir_okay=False, exists=True),
     ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificates to verify the server with (PEM).", dir_okay=False, exists=True, resolve_path=True),
+    ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Take the platform key from var/credentials.toml.")] = False,
     use: Annotated[bool, typer.Option("--use", help="Make it the default profile. The first profile always is.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing profile of this name.")] = False,
@@ -72,7 +76,8 @@ def add_profile(
         known = read_profiles()
         if name in known.by_name and not replace:
             raise ProfileError(f"the profile {name!r} exists; --replace replaces it")
-        added = Profile(url or environment_url() or DEFAULT_URL, _key(key_file, admin=admin), tenant)
+        key = _key(key_file, admin=admin)
+        added = Profile(url or environment_url() or DEFAULT_URL, key, tenant, str(ca_file) if ca_file else None)
         changed = known.with_profile(name, added, is_current=use)
         write_profiles(changed)
         typer.echo(f"added {name}: {added.masked_key} at {added.url}" + (", the default" if changed.current == name else ""))

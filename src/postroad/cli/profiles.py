@@ -6,6 +6,7 @@
     url = "http://127.0.0.1:8080"
     key = "pr_live_…"
     tenant = "acme"             # only for a platform key
+    ca_file = "/etc/postroad/ca.pem"    # verifies the server's certificate; the publicly trusted ones if left out
 
 A profile named by `--profile` overrides the environment. Otherwise POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT override the
 profile that POSTROAD_PROFILE names, else the current one. POSTROAD_KEY also disables the profile's tenant, which belongs to the
@@ -29,6 +30,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TEXT = re.compile(r"[!#-\[\]-~]+")  # visible ASCII, without the characters that TOML would need escaped
 
 
+_PATH = re.compile(r'[^"\\\x00-\x1f\x7f]+')
+
+
 class ProfileError(ValueError):
     """A missing or invalid profile. The message never contains a key."""
 
@@ -38,6 +42,7 @@ class Profile:
     url: str
     key: str = field(repr=False)
     tenant: str | None = None
+    ca_file: str | None = None
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")) or not _TEXT.fullmatch(self.url):
@@ -46,6 +51,8 @@ class Profile:
             raise ProfileError("a key must not be empty and must consist of visible ASCII characters")
         if self.tenant is not None and not _TEXT.fullmatch(self.tenant):
             raise ProfileError("a tenant's id must consist of visible ASCII characters")
+        if self.ca_file is not None and not _PATH.fullmatch(self.ca_file):
+            raise ProfileError("the path of a CA file must not contain quotes, backslashes or control characters")
 
     @property
     def masked_key(self) -> str:
@@ -117,10 +124,12 @@ def profile_names() -> list[str]:
 
 
 def _profile(name: str, fields: Mapping[str, object]) -> Profile:
-    url, key, tenant = fields.get("url", DEFAULT_URL), fields.get("key"), fields.get("tenant")
-    if not isinstance(url, str) or not isinstance(key, str) or not (tenant is None or isinstance(tenant, str)):
+    url, key, tenant, ca_file = fields.get("url", DEFAULT_URL), fields.get("key"), fields.get("tenant"), fields.get("ca_file")
+    if not isinstance(url, str) or not isinstance(key, str):
         raise ProfileError(f"the profile {name!r} needs url and key as strings")
-    return Profile(url, key, tenant)
+    if not (tenant is None or isinstance(tenant, str)) or not (ca_file is None or isinstance(ca_file, str)):
+        raise ProfileError(f"tenant and ca_file of the profile {name!r} are strings")
+    return Profile(url, key, tenant, ca_file)
 
 
 def write_profiles(profiles: Profiles, path: Path | None = None) -> None:
@@ -131,6 +140,7 @@ def write_profiles(profiles: Profiles, path: Path | None = None) -> None:
     for name, profile in profiles.by_name.items():
         lines += ["", f'[profiles."{name}"]', f'url = "{profile.url}"', f'key = "{profile.key}"']
         lines += [f'tenant = "{profile.tenant}"'] if profile.tenant else []
+        lines += [f'ca_file = "{profile.ca_file}"'] if profile.ca_file else []
     path = (path or profiles_path()).resolve()
     try:
         write_private(path, "\n".join(lines) + "\n")
@@ -163,19 +173,21 @@ class Target:
     url: str
     key: str | None = field(repr=False)
     tenant: str | None
+    ca_file: str | None = None
 
 
 def resolve_target(options: GlobalOptions, environ: Mapping[str, str] = os.environ) -> Target:
     """Raises ProfileError."""
     if options.profile is not None:
         profile = read_profiles(profiles_path(environ)).get(options.profile)
-        return Target(profile.url, profile.key, options.tenant or profile.tenant)
-    url, key, tenant = (environ.get(f"POSTROAD_{name}") or None for name in ("URL", "KEY", "TENANT"))
+        return Target(profile.url, profile.key, options.tenant or profile.tenant, profile.ca_file)
+    url, key, tenant, ca_file = (environ.get(f"POSTROAD_{name}") or None for name in ("URL", "KEY", "TENANT", "CA_FILE"))
     found = None if url and key else _default_profile(environ)
     if found is not None:
         tenant = tenant or (None if key else found.tenant)
+        ca_file = ca_file or (None if url else found.ca_file)
         url, key = url or found.url, key or found.key
-    return Target(url or DEFAULT_URL, key, options.tenant or tenant)
+    return Target(url or DEFAULT_URL, key, options.tenant or tenant, ca_file)
 
 
 def _default_profile(environ: Mapping[str, str]) -> Profile | None:

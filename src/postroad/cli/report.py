@@ -78,5 +78,5 @@ def _clients() -> Iterator[tuple[str, list[tuple[str, "Postroad"]]]]:
         names = [tenant.id for tenant in client.tenants.list() if tenant.state != "deleting"]
         yield (
             found.url,
-            [(name, opened.enter_context(Postroad(found.url, found.key, tenant=name))) for name in names],
+            [(name, opened.enter_context(Postroad(found.url, found.key, tenant=name, ca_file=found.ca_file))) for name in names],
         )

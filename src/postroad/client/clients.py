@@ -26,21 +26,24 @@ def client_settings(
     *,
     anonymous: bool = False,
     on_wait: Callable[[str], None] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
 ) -> ClientSettings:
-    """Settings from the arguments, else from POSTROAD_URL, POSTROAD_KEY and POSTROAD_TENANT. `tenant=""` names no tenant.
+    """Settings from the arguments, else from POSTROAD_URL, POSTROAD_KEY, POSTROAD_TENANT and POSTROAD_CA_FILE. `tenant=""` names
+    no tenant.
 
     Raises ValueError for a URL that cannot be used, or without a key.
     """
     address = checked_url(url or os.environ.get("POSTROAD_URL") or DEFAULT_URL)
+    ca_path = os.fspath(ca_file) if ca_file else os.environ.get("POSTROAD_CA_FILE") or None
     if anonymous:
         if key:
             raise ValueError("pass either a key or anonymous=True")
-        return ClientSettings(address, None, None, deadline, on_wait=on_wait)
+        return ClientSettings(address, None, None, deadline, on_wait=on_wait, ca_file=ca_path)
     key = key or os.environ.get("POSTROAD_KEY")
     if not key:
         raise ValueError("no API key: pass key=… or set POSTROAD_KEY; for calls that need none, pass anonymous=True")
     named = os.environ.get("POSTROAD_TENANT") if tenant is None else tenant
-    return ClientSettings(address, key, named or None, deadline, on_wait=on_wait)
+    return ClientSettings(address, key, named or None, deadline, on_wait=on_wait, ca_file=ca_path)
 
 
 def checked_url(url: str) -> str:
@@ -79,7 +82,8 @@ class Postroad(GeneratedNamespaces):
     Calls are retried within `deadline` seconds if that is safe and the error is temporary. Errors are those of
     `postroad.client.errors`. Threads can share a client. With `anonymous` no key is sent or read from the environment, for calls
     that need none: `invites.claim` and `health.ready`. `on_wait` is called with the cause, from any thread, when a call is about
-    to be repeated or the server has not responded for two seconds. Raises ValueError for a URL that cannot be used.
+    to be repeated or the server has not responded for two seconds. `ca_file` has the certificates to verify the server
+    with (PEM), else POSTROAD_CA_FILE, else the publicly trusted ones. Raises ValueError for a URL or a file that cannot be used.
     """
 
     def __init__(
@@ -91,8 +95,10 @@ class Postroad(GeneratedNamespaces):
         deadline: float = 30.0,
         anonymous: bool = False,
         on_wait: Callable[[str], None] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(SyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous, on_wait=on_wait)))
+        settings = client_settings(url, key, tenant, deadline, anonymous=anonymous, on_wait=on_wait, ca_file=ca_file)
+        super().__init__(SyncTransport(settings))
 
     @cached_property
     def settings(self) -> "Settings":
@@ -115,6 +121,7 @@ class Postroad(GeneratedNamespaces):
             tenant=settings.tenant or "",
             deadline=settings.deadline,
             anonymous=settings.key is None,
+            ca_file=settings.ca_file,
         )
 
     def close(self) -> None:
@@ -138,8 +145,9 @@ class AsyncPostroad(AsyncGeneratedNamespaces):
         tenant: str | None = None,
         deadline: float = 30.0,
         anonymous: bool = False,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous)))
+        super().__init__(AsyncTransport(client_settings(url, key, tenant, deadline, anonymous=anonymous, ca_file=ca_file)))
 
     @cached_property
     def settings(self) -> "AsyncSettings":

@@ -36,7 +36,8 @@ SLOW_SECONDS = 2.0  # `on_wait` is called if an attempt takes longer
 class ClientSettings:
     """`deadline` limits a call with all its attempts, plus the wait time of a long poll. Without a key calls are anonymous.
 
-    `on_wait` is called with the cause before an attempt is repeated, and when a synchronous one takes long.
+    `on_wait` is called with the cause before an attempt is repeated, and when a synchronous one takes long. `ca_file` has the
+    certificates to verify the server with, in place of the usual ones.
     """
 
     url: str
@@ -47,6 +48,7 @@ class ClientSettings:
     pause_first: float = 0.1
     pause_max: float = 2.0
     on_wait: Callable[[str], None] | None = None
+    ca_file: str | None = None
 
     def __repr__(self) -> str:
         return f"ClientSettings(url={self.url!r}, key='***', tenant={self.tenant!r})"
@@ -81,7 +83,8 @@ def _attempts(call: Call[T], settings: ClientSettings, started: float) -> "Attem
             may_repeat = problem.retryable and (call.is_repeatable or problem.code in _NOT_EXECUTED)
         else:
             problem = _unreachable(settings, outcome)
-            may_repeat = call.is_repeatable or isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+            is_unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+            may_repeat = (call.is_repeatable or is_unsent) and _tls_fault(outcome) is None
         wait = max(problem.retry_after or 0.0, pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
         if not may_repeat or now + wait >= deadline:
             raise problem
@@ -129,7 +132,16 @@ class _OwnTenant:
         return (yield msgspec.structs.replace(call, path=path))  # type: ignore[no-any-return]
 
 
+def _tls_fault(failure: httpx.HTTPError | None) -> str | None:
+    """The error of a TLS handshake that would fail again, such as for a certificate that is not trusted."""
+    text = str(failure or "")
+    return text.partition("] ")[2].partition(" (_ssl")[0] or text if text.startswith("[SSL: ") else None
+
+
 def _unreachable(settings: ClientSettings, failure: httpx.HTTPError | None) -> Unreachable:
+    fault = _tls_fault(failure)
+    if fault is not None:
+        return Unreachable(f"no TLS connection to {settings.url}: {fault}; check the URL, and ca_file or POSTROAD_CA_FILE")
     return Unreachable(f"{settings.url} did not respond: {type(failure).__name__}")
 
 
@@ -173,7 +185,17 @@ def _client_arguments(settings: ClientSettings) -> dict[str, Any]:
     if settings.url.startswith("http://") and not getproxies():
         # Without TLS, loading the certificate authorities would waste 45 ms. This context trusts none.
         arguments["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    elif settings.ca_file is not None:
+        arguments["verify"] = _context_of(settings.ca_file)
     return arguments
+
+
+def _context_of(ca_file: str) -> ssl.SSLContext:
+    """Raises ValueError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ValueError(f"cannot read certificates from {ca_file}: {exc.strerror or exc}") from exc
 
 
 @contextmanager

@@ -32,6 +32,7 @@ class DemoOptions:
     seed: int
     rate: float
     delete_tenants: bool
+    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,12 @@ def run_demo(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
 async def _run(options: DemoOptions, on_progress: OnProgress) -> DemoResult:
     async with contextlib.AsyncExitStack() as opened:
         platform = await opened.enter_async_context(
-            AsyncPostroad(options.url, options.admin_key, tenant="", deadline=DEADLINE_SECONDS)
+            AsyncPostroad(options.url, options.admin_key, tenant="", deadline=DEADLINE_SECONDS, ca_file=options.ca_file)
         )
         tenants = [
-            await opened.enter_async_context(prepared_tenant(platform, options.url, options.admin_key, scenario, options.seconds))
+            await opened.enter_async_context(
+                prepared_tenant(platform, options.url, options.admin_key, scenario, options.seconds, options.ca_file)
+            )
             for scenario in SCENARIOS
         ]
         clock = DemoClock(options.seconds, options.rate, options.seed, uuid.uuid4().hex[:12])

@@ -29,18 +29,18 @@ class DemoTenant:
 
 @asynccontextmanager
 async def prepared_tenant(
-    platform: AsyncPostroad, url: str, admin_key: str, scenario: TenantScenario, seconds: float
+    platform: AsyncPostroad, url: str, admin_key: str, scenario: TenantScenario, seconds: float, ca_file: str | None = None
 ) -> AsyncIterator[DemoTenant]:
     """The tenant with its queues and streams. Its key is deleted at the end; otherwise it expires an hour after the run, and the
     next run deletes it."""
     tenant = await _ensure_tenant(platform, scenario)
-    async with AsyncPostroad(url, admin_key, tenant=tenant, deadline=DEADLINE_SECONDS) as admin:
+    async with AsyncPostroad(url, admin_key, tenant=tenant, deadline=DEADLINE_SECONDS, ca_file=ca_file) as admin:
         await _delete_expired_keys(admin)
         expires_at = datetime.now(UTC) + timedelta(seconds=seconds + 3600)
         created = await admin.keys.create(_KEY_NAME, scopes=_SCOPES, expires_at=expires_at)
         try:
             await _create_resources(admin, scenario)
-            async with AsyncPostroad(url, created.key, deadline=DEADLINE_SECONDS) as client:
+            async with AsyncPostroad(url, created.key, deadline=DEADLINE_SECONDS, ca_file=ca_file) as client:
                 yield DemoTenant(scenario, tenant, client)
         finally:
             with contextlib.suppress(PostroadError, TimeoutError):

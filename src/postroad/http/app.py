@@ -161,6 +161,7 @@ class App:
         client = scope.get("client")
         request.client = client[0] if client else ""
         request.server = scope.get("server") or request.server
+        request.scheme = scope.get("scheme") or request.scheme
         if self._settings.trusted_proxies:
             forwarded = request.header(b"x-forwarded-for")
             request.client = client_address(request.client, forwarded, self._settings.trusted_proxies)

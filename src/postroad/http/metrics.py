@@ -14,3 +14,10 @@ protocol_errors = Counter(
     "postroad_http_protocol_errors_total", "Connections closed for a malformed, oversized or slow request.", ["code"]
 )
 refusals = Counter("postroad_http_refusals_total", "Requests refused by a limit of the worker, tenant or address.", ["limit"])
+tls_certificate_expiry = Gauge(
+    "postroad_tls_certificate_expiry_timestamp_seconds",
+    "Time at which the loaded certificate expires.",
+    ["certificate"],  # without a label, processes without TLS would report the year 1970
+    multiprocess_mode="livemin",
+)
+tls_reloads = Counter("postroad_tls_reloads_total", "Changed certificates that were loaded, or could not be.", ["outcome"])

@@ -59,6 +59,7 @@ class Request:
     draining: asyncio.Event
     client: str = ""
     server: tuple[str, int | None] = ("127.0.0.1", None)
+    scheme: str = "http"
     query_string: bytes = b""
     body: Any = None
     query: Any = None
@@ -86,7 +87,7 @@ class Request:
 
     def url(self, public_url: str | None) -> str:
         """The URL of the request as its client addressed it. For this client only: it chose the `Host` header."""
-        return (public_url or f"http://{self.header(b'host') or 'localhost'}").rstrip("/") + self.path
+        return (public_url or f"{self.scheme}://{self.header(b'host') or 'localhost'}").rstrip("/") + self.path
 
     def base_url(self, public_url: str | None) -> str:
         """The URL of this installation for others than the client: `public_url`, else the address that the client connected to.
@@ -98,9 +99,10 @@ class Request:
         address, port = self.server
         host = self.header(b"host") or ""
         if _is_loopback(address) and _LOOPBACK_HOST.fullmatch(host):
-            return f"http://{host}"
+            return f"{self.scheme}://{host}"
         named = f"[{address}]" if ":" in address else address
-        return f"http://{named}" if port in (None, 80) else f"http://{named}:{port}"
+        default_port = 443 if self.scheme == "https" else 80
+        return f"{self.scheme}://{named}" if port in (None, default_port) else f"{self.scheme}://{named}:{port}"
 
     @property
     def traceparent(self) -> str | None:

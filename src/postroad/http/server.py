@@ -19,6 +19,7 @@ from postroad.http.problems import problem_response
 from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
 from postroad.http.security_headers import API
+from postroad.http.tls import TlsCertificate
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, Overloaded, PostroadError
 from postroad.kernel.log_limit import LogLimit
 
@@ -27,6 +28,7 @@ _PIPELINED_MAX = 100  # requests that wait on a connection for the response to a
 _SINGLE_HEADERS = (b"host", b"authorization", b"x-postroad-tenant", b"content-length", b"transfer-encoding", b"content-type")
 
 _STOP_POLL_SECONDS = 0.01
+_TLS_SHUTDOWN_SECONDS = 1.0  # for the client's part of closing a connection
 
 log = structlog.get_logger("postroad.http")
 _log_limit = LogLimit()
@@ -182,6 +184,7 @@ class HttpConnection(HttpToolsProtocol):
             "headers": headers,
             "client": self.client,
             "server": self.server,
+            "scheme": self.scheme,
         }
         previous, self.cycle = (
             self.cycle,
@@ -372,11 +375,12 @@ class HttpConnection(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Drains the app before waiting for open connections, so that long polls and live readers end then, not at the timeout."""
 
-    def __init__(self, app: App, limits: RequestLimits, *, stop_seconds: float) -> None:
-        connection_factory: Any = functools.partial(HttpConnection, limits)  # uvicorn only calls it
+    def __init__(
+        self, app: App, limits: RequestLimits, *, stop_seconds: float, certificate: TlsCertificate | None = None
+    ) -> None:
+        self._limits, self._certificate = limits, certificate
         config = uvicorn.Config(
             _as_asgi(app),
-            http=connection_factory,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -389,6 +393,30 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on the sockets. uvicorn's own version has no deadline for TLS handshakes."""
+        make_connection = functools.partial(
+            HttpConnection, self._limits, config=self.config, server_state=self.server_state, app_state={}
+        )
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            self._certificate.context.is_full = self._is_full
+            tls = {
+                "ssl": self._certificate.context,
+                "ssl_handshake_timeout": self._limits.header_seconds_max,
+                "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS,
+            }
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(make_connection, sock=listener, backlog=self.config.backlog, **tls)
+            for listener in sockets or ()
+        ]
+        self.started = True
+
+    def _is_full(self, unfinished: int) -> bool:
+        limit = self._limits.connections_max
+        return limit is not None and len(self.server_state.connections) + unfinished >= limit
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, then wait for open connections and requests; cancel those that outlast the timeout."""

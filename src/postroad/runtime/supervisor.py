@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import tomllib
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,7 @@ from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.settings import AccessSettings
 from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
+from postroad.http.tls import TlsCertificate
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
 from postroad.kernel.errors import PostroadError
@@ -92,6 +94,7 @@ async def serve(settings: Settings, role: Role, announce: Announce) -> None:
 
 async def _serve(settings: Settings, role: Role, announce: Announce, engine: str, monitor: StoreMonitor | None = None) -> None:
     stop = _stop_signal()
+    probe_context = _probe_context(settings)
     raise_descriptor_limit()
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
@@ -117,8 +120,9 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                     on_end=_record_end(metrics, metrics_dir, command.name),
                 )
                 await stack.enter_async_context(supervised(worker))
-            await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port))
-            url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+            await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port, probe_context))
+            scheme = "http" if probe_context is None else "https"
+            url = f"{scheme}://{'[' + host + ']' if ':' in host else host}:{port}"
             pipeline = _pipeline_command(settings) if role is Role.ALL and settings.pipeline else None
             if pipeline is not None:
                 await stack.enter_async_context(
@@ -154,6 +158,17 @@ def _stop_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def _probe_context(settings: Settings) -> ssl.SSLContext | None:
+    """For the supervisor's own probe of the port, None without TLS. The certificate is checked here, once, and not by the probe:
+    its names need not include the address. Raises CertificateInvalid."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    TlsCertificate(settings.tls_cert, settings.tls_key)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -287,20 +302,20 @@ def with_platform_key(settings: Settings) -> Settings:
     return replace(settings, platform_key=Secret(path.read_text().strip()))
 
 
-async def _wait_ready(host: str, port: int) -> None:
+async def _wait_ready(host: str, port: int, tls: ssl.SSLContext | None) -> None:
     """Wait until a worker is ready. There is no timeout, since workers that end are restarted without limit."""
     attempts = 0
-    while not await _is_ready(host, port):
+    while not await _is_ready(host, port, tls):
         attempts += 1
         if attempts % 200 == 0:
             log.warning("not_ready_yet")
         await asyncio.sleep(0.05)
 
 
-async def _is_ready(host: str, port: int) -> bool:
+async def _is_ready(host: str, port: int, tls: ssl.SSLContext | None) -> bool:
     try:
         async with asyncio.timeout(3):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             try:
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return (await reader.readline()).split(b" ")[1:2] == [b"200"]

@@ -6,11 +6,14 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import uvloop
 
 from postroad.container import Role, running_node
 from postroad.http.server import RequestLimits, Server
+from postroad.http.tls import TlsCertificate
 from postroad.kernel.buffered_metrics import start_flusher
 from postroad.logs import configure_logging
 from postroad.runtime.watchdog import send_heartbeats
@@ -55,7 +58,23 @@ async def _serve(settings: Settings, role: Role, listener: socket.socket) -> Non
             settings.keepalive_seconds,
             _connections_max(),
         )
-        await Server(node.app, limits, stop_seconds=settings.stop_seconds).serve(sockets=[listener])
+        async with _tls(settings) as certificate:
+            server = Server(node.app, limits, stop_seconds=settings.stop_seconds, certificate=certificate)
+            await server.serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def _tls(settings: Settings) -> AsyncIterator[TlsCertificate | None]:
+    """The certificate of the settings, which is reloaded when it changes; None without one."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        yield None
+        return
+    certificate = TlsCertificate(settings.tls_cert, settings.tls_key)
+    watching = asyncio.create_task(certificate.watch(settings.tls_reload_seconds))
+    try:
+        yield certificate
+    finally:
+        watching.cancel()
 
 
 def main() -> None:
