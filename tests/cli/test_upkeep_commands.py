@@ -60,7 +60,7 @@ def test_the_list_shows_the_stats_of_each_queue(shell: Shell, queue: str) -> Non
     shell.run("queues", "publish", queue, "1")
     shell.run("queues", "publish", queue, "2", "--delay-ms", "60000")
     [line] = [line for line in shell.run("queues", "list", "--stats").stdout.splitlines() if queue in line]
-    assert line.split()[:5] == [queue, "1", "0", "1", "0"]
+    assert line.split()[:7] == [queue, "1", "0", "0", "0", "1", "0"], "ready, overdue, leased, retrying, delayed, dead"
     [found] = [one for one in shell.run("queues", "list", "--stats", "--json").json if one["name"] == queue]
     assert found["stats"]["ready"] == 1
 

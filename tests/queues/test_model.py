@@ -30,17 +30,21 @@ ATTEMPTS = 3
 NAMES = (
     *["publish"] * 4,
     *["publish_again", "pull", "expire", "ack", "requeue", "retry", "dlq"] * 2,
-    *["extend", "redrive", "restart", "purge", "other_gateway"],
+    *["extend", "retry_late", "publish_late", "contradict", "redrive", "restart", "purge", "other_gateway"],
 )
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 5)), min_size=12, max_size=40)
 
 
 @dataclass
 class Model:
-    """Expected state: messages waiting (with their number of deliveries), leased, dead and done."""
+    """Expected state: messages waiting (with their number of deliveries), leased, retrying, delayed, dead and done. Those in
+    `overdue` are waiting because their lease has ended."""
 
     waiting: dict[str, int] = field(default_factory=dict)
     leased: dict[str, tuple[str, int]] = field(default_factory=dict)
+    overdue: set[str] = field(default_factory=set)
+    retrying: set[str] = field(default_factory=set)
+    delayed: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     keys: dict[str, str] = field(default_factory=dict)
@@ -63,6 +67,8 @@ class Player:
     def __init__(self, engine: Engine, tenant: Tenant, elsewhere: Tenant, queue: str) -> None:
         self.engine, self.tenant, self.elsewhere, self.queue = engine, tenant, elsewhere, queue
         self.model = Model()
+        self.nacked: list[tuple[str, str]] = []
+        self.difference: object = None
         self.count = 0
 
     async def play(self, step: str, number: int) -> None:
@@ -110,6 +116,7 @@ class Player:
             attempts = self.model.waiting.pop(message["messageId"])
             assert message["attempt"] == attempts + 1, "each delivery counts once"
             assert attempts < ATTEMPTS
+            self.model.overdue.discard(message["messageId"])
         return leased
 
     async def pull(self, number: int) -> None:
@@ -122,6 +129,7 @@ class Player:
             body = {"receiptId": message["receiptId"], "visibilityTimeoutMs": 0}
             (await self.tenant.client.post(f"{self.queue}/extend", body)).ok()
             self.model.waiting[message["messageId"]] = message["attempt"]
+            self.model.overdue.add(message["messageId"])
 
     async def _chosen(self, number: int) -> tuple[str, str, int] | None:
         """A leased message; if there is none, pull one."""
@@ -140,15 +148,37 @@ class Player:
             del self.model.leased[message]
             self.model.done.add(message)
 
-    async def _nack(self, number: int, action: str) -> tuple[str, int] | None:
+    async def _nack(self, number: int, action: str, **more: object) -> tuple[str, int] | None:
         chosen = await self._chosen(number)
         if chosen is None:
             return None
         message, receipt, attempt = chosen
-        body = {"receiptId": receipt, "action": action, "reason": "test"}
-        (await self.elsewhere.client.post(f"{self.queue}/nack", body)).ok()
+        body = {"receiptId": receipt, "action": action, "reason": "test", **more}
+        for tenant in (self.elsewhere, self.tenant):  # repeated elsewhere, it has no further effect
+            (await tenant.client.post(f"{self.queue}/nack", body)).ok()
         del self.model.leased[message]
+        self.nacked.append((receipt, action))
         return message, attempt
+
+    async def retry_late(self, number: int) -> None:
+        """A retry that is not due before the end of the test."""
+        if nacked := await self._nack(number, "retry", delayMs=3_600_000):
+            (self.model.dead if nacked[1] >= ATTEMPTS else self.model.retrying).add(nacked[0])
+
+    async def publish_late(self, number: int) -> None:
+        for _ in range(number):
+            published = await self.tenant.publish(self.queue, "late", delayMs=3_600_000)
+            self.model.delayed.add(published["messageId"])
+
+    async def contradict(self, number: int) -> None:
+        """After a nack, every other operation with its receipt is refused."""
+        if self.nacked:
+            receipt, action = self.nacked[number % len(self.nacked)]
+            body = {"receiptId": receipt}
+            others = [("ack", body), ("extend", {**body, "visibilityTimeoutMs": 1000})]
+            others += [("nack", {**body, "action": one}) for one in ("requeue", "retry", "dlq") if one != action]
+            for operation, sent in others:
+                (await self.tenant.client.post(f"{self.queue}/{operation}", sent)).problem(409, "already-settled")
 
     async def requeue(self, number: int) -> None:
         if nacked := await self._nack(number, "requeue"):
@@ -196,14 +226,16 @@ class Player:
 
         await eventually(are_dead_lettered)
         self.model.dead |= exhausted
+        self.model.overdue -= exhausted
         for one in exhausted:
             del self.model.waiting[one]
 
     async def purge(self, _number: int) -> None:
         (await self.tenant.client.post(f"{self.queue}/purge", {})).ok()
         self.model.dead |= await self._dead_ids() & self.model.waiting.keys()  # spent, and in the dead letters before the purge
-        self.model.waiting.clear()
-        self.model.leased.clear()
+        for one in (self.model.waiting, self.model.leased, self.model.retrying, self.model.delayed, self.model.overdue):
+            one.clear()
+        self.nacked.clear()
 
     async def _dead_ids(self) -> set[str]:
         listed = (await self.tenant.client.get(f"{self.queue}/dlq?limit=1000")).ok()["messages"]
@@ -211,17 +243,32 @@ class Player:
         return {one["messageId"] for one in listed}
 
     async def check(self) -> None:
-        """The number of messages that are not done is the same in JetStream and in the model."""
+        """The stats of both gateways are those of the model. A long poll that was answered may be counted for a moment."""
         exhausted = {one for one, attempts in self.model.waiting.items() if attempts >= ATTEMPTS}
 
-        async def adds_up() -> bool:
-            stats = (await self.tenant.client.get(self.queue)).ok()["stats"]
+        async def is_true(tenant: Tenant) -> bool:
+            stats = (await tenant.client.get(self.queue)).ok()["stats"]
             dead_lettered = await self._dead_ids() - self.model.dead
             assert dead_lettered <= exhausted, "only messages without attempts left"
-            count = stats["ready"] + stats["leased"] + stats["delayed"] + len(dead_lettered)
-            return bool(count == len(self.model.waiting) + len(self.model.leased))
+            overdue = self.model.overdue & self.model.waiting.keys() - dead_lettered
+            expected = {
+                "ready": len(self.model.waiting) - len(dead_lettered),
+                "overdue": len(overdue),
+                "leased": len(self.model.leased),
+                "retrying": len(self.model.retrying),
+                "delayed": len(self.model.delayed),
+                "dead": len(self.model.dead) + len(dead_lettered),
+                "waiting": 0,
+            }
+            found = {name: stats[name] for name in expected}
+            self.difference = found, expected
+            return found == expected
 
-        await eventually(adds_up)
+        for tenant in (self.tenant, self.elsewhere):
+            try:
+                await eventually(lambda tenant=tenant: is_true(tenant), 10)  # type: ignore[misc]
+            except AssertionError as error:
+                raise AssertionError(f"stats, and the model: {self.difference}") from error
 
 
 async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, second: Gateway) -> None:
@@ -235,7 +282,8 @@ async def play(steps: list[tuple[str, int]], engine: Engine, first: Gateway, sec
     assert await player._dead_ids() == player.model.dead
     for receipt, _ in player.model.leased.values():
         (await player.tenant.ack(queue, receipt)).ok()
-    assert (await player.tenant.stats(queue)) == {"ready": 0, "leased": 0, "delayed": 0}
+    player.model.leased.clear()
+    await player.check()
 
 
 @asynccontextmanager

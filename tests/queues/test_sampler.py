@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad.api.queues import QueueStats
 from postroad.container import Role
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -14,12 +15,14 @@ from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module
+from postroad.queues.capability import QueuesCapability
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.lifecycle import QUEUES_BUCKET
 from postroad.queues.records import QueueRecord
 from postroad.queues.sampler import QueueSampler
-from postroad.queues.stats import QueueSample, QueueStatsReader
+from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput, _Counts
+from postroad.queues.waiting import WaitingPulls
 from postroad.telemetry.outbox import Outbox
 from tests.gateway import Gateway, Tenant, events_of, gateway_settings, running_gateway
 from tests.queues.test_browsing import dead_letter
@@ -36,6 +39,7 @@ class Watcher:
         engine = gateway.node.platform
         self.table = ReplicatedTable(Bucket(engine.connection, QUEUES_BUCKET, engine.committers), QueueRecord)
         self.throughput, self.outbox, self.tenant = Throughput(engine.connection), Outbox(engine.committers, now_ms), tenant
+        self.leases = engine.use(QueuesCapability).lease_log
         dead_letters = DeadLetters(
             engine.connection,
             engine.committers,
@@ -44,7 +48,14 @@ class Watcher:
             gateway.clock,
             replicas=1,
         )
-        self.stats = QueueStatsReader(engine.connection, dead_letters, self.throughput, gateway.clock)
+        self.stats = QueueStatsReader(
+            engine.connection,
+            dead_letters,
+            self.leases,
+            WaitingPulls(engine.connection, dict),
+            self.throughput,
+            gateway.clock,
+        )
         self.tenants = [tenant.id]
         self.sampler = QueueSampler(
             engine.connection,
@@ -208,7 +219,7 @@ async def test_few_queues_are_sampled_concurrently(watcher: Watcher, monkeypatch
         await watcher.tenant.queue(f"q-{number}")
     sample, now, maximum = QueueStatsReader.sample, 0, 0
 
-    async def counting(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueSample:
+    async def counting(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueStats:
         nonlocal now, maximum
         if self is not watcher.stats:
             return await sample(self, record, **more)
@@ -229,7 +240,7 @@ async def test_a_failed_sample_does_not_affect_other_queues(watcher: Watcher, mo
         await watcher.tenant.queue(name)
     sample = QueueStatsReader.sample
 
-    async def fails_for_b(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueSample:
+    async def fails_for_b(self: QueueStatsReader, record: QueueRecord, **more: bool) -> QueueStats:
         if record.name == "b":
             raise EngineUnavailable("away")
         return await sample(self, record, **more)

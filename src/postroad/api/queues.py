@@ -48,6 +48,10 @@ class LeaseExpired(ConflictError, code="lease-expired", status=409, title="Lease
     """The visibility timeout of the receipt has passed. The message is or will be delivered again."""
 
 
+class AlreadySettled(ConflictError, code="already-settled", status=409, title="Lease already ended"):
+    """The lease was ended before by another operation: an ack, or a nack with another action. The same one may be repeated."""
+
+
 # Queues
 
 RetryDelayMs = Annotated[int, Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX)]
@@ -97,11 +101,16 @@ class StrictQueueSettings(QueueSettings, frozen=True, kw_only=True, forbid_unkno
 class QueueStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Messages of a queue by state."""
 
-    ready: Annotated[int, Meta(description="Can be pulled now.")]
-    leased: Annotated[int, Meta(description="In flight, or waiting for the next delivery.")]
-    delayed: Annotated[int, Meta(description="Not due yet.")]
+    ready: Annotated[int, Meta(description="Can be pulled now: new, requeued, due for a retry, or overdue.")]
+    leased: Annotated[int, Meta(description="Leased to a consumer.")]
+    overdue: Annotated[int, Meta(description="Those of the ready ones whose lease ended without an ack or nack.")] = 0
+    retrying: Annotated[int, Meta(description="Returned with a nack, and not due yet.")] = 0
+    delayed: Annotated[int, Meta(description="Published with a delay, and not due yet.")]
     dead: Annotated[int, Meta(description="Dead letters.")]
-    oldest_age_ms: Annotated[int | None, Meta(description="Age of the oldest ready or leased message; null if there is none.")]
+    waiting: Annotated[int, Meta(description="Pulls that wait for a message.")] = 0
+    oldest_age_ms: Annotated[
+        int | None, Meta(description="Age of the oldest ready, leased or retrying message; null if there is none.")
+    ]
     in_per_second: Annotated[float, Meta(description="Messages published, over the last seconds.")]
     out_per_second: Annotated[float, Meta(description="Messages acknowledged or dead-lettered, over the last seconds.")]
 
@@ -318,7 +327,9 @@ class MessageFilter(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
 
 
 class PeekQuery(MessageFilter, frozen=True, kw_only=True):
-    state: Annotated[str, Meta(pattern="^(ready|delayed)$", description="`ready` (leased ones included) or `delayed`.")] = "ready"
+    state: Annotated[
+        str, Meta(pattern="^(ready|delayed)$", description="`ready` (leased and retrying ones included) or `delayed`.")
+    ] = "ready"
     since: Annotated[AwareTime, Meta(description="Stored at or after this time.")] | None = msgspec.field(
         name="from", default=None
     )
@@ -331,7 +342,10 @@ class PeekQuery(MessageFilter, frozen=True, kw_only=True):
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """A message that is not leased. A payload over `bodyMax` bytes is left out; `payload_start` is its beginning, as text."""
+    """A message, read without leasing it. A payload over `bodyMax` bytes is left out; `payload_start` is its beginning, as text.
+
+    `state` is `ready`, `leased` until `lease_until`, `retrying` until `next_at`, `delayed`, or `dead`.
+    """
 
     message_id: str
     job_id: str
@@ -341,6 +355,8 @@ class PeekedMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, o
     payload_bytes: int
     payload: Any = None
     payload_start: str | None = None
+    lease_until: Timestamp | None = None
+    next_at: Timestamp | None = None
     correlation_id: str | None = None
     traceparent: str | None = None
 

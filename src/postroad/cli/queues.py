@@ -28,12 +28,25 @@ _HEAD = ("name", "lease ms", "attempts", "max", "state", "created")
 def _stats_row(queue: "Queue") -> list[object]:
     stats, paused = queue.stats, "paused" if queue.paused else ""
     if stats is None:  # the server could not read them
-        return [queue.name, *["?"] * 7, paused]
+        return [queue.name, *["?"] * 9, paused]
     rates = [f"{stats.in_per_second:.1f}", f"{stats.out_per_second:.1f}"]
-    return [queue.name, stats.ready, stats.leased, stats.delayed, stats.dead, _age(stats.oldest_age_ms), *rates, paused]
+    counts = [stats.ready, stats.overdue, stats.leased, stats.retrying, stats.delayed, stats.dead]
+    return [queue.name, *counts, _age(stats.oldest_age_ms), *rates, paused]
 
 
-_STATS_HEAD = ("name", "ready", "leased", "delayed", "dead", "oldest", "in/s", "out/s", Column("state", priority=1))
+_STATS_HEAD = (
+    "name",
+    "ready",
+    Column("overdue", priority=-1),
+    "leased",
+    Column("retrying", priority=-1),
+    "delayed",
+    "dead",
+    "oldest",
+    "in/s",
+    "out/s",
+    Column("state", priority=1),
+)
 
 
 @queues.command("list")
@@ -71,7 +84,7 @@ def delete_queue(queue: Name, yes: Yes = False) -> None:
     """Delete a queue with its messages and dead letters."""
     with connected() as client:
         stats = client.queues.get(queue).stats
-        count = stats.ready + stats.leased + stats.delayed + stats.dead if stats else 0
+        count = stats.ready + stats.leased + stats.retrying + stats.delayed + stats.dead if stats else 0
         confirm(f"Delete {queue} with {count:,} messages?", yes)
         client.queues.delete(queue)
         typer.echo(f"deleted {queue} with {count:,} messages")

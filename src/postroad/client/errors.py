@@ -3,6 +3,7 @@
 from postroad.api.access import InviteEnded, InviteNotFound, KeyNotFound, SecretNotFound, TenantDisabled, TenantNotFound
 from postroad.api.jobs import JobEnded, JobInProgress, JobNotFound, PayloadGone
 from postroad.api.queues import (
+    AlreadySettled,
     IdempotencyMismatch,
     LeaseExpired,
     MessageNotFound,
@@ -70,6 +71,7 @@ from postroad.kernel.errors import (
 
 __all__ = [
     "AlreadyExists",
+    "AlreadySettled",
     "AuthError",
     "BodyInvalid",
     "BodyTooSlow",

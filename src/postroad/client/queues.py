@@ -78,7 +78,7 @@ class QueueCalls(QueuesCalls):
 
     @operation
     def ack(self, queue: str, message: Leased) -> Call[Acked]:
-        """Acknowledge a message: it is not delivered again. Raises LeaseExpired, ReceiptInvalid."""
+        """Acknowledge a message: it is not delivered again. Raises LeaseExpired, AlreadySettled, ReceiptInvalid."""
         return Call(method="POST", path=_path(queue, "/ack"), body={"receiptId": _receipt(message)}, response=Acked)
 
     @operation
@@ -99,7 +99,7 @@ class QueueCalls(QueuesCalls):
         """Reject a message: `retry` after the queue's retry delay, `requeue` at once, or move to the dead letters (`dlq`).
 
         `delay_ms` replaces the retry delay. The `reason` is stored with the job and the dead letter. A retry after the last
-        attempt dead-letters the message. Raises LeaseExpired, ReceiptInvalid.
+        attempt dead-letters the message. Raises LeaseExpired, AlreadySettled, ReceiptInvalid.
         """
         body = {"receiptId": _receipt(message), "action": action} | given(delayMs=delay_ms, reason=reason)
         return Call(method="POST", path=_path(queue, "/nack"), body=body, response=Acked)

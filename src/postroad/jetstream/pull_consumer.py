@@ -93,6 +93,11 @@ class PullConsumer:
         self._has_reconnected = False
         self._received_bytes = 0  # of the present fetch
 
+    @property
+    def waiting(self) -> int:
+        """Calls of `pull` that wait for a message."""
+        return len(self._callers)
+
     # Pulling
 
     async def pull(self, count: int, wait_seconds: float) -> list[Delivery]:

@@ -98,6 +98,7 @@ class JobControl:
                 record, message, sequence, attempts=job.attempts, lease_until=lease_until, reason=reason
             )
             if await delete_message(self._connection, record.stream, sequence):
+                self._consumer.forget(record, sequence, job.attempts)
                 return message, letter
             stored = await self._cancelled.find(record, message.id)
             if stored is not None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.api.queues import (
+    AlreadySettled,
     IdempotencyMismatch,
     LeaseExpired,
     MessageNotFound,
@@ -13,6 +14,7 @@ from postroad.api.queues import (
     SchemaTooSlow,
 )
 from postroad.http.routing import Route
+from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.names import QUEUE
 from postroad.kernel.resources import ResourceKind
@@ -24,6 +26,7 @@ from postroad.queues.consuming_routes import ConsumingRoutes
 from postroad.queues.dead_letter_routes import DeadLetterRoutes
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.events import EVENTS
+from postroad.queues.lease_log import LeaseLog, lease_stream
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.message_locator import MessageLocator
 from postroad.queues.message_routes import MessageRoutes
@@ -38,16 +41,28 @@ from postroad.queues.settings import QueuesSettings
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.queues.validator_process import ValidatorProcess
+from postroad.queues.waiting import WaitingPulls
+from postroad.settings import Settings
 from postroad.tasks.service import Handler
 from postroad.telemetry.settings import TelemetrySettings
 
 _RECOVER_SECONDS = 300.0
+_COMPACT_SECONDS = 10.0
 
 
 class QueuesCapability(Capability):
     name = "queues"
     resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$", "description": "Name of the queue."}, ("Q", "D")),)
-    errors = (QueueNotFound, MessageNotFound, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow, ReceiptInvalid, LeaseExpired)
+    errors = (
+        QueueNotFound,
+        MessageNotFound,
+        IdempotencyMismatch,
+        SchemaMismatch,
+        SchemaTooSlow,
+        ReceiptInvalid,
+        LeaseExpired,
+        AlreadySettled,
+    )
     events = EVENTS
     buckets = (QUEUES_BUCKET, FAILURES_BUCKET)
 
@@ -67,7 +82,9 @@ class QueuesCapability(Capability):
             clock,
             replicas=settings.replica_count,
         )
-        self._stats = QueueStatsReader(connection, self.dead_letters, self.throughput, clock)
+        self.lease_log = LeaseLog(connection, committers, self.table, clock)
+        self._waiting = WaitingPulls(connection, lambda: self.consumer.waiting_pulls())
+        self._stats = QueueStatsReader(connection, self.dead_letters, self.lease_log, self._waiting, self.throughput, clock)
         self.lifecycle = QueueLifecycle(
             connection,
             self.table,
@@ -99,12 +116,13 @@ class QueuesCapability(Capability):
             self.lifecycle,
             self.table,
             self.dead_letters,
+            self.lease_log,
             outbox,
             platform.signer("receipt"),
             self.throughput,
             clock,
         )
-        self._browser = QueueBrowser(connection, self._stats, outbox, platform.audit)
+        self._browser = QueueBrowser(connection, self._stats, self.lease_log, outbox, platform.audit, clock)
         self._redriver = Redriver(self.lifecycle, self.publisher, self.dead_letters, platform.tasks, outbox)
         self._sampler = QueueSampler(
             connection,
@@ -115,6 +133,10 @@ class QueuesCapability(Capability):
             platform.identities.tenant_ids,
             seconds=settings.section(TelemetrySettings).sample_seconds,
         )
+
+    @classmethod
+    def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
+        return (lease_stream(settings.replica_count, settings.share_of_store(32)),)
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.table,)
@@ -130,13 +152,19 @@ class QueuesCapability(Capability):
     def background_jobs(self) -> Sequence[BackgroundJob]:
         return (
             BackgroundJob(self.throughput.run),
+            BackgroundJob(self.lease_log.run),
+            BackgroundJob(self._waiting.run),
             BackgroundJob(self.validator_process.run, Role.GATEWAY),
             BackgroundJob(self._sampler.run, Role.CONTROL, leader_only=True),
+            BackgroundJob(every(_COMPACT_SECONDS, self.lease_log.compact, "compact leases"), Role.CONTROL, leader_only=True),
             BackgroundJob(every(_RECOVER_SECONDS, self.lifecycle.recover_all, "recover queues"), Role.CONTROL, leader_only=True),
         )
 
     def task_handlers(self) -> Mapping[str, Handler]:
         return {REDRIVE: self._redriver.run}
+
+    async def flush(self) -> None:
+        await self.lease_log.flush()
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.lifecycle.delete_all(tenant)

@@ -1,12 +1,12 @@
 """Leases of messages: pull, ack, nack, extend. Delivery is at least once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import structlog
 
-from postroad.api.queues import LeaseExpired, Message, NackRequest, QueueNotFound, ReceiptInvalid
+from postroad.api.queues import AlreadySettled, LeaseExpired, Message, NackRequest, QueueNotFound, ReceiptInvalid
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
@@ -21,6 +21,8 @@ from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent
+from postroad.queues.lease_log import LeaseLog
+from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import QueueRecord, QueueState, Receipt, StoredMessage, decode_message, message_of, read_message
 from postroad.queues.rules import is_last_attempt, retry_delay_ms
@@ -30,6 +32,8 @@ from postroad.telemetry.outbox import Outbox
 MAX_ATTEMPTS_REACHED = "maxAttempts reached"
 REJECTED = "rejected by the consumer"
 _UNREADABLE_RETRY_MS = 3_600_000
+_NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
+_SETTLED_BY = {Step.RETRIED: "nack `retry`", Step.REQUEUED: "nack `requeue`", Step.DEAD_LETTERED: "nack `dlq`"}
 
 log = structlog.get_logger("postroad.queues")
 
@@ -47,12 +51,14 @@ class Consumer:
         lifecycle: QueueLifecycle,
         table: ReplicatedTable[QueueRecord],
         dead_letters: DeadLetters,
+        lease_log: LeaseLog,
         outbox: Outbox,
         signer: Signer,
         throughput: Throughput,
         clock: Clock,
     ) -> None:
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
+        self._lease_log = lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
         self._pull_consumers: dict[str, PullConsumer] = {}
         table.on_change(self._queue_changed)
@@ -81,6 +87,7 @@ class Consumer:
         messages: list[Message] = []
         leased: list[JobEvent] = []
         leases: list[tuple[DeliveryRef, bytes]] = []
+        transitions: list[Transition] = []
         exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
         for one in deliveries:
             stored = _readable(one, record)
@@ -88,18 +95,27 @@ class Consumer:
                 exhausted.append((one.ref, stored))
                 continue
             leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
-            if stored is not None:
+            if stored is None:
+                transitions.append(_transition(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
+            else:
+                transitions.append(_transition(one.ref, Step.LEASED, now, now + visibility_timeout_ms))
                 receipt = _receipt(one.ref, stored, now, now + visibility_timeout_ms)
                 messages.append(message_of(stored, one.ref.attempt, self._signer.sign(record.owner, receipt.to_bytes())))
                 if receipt.attempt == 1:
                     metrics.queue_wait.observe(max(0, now - stored.at) / 1000)
                 leased.append(job_events.leased(record, receipt, stored.at))
         await self._pull_consumer(record).send_acknowledgements(leases)
+        self._lease_log.record(record, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
         for delivery, stored in exhausted:
             await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
+            self._lease_log.record(record, [_transition(delivery, Step.ACKED, now)])
         return messages
+
+    def waiting_pulls(self) -> dict[str, int]:
+        """Pulls of this process that wait for a message, by stream."""
+        return {stream: waiting for stream, one in self._pull_consumers.items() if (waiting := one.waiting)}
 
     async def _dead_letter(
         self,
@@ -128,46 +144,74 @@ class Consumer:
 
         Raises QueueNotFound, EngineUnavailable.
         """
-        record, receipts = await self._verify(context, queue, receipt_ids)
+        record, receipts = await self._verify(context, queue, receipt_ids, Step.ACKED)
         valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
         await self._pull_consumer(record).acknowledge([(_delivery(receipt), ACK) for receipt in valid])
         now = self._clock()
+        self._lease_log.record(record, [_transition(receipt, Step.ACKED, now) for receipt in valid])
         await self._outbox.commit(context, *(job_events.done(record, receipt, now) for receipt in valid))
         metrics.acked.add(context.tenant, len(valid))
         self._throughput.add_completed(record.stream, len(valid))
-        return [None if isinstance(receipt, Receipt) else receipt for receipt in receipts]
+        return [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
 
     async def nack(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], request: NackRequest
     ) -> list[PostroadError | None]:
-        """Requeue, retry or dead-letter the messages; the error of each invalid receipt.
+        """Requeue, retry or dead-letter the messages; the error of each invalid receipt. Idempotent.
 
         A retry after the last attempt dead-letters the message. Raises QueueNotFound, EngineUnavailable.
         """
-        record, receipts = await self._verify(context, queue, receipt_ids)
-        redelivered = []
-        for receipt in receipts:
-            if isinstance(receipt, Receipt):
-                if _is_final(record, receipt, request):
-                    await self._reject(record, context, receipt, request)
-                else:
-                    redelivered.append(receipt)
+        step = _NACK_STEPS[request.action]
+        record, receipts = await self._verify(context, queue, receipt_ids, step)
+        outcomes = [receipt if isinstance(receipt, PostroadError) else None for receipt in receipts]
+        valid = [(index, receipt) for index, receipt in enumerate(receipts) if isinstance(receipt, Receipt)]
+        entries = await self._stored(record, [receipt for _, receipt in valid])
+        redelivered, transitions = [], []
+        for (index, receipt), entry in zip(valid, entries, strict=True):
+            if _is_final(record, receipt, request):
+                outcomes[index] = await self._reject(record, context, receipt, entry, request)
+                if outcomes[index] is None:
+                    transitions.append(_transition(receipt, step, now := self._clock(), now, receipt.deadline_ms))
+            elif entry is None:
+                outcomes[index] = _gone(receipt)
+            else:
+                redelivered.append(receipt)
         if redelivered:
-            await self._redeliver(record, context, redelivered, request)
-        return [None if isinstance(receipt, Receipt) else receipt for receipt in receipts]
+            delays = await self._redeliver(record, context, redelivered, request)
+            now = self._clock()
+            transitions += [
+                _transition(receipt, step, now, now + delay, receipt.deadline_ms)
+                for receipt, delay in zip(redelivered, delays, strict=True)
+            ]
+        await self._lease_log.commit(record, transitions)
+        return outcomes
 
-    async def _reject(self, record: QueueRecord, context: RequestContext, receipt: Receipt, request: NackRequest) -> None:
-        entry = await stream_reader.at(self._connection, record.stream, receipt.stream_sequence)
-        if entry is None or entry.at_ms != receipt.stored_at_ns // 1_000_000:
-            return  # acknowledged or dead-lettered before
+    async def _stored(self, record: QueueRecord, receipts: Sequence[Receipt]) -> list[Entry | None]:
+        """The messages of the receipts; None for each that is not in the queue any more."""
+        entries = await asyncio.gather(
+            *(stream_reader.at(self._connection, record.stream, one.stream_sequence) for one in receipts)
+        )
+        return [
+            entry if entry is not None and entry.at_ms == receipt.stored_at_ns // 1_000_000 else None
+            for receipt, entry in zip(receipts, entries, strict=True)
+        ]
+
+    async def _reject(
+        self, record: QueueRecord, context: RequestContext, receipt: Receipt, entry: Entry | None, request: NackRequest
+    ) -> PostroadError | None:
+        if entry is None:  # dead-lettered before, by a request without a response, or gone in another way
+            is_dead = await self._dead_letters.has(record, receipt.message_id)
+            return None if is_dead else _gone(receipt)
         stored = decode_message(entry.payload)
         reason = (request.reason or REJECTED) if request.action == "dlq" else MAX_ATTEMPTS_REACHED
         await self._dead_letter(record, context, _delivery(receipt), stored, receipt.attempt, reason, request.reason or None)
         self._throughput.add_completed(record.stream, 1)
+        return None
 
     async def _redeliver(
         self, record: QueueRecord, context: RequestContext, receipts: Sequence[Receipt], request: NackRequest
-    ) -> None:
+    ) -> list[int]:
+        """Return the messages to the queue; the delay of each."""
         reason = request.reason or None
         if reason is not None:
             await asyncio.gather(*(self._dead_letters.record_failure(record, one.message_id, reason) for one in receipts))
@@ -184,6 +228,7 @@ class Consumer:
             for one, delay in zip(receipts, delays, strict=True)
         ]
         await self._outbox.commit(context, *events)
+        return delays
 
     async def redeliver_now(self, record: QueueRecord, entry: Entry, attempt: int) -> None:
         """Deliver a message at once that waits for its next attempt. Raises EngineUnavailable, QueueNotFound."""
@@ -193,40 +238,80 @@ class Consumer:
         # The server identifies the delivery by the message, and accepts the number of any later delivery.
         ref = DeliveryRef(entry.sequence, state.delivered.consumer_seq, max(1, attempt), entry.at_ms * 1_000_000)
         await self._pull_consumer(record).acknowledge([(ref, nak(0))])
+        now = self._clock()
+        await self._lease_log.commit(record, [Transition(entry.sequence, max(1, attempt), Step.PROMOTED, now, now)])
+
+    def forget(self, record: QueueRecord, sequence: int, attempt: int) -> None:
+        """Count a message as gone that was deleted from the queue."""
+        self._lease_log.record(record, [Transition(sequence, max(1, attempt), Step.ACKED, self._clock())])
 
     async def extend(
         self, context: RequestContext, queue: str, receipt_ids: Sequence[str], visibility_timeout_ms: int
     ) -> list[ExtendedLease | PostroadError]:
         """Extend the leases to `visibility_timeout_ms` from now; a new receipt, or the error, for each receipt.
 
-        The old receipt stays valid until its own deadline. Raises QueueNotFound, EngineUnavailable.
+        The old receipt stays valid until its own deadline, or until the new one if that is earlier.
+        Raises QueueNotFound, EngineUnavailable.
         """
-        record, receipts = await self._verify(context, queue, receipt_ids)
-        valid = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
+        record, receipts = await self._verify(context, queue, receipt_ids, Step.EXTENDED)
+        verified = [receipt for receipt in receipts if isinstance(receipt, Receipt)]
+        present = {
+            receipt for receipt, entry in zip(verified, await self._stored(record, verified), strict=True) if entry is not None
+        }
         now = self._clock()
         deadline = now + visibility_timeout_ms
-        await self._pull_consumer(record).acknowledge([(_delivery(receipt), nak(visibility_timeout_ms)) for receipt in valid])
-        self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in valid))
-        return [
-            ExtendedLease(self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes()), deadline)
-            if isinstance(receipt, Receipt)
-            else receipt
-            for receipt in receipts
-        ]
+        await self._pull_consumer(record).acknowledge([(_delivery(one), nak(visibility_timeout_ms)) for one in present])
+        await self._record_extensions(record, present, now, deadline)
+        self._outbox.record(context, *(job_events.extended(record, receipt, now, deadline) for receipt in present))
+        extended: list[ExtendedLease | PostroadError] = []
+        for receipt in receipts:
+            if not isinstance(receipt, Receipt):
+                extended.append(receipt or ReceiptInvalid("this is not a receipt of this queue"))
+            elif receipt not in present:
+                extended.append(_gone(receipt))
+            else:
+                signed = self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes())
+                extended.append(ExtendedLease(signed, deadline))
+        return extended
+
+    async def _record_extensions(self, record: QueueRecord, receipts: Set[Receipt], now: int, deadline: int) -> None:
+        """A lease that ends before the deadline of an earlier receipt must end for that receipt, too, on every worker."""
+        extended, shortened = [], []
+        for one in receipts:
+            known = self._lease_log.nack_of(record, one.stream_sequence, one.attempt)
+            if deadline < one.deadline_ms or known is not None:
+                latest = max(one.deadline_ms, known.receipt_until_ms if known else 0)
+                shortened.append(_transition(one, Step.SHORTENED, now, deadline, latest))
+            else:
+                extended.append(_transition(one, Step.EXTENDED, now, deadline))
+        self._lease_log.record(record, extended)
+        if shortened:
+            await self._lease_log.commit(record, shortened)
 
     async def _verify(
-        self, context: RequestContext, queue: str, receipt_ids: Sequence[str]
-    ) -> tuple[QueueRecord, list[Receipt | PostroadError]]:
+        self, context: RequestContext, queue: str, receipt_ids: Sequence[str], step: Step
+    ) -> tuple[QueueRecord, list[Receipt | PostroadError | None]]:
+        """The receipts of a request for `step`: None for each for which that was done before, or its error."""
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
-        return record, [self._verify_receipt(record, receipt_id) for receipt_id in receipt_ids]
+        return record, [self._verify_receipt(record, receipt_id, step) for receipt_id in receipt_ids]
 
-    def _verify_receipt(self, record: QueueRecord, receipt_id: str) -> Receipt | PostroadError:
+    def _verify_receipt(self, record: QueueRecord, receipt_id: str, step: Step) -> Receipt | PostroadError | None:
         try:
             receipt = Receipt.from_bytes(self._signer.verify(record.owner, receipt_id))
         except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
-        if self._clock() > receipt.deadline_ms:
-            return LeaseExpired(f"the lease ended at {rfc3339(receipt.deadline_ms)}")
+        deadline = receipt.deadline_ms
+        nacked = self._lease_log.nack_of(record, receipt.stream_sequence, receipt.attempt)
+        if nacked is not None and nacked.step == Step.SHORTENED:
+            deadline = min(deadline, nacked.until_ms)
+        if self._clock() > deadline:
+            return LeaseExpired(f"the lease ended at {rfc3339(deadline)}")
+        if nacked is not None and nacked.step != Step.SHORTENED:
+            if nacked.step == step:
+                return None
+            return AlreadySettled(f"the lease was ended with {_SETTLED_BY[Step(nacked.step)]} at {rfc3339(nacked.at_ms)}")
+        if self._lease_log.is_delivered_again(record, receipt.stream_sequence, receipt.attempt):
+            return LeaseExpired("the message was delivered again")
         return receipt
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
@@ -269,6 +354,16 @@ def _receipt(delivery: DeliveryRef, stored: StoredMessage, leased_at_ms: int, de
         message_id=stored.id,
         job_id=stored.job,
     )
+
+
+def _transition(
+    delivery: DeliveryRef | Receipt, step: Step, at_ms: int, until_ms: int = 0, receipt_until_ms: int = 0
+) -> Transition:
+    return Transition(delivery.stream_sequence, delivery.attempt, step, at_ms, until_ms, receipt_until_ms)
+
+
+def _gone(receipt: Receipt) -> AlreadySettled:
+    return AlreadySettled(f"the message {receipt.message_id} is not in the queue any more: it was acknowledged or purged")
 
 
 def _delivery(receipt: Receipt) -> DeliveryRef:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta
 from postroad.api.queues import (
     Acked,
     AckRequest,
+    AlreadySettled,
     Extended,
     ExtendedItem,
     ExtendedMany,
@@ -32,7 +33,7 @@ from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.consuming import Consumer, ExtendedLease
 
-_RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, EngineUnavailable)
+_RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)
 
 
 class ConsumingRoutes:
@@ -66,7 +67,8 @@ class ConsumingRoutes:
                 body=_one_or_many(AckRequest),
                 response=Acked,
                 errors=_RECEIPT_ERRORS,
-                description="After the response a message is not delivered again. Acknowledging twice has no further effect.",
+                description="After the response a message is not delivered again. Acknowledging twice has no further effect. "
+                "After a nack with the same receipt the status is 409.",
             ),
             Route(
                 "POST",
@@ -79,7 +81,8 @@ class ConsumingRoutes:
                 response=Acked,
                 errors=_RECEIPT_ERRORS,
                 description="Requeues, retries or dead-letters messages. "
-                "A retry after `maxAttempts` deliveries dead-letters the message.",
+                "A retry after `maxAttempts` deliveries dead-letters the message. Repeating the same action has no further "
+                "effect; after an ack, or with another action, the status is 409.",
             ),
             Route(
                 "POST",
@@ -91,7 +94,8 @@ class ConsumingRoutes:
                 body=_one_or_many(ExtendRequest),
                 response=Extended | ExtendedMany,
                 errors=_RECEIPT_ERRORS,
-                description="Each message gets a new receipt; the previous one stays valid until its own deadline.",
+                description="Each message gets a new receipt; the previous one stays valid until its own deadline, "
+                "or until the new one if that is earlier.",
             ),
         ]
 

@@ -198,6 +198,10 @@ class DeadLetters:
             raise MessageNotFound(f"{message_id[:64]!r} is not among the dead letters of {record.name!r}")
         return found
 
+    async def has(self, record: QueueRecord, message_id: str) -> bool:
+        """True if the message is among the dead letters of the queue."""
+        return await stream_reader.last(self._connection, record.dead_stream, f"{record.dead_subject}.{message_id}") is not None
+
     async def count(self, record: QueueRecord, wanted: DeadLetterFilter | None = None) -> int:
         """The number of dead letters that match; without a filter, of all."""
         if wanted is None or wanted.is_empty:

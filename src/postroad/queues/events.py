@@ -192,7 +192,8 @@ class QueueDeleted(QueueEvent, frozen=True, kw_only=True, tag="queue.deleted"):
 
 class QueueSampled(QueueEvent, frozen=True, kw_only=True, tag="queue.sampled"):
     """Stats of a queue: every few seconds for queues with messages, less often for others. `seconds` is the time since the
-    previous sample, `waiting` the number of waiting pull requests, `oldest_age_ms` the age of the oldest message."""
+    previous sample, `waiting` the number of waiting pulls, `oldest_age_ms` the age of the oldest message. `overdue` messages are
+    also `ready`."""
 
     resource: ClassVar[tuple[str, str] | None] = ("queue", "queue")
 
@@ -208,6 +209,8 @@ class QueueSampled(QueueEvent, frozen=True, kw_only=True, tag="queue.sampled"):
     in_per_second: float
     out_per_second: float
     seconds: float
+    overdue: int = 0
+    retrying: int = 0
 
 
 EVENTS: tuple[type[Event], ...] = (

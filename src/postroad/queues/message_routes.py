@@ -115,7 +115,7 @@ class MessageRoutes:
             since_ms=epoch_ms(query.since),
             until_ms=epoch_ms(query.until),
         )
-        messages = [peeked_message_of(one, query.state, query.body_max) for one in found.items]
+        messages = [peeked_message_of(one.message, one.state, query.body_max, one.until_ms) for one in found.items]
         return Response(PeekPage(items=messages, scanned=found.scanned, matched=len(messages), next_cursor=found.next_cursor))
 
 

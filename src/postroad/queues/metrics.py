@@ -1,6 +1,6 @@
 """Metrics of queues."""
 
-from postroad.kernel.buffered_metrics import Counter, Histogram
+from postroad.kernel.buffered_metrics import Counter, Gauge, Histogram
 from postroad.telemetry.metrics import TenantCounter
 
 published = TenantCounter("postroad_messages_published_total", "Messages published to queues.")
@@ -18,4 +18,9 @@ validator_ends = Counter(
 )
 queue_wait = Histogram(
     "postroad_queue_wait_seconds", "From publish to first lease.", buckets=(0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800, 7200)
+)
+lease_states = Gauge(
+    "postroad_lease_states",
+    "Deliveries whose state this process knows: leased, waiting for a retry, overdue, nacked.",
+    multiprocess_mode="livemax",
 )

@@ -50,6 +50,11 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"work-{self.incarnation[-12:]}"
 
     @property
+    def lease_key(self) -> str:
+        """Names this incarnation of the queue in the lease log."""
+        return f"{self.stream}/{self.incarnation[-12:]}"
+
+    @property
     def dead_stream(self) -> str:
         return dead_stream(self.tenant)
 
@@ -234,8 +239,14 @@ def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:
     )
 
 
-def peeked_message_of(message: StoredMessage, state: str, body_max: int) -> PeekedMessage:
-    return PeekedMessage(state=state, **_peeked_fields(message, body_max))
+def peeked_message_of(message: StoredMessage, state: str, body_max: int, until_ms: int | None) -> PeekedMessage:
+    until = None if until_ms is None else rfc3339(until_ms)
+    return PeekedMessage(
+        state=state,
+        lease_until=until if state == "leased" else None,
+        next_at=until if state == "retrying" else None,
+        **_peeked_fields(message, body_max),
+    )
 
 
 def dead_message_of(letter: DeadLetter, message: StoredMessage, body_max: int) -> DeadMessage:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from postroad.api.queues import QueueStats
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -17,7 +18,7 @@ from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
 from postroad.queues.events import QueueSampled
 from postroad.queues.records import QueueRecord, QueueState
-from postroad.queues.stats import QueueSample, QueueStatsReader
+from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
@@ -109,16 +110,16 @@ class QueueSampler:
         return failures
 
     async def _sample(self, record: QueueRecord, with_dead_letters: "_TenantsWithDeadLetters") -> QueueSampled:
-        sample = await self._stats.sample(record, has_dead_letters=await with_dead_letters.includes(record.tenant))
+        stats = await self._stats.sample(record, has_dead_letters=await with_dead_letters.includes(record.tenant))
         now, last = asyncio.get_running_loop().time(), self._last[record.stream]
         seconds = max(now - last.at, 0.001)
         last.at = now
-        last.has_messages = bool(sample.stats.ready or sample.stats.leased or sample.stats.delayed)
-        return _event(record, sample, self._throughput.pop_totals(record.stream), seconds)
+        last.has_messages = bool(stats.ready or stats.leased or stats.retrying or stats.delayed)
+        return _event(record, stats, self._throughput.pop_totals(record.stream), seconds)
 
 
-def _event(record: QueueRecord, sample: QueueSample, totals: tuple[int, int], seconds: float) -> QueueSampled:
-    stats, (published, completed) = sample.stats, totals
+def _event(record: QueueRecord, stats: QueueStats, totals: tuple[int, int], seconds: float) -> QueueSampled:
+    published, completed = totals
     return QueueSampled(
         tenant=record.tenant,
         queue=record.name,
@@ -126,7 +127,9 @@ def _event(record: QueueRecord, sample: QueueSample, totals: tuple[int, int], se
         leased=stats.leased,
         delayed=stats.delayed,
         dead=stats.dead,
-        waiting=sample.waiting_pulls,
+        waiting=stats.waiting,
+        overdue=stats.overdue,
+        retrying=stats.retrying,
         oldest_age_ms=stats.oldest_age_ms,
         expected_drain_seconds=record.settings.expected_drain_seconds or DEFAULT_DRAIN_SECONDS,
         in_per_second=round(published / seconds, 3),

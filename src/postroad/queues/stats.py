@@ -1,7 +1,6 @@
 """Message counts of queues, read from JetStream at most once a second per queue and worker, except for fresh reads."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import TypeVar
 
 from postroad.api.queues import QueueNotFound, QueueStats
@@ -10,8 +9,10 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import consumer_state
 from postroad.kernel.clock import Clock
 from postroad.queues.dead_letters import DeadLetters
+from postroad.queues.lease_log import LeaseLog
 from postroad.queues.records import QueueRecord
 from postroad.queues.throughput import Throughput
+from postroad.queues.waiting import WaitingPulls
 
 _MAX_AGE_SECONDS = 1.0
 _CACHED_MAX = 20_000
@@ -20,17 +21,18 @@ _CONCURRENCY = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSample:
-    """Stats of a queue, and how many pull requests wait for a message: one per worker, regardless of its number of callers."""
-
-    stats: QueueStats
-    waiting_pulls: int
-
-
 class QueueStatsReader:
-    def __init__(self, connection: Connection, dead_letters: DeadLetters, throughput: Throughput, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        dead_letters: DeadLetters,
+        lease_log: LeaseLog,
+        waiting: WaitingPulls,
+        throughput: Throughput,
+        clock: Clock,
+    ) -> None:
         self._connection, self._dead_letters, self._throughput, self._clock = connection, dead_letters, throughput, clock
+        self._lease_log, self._waiting = lease_log, waiting
         self._cached: dict[str, tuple[float, asyncio.Task[QueueStats]]] = {}
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
@@ -49,13 +51,15 @@ class QueueStatsReader:
 
     async def _read(self, record: QueueRecord) -> QueueStats:
         async with self._slots:
-            return (await self.sample(record)).stats
+            return await self.sample(record)
 
-    async def sample(self, record: QueueRecord, *, has_dead_letters: bool = True) -> QueueSample:
+    async def sample(self, record: QueueRecord, *, has_dead_letters: bool = True) -> QueueStats:
         """Read the stats now. Dead letters are counted only with `has_dead_letters`.
 
+        JetStream counts the messages that were delivered and not acknowledged; the lease log has their states.
         Raises QueueNotFound if the queue is being deleted.
         """
+        await self._lease_log.loaded()
         consumer = await consumer_state(self._connection, record.stream, record.consumer)
         if consumer is None:
             raise QueueNotFound(f"the queue {record.name!r} is being deleted")
@@ -65,16 +69,19 @@ class QueueStatsReader:
             self._dead_letters.count(record) if has_dead_letters else _constant(0),
         )
         rate = self._throughput.rate(record.stream)
-        stats = QueueStats(
-            ready=consumer.num_pending,
-            leased=consumer.num_ack_pending,
+        delivered = self._lease_log.counts(record, consumer.num_ack_pending)
+        return QueueStats(
+            ready=consumer.num_pending + consumer.num_ack_pending - delivered.leased - delivered.retrying,
+            leased=delivered.leased,
+            overdue=delivered.overdue,
+            retrying=delivered.retrying,
             delayed=delayed,
             dead=dead,
+            waiting=self._waiting.count(record.stream, consumer.num_waiting),
             oldest_age_ms=None if oldest_at_ms is None else max(0, self._clock() - oldest_at_ms),
             in_per_second=rate.in_per_second,
             out_per_second=rate.out_per_second,
         )
-        return QueueSample(stats, consumer.num_waiting)
 
     async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
         page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
@@ -85,7 +92,7 @@ class QueueStatsReader:
         return len(page.entries) + page.remaining
 
     async def count(self, record: QueueRecord) -> int:
-        """The number of ready, leased and delayed messages."""
+        """The number of messages, whatever their state."""
         ready = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
         return len(ready.entries) + ready.remaining + await self._delayed(record)
 
