@@ -20,6 +20,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.tasks",
     "postroad.queues",
     "postroad.schedules",
+    "postroad.topics",
     "postroad.jobs",
     "postroad.streams",
     "postroad.stream_subscriptions",

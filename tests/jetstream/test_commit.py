@@ -171,7 +171,7 @@ async def test_a_known_id_is_a_duplicate_with_the_sequence_of_the_first_message(
     await committer.append(new_message(f"{name}.a"))
     first = await committer.append(new_message(f"{name}.a", b"first", message_id="same"))
     again = await committer.append(new_message(f"{name}.a", b"again", message_id="same"))
-    assert (first, again) == (PublishAck(2), PublishAck(2, is_duplicate=True))
+    assert (first, again) == (PublishAck(2), PublishAck(2, is_duplicate=True, is_known=True))
     assert [entry.payload for entry in await entries_of(connection, name)] == [b"x", b"first"]
 
 
@@ -183,7 +183,7 @@ async def test_a_known_id_is_detected_among_many_new_ones(connection: Connection
     messages = [new_message(f"{name}.a", b"%d" % number) for number in range(60)]
     messages[30:30] = [new_message(f"{name}.a", b"again", message_id="same")]
     outcomes = await _outcomes(committer, messages)
-    assert outcomes.pop(30) == PublishAck(first.sequence, is_duplicate=True)
+    assert outcomes.pop(30) == PublishAck(first.sequence, is_duplicate=True, is_known=True)
     del messages[30]
     stored = [outcome for outcome in outcomes if isinstance(outcome, PublishAck)]
     assert not any(place.is_duplicate for place in stored)
@@ -315,7 +315,10 @@ async def test_an_atomic_write_that_is_sent_again_is_a_duplicate(
     committer = committer_of(connection, name)
     messages = [new_message(f"{name}.a", b"one"), new_message(f"{name}.b", b"two")]
     assert list(await committer.append_together(messages)) == [PublishAck(1), PublishAck(2)]
-    assert list(await committer.append_together(messages)) == [PublishAck(1, is_duplicate=True), PublishAck(2, is_duplicate=True)]
+    assert list(await committer.append_together(messages)) == [
+        PublishAck(1, is_duplicate=True, is_known=True),
+        PublishAck(2, is_duplicate=True, is_known=True),
+    ]
     assert await _count(connection, name) == 2
 
 

@@ -70,9 +70,9 @@ async def test_a_repeated_delayed_message_is_a_duplicate_before_and_after_its_de
     committer = committer_of(connection, name)
     later = _later(name, now_ms() + 200, message_id="same")
     await committer.append(later)
-    assert await committer.append(later) == PublishAck(1, is_duplicate=True)
+    assert await committer.append(later) == PublishAck(1, is_duplicate=True, is_known=True)
     [found] = await _arrives(queue)
-    assert await committer.append(later) == PublishAck(1, is_duplicate=True)
+    assert await committer.append(later) == PublishAck(1, is_duplicate=True, is_known=True)
     await queue.acknowledge([(found.ref, ACK)])
     assert await _arrives(queue, 0.2) == []
 

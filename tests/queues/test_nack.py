@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.jetstream.pull_consumer import PullConsumer
-from postroad.jetstream.stream_reader import _parse_ms
+from postroad.jetstream.stream_reader import time_ms
 from postroad.kernel.names import queue_stream
 from postroad.queues.consuming import Consumer
 from postroad.queues.dead_letters import DeadLetters
@@ -154,7 +154,7 @@ async def test_two_gateways_that_dead_letter_a_delivery_record_the_same_event(
     [letter] = await dead(tenant, queue)
     assert len(recorded) == 2
     assert {(event["event_id"], event["timestamp"]) for event in recorded} == {
-        (f"{message['messageId']}/{_parse_ms(letter['deadAt'])}", letter["deadAt"])
+        (f"{message['messageId']}/{time_ms(letter['deadAt'])}", letter["deadAt"])
     }
 
 

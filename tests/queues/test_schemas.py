@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.api.queues import NewMessage, QueueSettings, SchemaMismatch, SchemaTooSlow, StrictQueueSettings
+from postroad.api.queues import QueueSettings, SchemaMismatch, SchemaTooSlow
 from postroad.kernel.errors import BodyInvalid, Overloaded
 from postroad.queues.capability import QueuesCapability
-from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.records import QueueRecord
 from postroad.queues.schemas import Schemas
 from postroad.queues.validator_main import Request
 from postroad.queues.validator_process import ValidatorProcess
@@ -50,20 +50,8 @@ async def process() -> AsyncIterator[ValidatorProcess]:
     await asyncio.wait({running})
 
 
-def queue(schema: dict[str, Any], tenant: str = "t") -> QueueRecord:
-    return QueueRecord(
-        state=QueueState.READY,
-        tenant=tenant,
-        name="q",
-        incarnation="i",
-        settings=StrictQueueSettings(schema=schema),
-        created_at_ms=0,
-        updated_at_ms=0,
-    )
-
-
-def message(payload: object) -> NewMessage:
-    return NewMessage(payload=msgspec.Raw(msgspec.json.encode(payload)))
+async def check(schemas: Schemas, schema: dict[str, Any], payload: object, path: str = "$.payload", *, tenant: str = "t") -> None:
+    await schemas.check(tenant, f"Q_{tenant}__q", schema, msgspec.json.encode(payload), path)
 
 
 # In this process
@@ -73,13 +61,13 @@ async def test_a_plain_schema_is_validated_without_another_process() -> None:
     process = ValidatorProcess()
     schemas = Schemas(process)
     await schemas.check_schema("t", ORDER)
-    await schemas.check(queue(ORDER), message({"id": "7", "lines": [{"sku": "a", "n": 1}]}))
+    await check(schemas, ORDER, {"id": "7", "lines": [{"sku": "a", "n": 1}]})
     assert process.pid is None
 
 
 async def test_all_violations_of_a_small_payload_are_listed(process: ValidatorProcess) -> None:
     with pytest.raises(SchemaMismatch) as caught:
-        await Schemas(process).check(queue(ORDER), message({"id": "x", "lines": [{"n": 0}]}), "$.messages[3]")
+        await check(Schemas(process), ORDER, {"id": "x", "lines": [{"n": 0}]}, "$.messages[3].payload")
     problem: Any = caught.value.extra
     assert [error["path"] for error in problem["errors"]] == ["$.messages[3].payload.id", "$.messages[3].payload.lines[0].n"]
 
@@ -87,7 +75,7 @@ async def test_all_violations_of_a_small_payload_are_listed(process: ValidatorPr
 async def test_many_violations_do_not_stop_the_event_loop(process: ValidatorProcess) -> None:
     """The library would list half a million violations in seconds."""
     with pytest.raises(SchemaMismatch) as caught:
-        await Schemas(process).check(queue({"items": {"type": "string"}}), message([1] * 400_000))
+        await check(Schemas(process), {"items": {"type": "string"}}, [1] * 400_000)
     problem: Any = caught.value.extra
     assert [error["path"] for error in problem["errors"]] == ["$.payload[0]"]
 
@@ -97,7 +85,7 @@ async def test_a_payload_that_is_nested_too_deeply_for_the_library_is_refused(pr
     for _ in range(300):
         value = [value]
     with pytest.raises(SchemaMismatch, match="cannot be validated"):
-        await Schemas(process).check(queue({"items": {"type": "string"}}), message(value))
+        await check(Schemas(process), {"items": {"type": "string"}}, value)
 
 
 # In the validator process
@@ -126,28 +114,28 @@ async def test_an_invalid_schema_is_refused_with_the_reason(process: ValidatorPr
 
 async def test_a_recursive_schema_is_enforced(process: ValidatorProcess) -> None:
     schemas = Schemas(process)
-    await schemas.check(queue(TREE), message(nested(5, {})))
+    await check(schemas, TREE, nested(5, {}))
     with pytest.raises(SchemaMismatch):
-        await schemas.check(queue(TREE), message(nested(1, 1)))
+        await check(schemas, TREE, nested(1, 1))
 
 
 async def test_a_validation_over_the_budget_ends_and_the_process_is_replaced(process: ValidatorProcess) -> None:
     schemas = Schemas(process)
-    await schemas.check(queue(TREE), message({}))
+    await check(schemas, TREE, {})
     first = process.pid
     with pytest.raises(SchemaTooSlow, match="50 ms"):
-        await schemas.check(queue(TREE), message(nested(60, 1)))
-    await schemas.check(queue(TREE), message({}))
+        await check(schemas, TREE, nested(60, 1))
+    await check(schemas, TREE, {})
     assert process.pid not in (None, first)
 
 
 async def test_a_killed_process_is_replaced(process: ValidatorProcess) -> None:
     schemas = Schemas(process)
-    await schemas.check(queue(TREE), message({}))
+    await check(schemas, TREE, {})
     first = process.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await schemas.check(queue(TREE), message({}))
+    await check(schemas, TREE, {})
     assert process.pid != first
 
 

@@ -85,13 +85,15 @@ class Tenants:
             await self.add(record, auto_create_queues=wanted.auto_create_queues)
         return record
 
-    async def add(self, record: TenantRecord, *, auto_create_queues: bool) -> None:
+    async def add(self, record: TenantRecord, *, auto_create_queues: bool, auto_create_topics: bool = False) -> None:
         """Store a tenant without checks of its id and audit. Raises AlreadyExists.
 
         The settings are stored first, so that every tenant that exists has them.
         """
         await self._check_unused(record.id)
-        await self._tenant_settings.set_up(record.id, auto_create_queues=auto_create_queues)
+        await self._tenant_settings.set_up(
+            record.id, auto_create_queues=auto_create_queues, auto_create_topics=auto_create_topics
+        )
         try:
             await self._table.create(record.id, record)
         except Conflict as exc:
@@ -189,7 +191,7 @@ class Tenants:
             with contextlib.suppress(Conflict):
                 await self._keys.add(record)
         with contextlib.suppress(AlreadyExists):
-            await self.add(self._record(DEFAULT_TENANT), auto_create_queues=True)
+            await self.add(self._record(DEFAULT_TENANT), auto_create_queues=True, auto_create_topics=True)
         return True
 
     async def create_for_invite(self, name: str, invite: str, *, auto_create_queues: bool) -> None:

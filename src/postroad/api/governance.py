@@ -34,12 +34,14 @@ class TenantSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     audit_mode: AuditMode
     auto_create_queues: bool
+    auto_create_topics: bool = False
     visibility_timeout_ms: _Lease
     receipt_ttl_max_ms: _MaxLease
     idempotency_ttl_ms: _Ttl
     pull_max: _Pull
     max_message_bytes: _Bytes
     max_queues: _Count
+    max_topics: _Count = 0
     max_keys: _Count
     max_storage_bytes: _StoredBytes | None = None
     max_requests_per_second: _Count | None = None
@@ -62,6 +64,9 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     auto_create_queues: Annotated[
         bool | UnsetType | None, Meta(description="Publishing to a queue that does not exist creates it.")
     ] = UNSET
+    auto_create_topics: Annotated[
+        bool | UnsetType | None, Meta(description="Publishing to a topic that does not exist creates it.")
+    ] = UNSET
     visibility_timeout_ms: Annotated[_Lease | UnsetType | None, Meta(description="Default of new queues.")] = UNSET
     receipt_ttl_max_ms: Annotated[
         _MaxLease | UnsetType | None, Meta(description="Longest lease that a pull may request. Platform keys only.")
@@ -72,6 +77,7 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
     pull_max: Annotated[_Pull | UnsetType | None, Meta(description="Messages in one pull. Platform keys only.")] = UNSET
     max_message_bytes: Annotated[_Bytes | UnsetType | None, Meta(description="Largest payload. Platform keys only.")] = UNSET
     max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
+    max_topics: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_storage_bytes: Annotated[
         _StoredBytes | UnsetType | None,

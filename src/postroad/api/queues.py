@@ -33,11 +33,11 @@ class IdempotencyMismatch(InvalidRequest, code="idempotency-mismatch", status=42
 
 
 class SchemaMismatch(InvalidRequest, code="schema-mismatch", status=422, title="Payload does not match the schema"):
-    """The payload does not match the queue's JSON Schema; `errors` lists the violations with their paths."""
+    """The payload does not match the JSON Schema of the queue or topic; `errors` lists the violations with their paths."""
 
 
 class SchemaTooSlow(InvalidRequest, code="schema-too-slow", status=422, title="Validation takes too long"):
-    """The queue's JSON Schema exceeds its budget of processor time or memory for this payload. Simplify the schema."""
+    """The JSON Schema of the queue or topic exceeds its budget of processor time or memory for this payload. Simplify it."""
 
 
 class ReceiptInvalid(ConflictError, code="receipt-invalid", status=400, title="Invalid receipt"):

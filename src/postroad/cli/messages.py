@@ -43,7 +43,7 @@ def publish(
         published = client.queues.publish(
             queue,
             json_of(sys.stdin.read() if payload == "-" else payload, "the payload"),
-            headers=dict(_pair(text) for text in header or []),
+            headers=dict(pair(text) for text in header or []),
             delay_ms=delay_ms,
             run_at=run_at,
             idempotency_key=idempotency_key,
@@ -202,7 +202,7 @@ def _message_row(message: "Message") -> list[object]:
     return [message.message_id, message.attempt, message.enqueued_at, payload, message.receipt_id]
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not (name and mark):
         raise typer.BadParameter(f"{text!r} is not a header of the form name=value")

@@ -70,6 +70,7 @@ ENTRIES = (
         "Run a command for each message of a queue, with the payload on standard input and the rest in the environment.",
     ),
     _group("queues", _USE, "Queues and their messages.", "messages", "queues_dlq"),
+    _group("topics", _USE, "Topics and their messages."),
     _group("streams", _USE, "Durable streams: append-only logs that can be read from any offset, live or as history."),
     _group("sessions", _USE, "Sessions: messages published to a stream are copied to the stream of each subscribed session."),
     _group("jobs", _USE, "Jobs: the state and history of each message."),

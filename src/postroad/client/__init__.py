@@ -46,6 +46,16 @@ if TYPE_CHECKING:
     from postroad.api.stream_subscriptions import Claim, PendingStream, StreamLink, StreamSubscription, WakeAcked
     from postroad.api.streams import Appended, Chunk, CreatedStream, StreamInfo, StreamMessage
     from postroad.api.tasks import Progress, Task, TaskState
+    from postroad.api.topics import (
+        PublishedTopicMessage,
+        Topic,
+        TopicBatchItem,
+        TopicBatchResult,
+        TopicMessage,
+        TopicMessagePage,
+        TopicSettings,
+        TopicStats,
+    )
     from postroad.client.clients import AsyncPostroad, Postroad
     from postroad.client.producer import AsyncProducer, Producer
 
@@ -92,6 +102,7 @@ __all__ = [
     "Producer",
     "Progress",
     "Published",
+    "PublishedTopicMessage",
     "Purged",
     "Queue",
     "QueueSettings",
@@ -111,6 +122,13 @@ __all__ = [
     "Tenant",
     "TenantSettings",
     "TenantState",
+    "Topic",
+    "TopicBatchItem",
+    "TopicBatchResult",
+    "TopicMessage",
+    "TopicMessagePage",
+    "TopicSettings",
+    "TopicStats",
     "Touched",
     "Unsubscribed",
     "UsageRow",
@@ -139,6 +157,7 @@ _MODULES = (
     "postroad.api.stream_subscriptions",
     "postroad.api.streams",
     "postroad.api.tasks",
+    "postroad.api.topics",
 )
 
 

@@ -33,6 +33,7 @@ from postroad.api.streams import (
     StreamNotFound,
 )
 from postroad.api.tasks import TaskNotFound
+from postroad.api.topics import LoopDetected, TopicFed, TopicInUse, TopicNotFound
 from postroad.kernel.errors import (
     AlreadyExists,
     AuthError,
@@ -97,6 +98,7 @@ __all__ = [
     "KeyNotFound",
     "LeaseExpired",
     "LeaseHeld",
+    "LoopDetected",
     "MalformedJson",
     "MalformedRequest",
     "MessageNotFound",
@@ -132,6 +134,9 @@ __all__ = [
     "TenantDisabled",
     "TenantNotFound",
     "TooLarge",
+    "TopicFed",
+    "TopicInUse",
+    "TopicNotFound",
     "Unauthenticated",
     "Unavailable",
     "Unreachable",

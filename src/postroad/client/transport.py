@@ -170,7 +170,10 @@ def _stream_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any], s
     return _request(client, Send(call, httpx.Timeout(settings.attempt_timeout, read=SILENCE_SECONDS)))
 
 
-def _text(value: object) -> str:
+def _text(value: object) -> str | list[str]:
+    """The text of a query parameter; of a sequence, one for each item."""
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -30,6 +30,7 @@ class GovernanceSettings(Section):
         1024 * 1024, "Largest payload of one message.", lambda value: 0 < value <= 8 * 1024 * 1024 - 64 * 1024
     )
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
+    topics_per_tenant_max: int = setting(10_000, "Topics per tenant.", positive)
     requests_per_second_per_tenant_max: int = setting(
         1000,
         "Requests per second of a tenant that a worker accepts while other tenants use it, too, unless the tenant's setting "

@@ -24,6 +24,7 @@ _PLATFORM_ONLY = frozenset(
         "pull_max",
         "max_message_bytes",
         "max_queues",
+        "max_topics",
         "max_keys",
         "max_storage_bytes",
         "max_requests_per_second",
@@ -37,12 +38,14 @@ def default_settings(chosen: GovernanceSettings) -> TenantSettings:
     return TenantSettings(
         audit_mode=AuditMode(chosen.audit_mode),
         auto_create_queues=False,
+        auto_create_topics=False,
         visibility_timeout_ms=chosen.visibility_timeout_ms,
         receipt_ttl_max_ms=chosen.receipt_ttl_max_ms,
         idempotency_ttl_ms=chosen.idempotency_ttl_ms,
         pull_max=chosen.pull_messages_max,
         max_message_bytes=chosen.message_bytes_max,
         max_queues=chosen.queues_per_tenant_max,
+        max_topics=chosen.topics_per_tenant_max,
         max_keys=chosen.keys_per_tenant_max,
         max_storage_bytes=None,
         max_requests_per_second=None,
@@ -98,9 +101,10 @@ class TenantSettingsStore:
         await self._update(context, tenant, lambda chosen: {k: v for k, v in {**chosen, **new}.items() if v is not None})
         return self.of(tenant)
 
-    async def set_up(self, tenant: str, *, auto_create_queues: bool) -> None:
+    async def set_up(self, tenant: str, *, auto_create_queues: bool, auto_create_topics: bool = False) -> None:
         """Store the settings of a new tenant. The creation of the tenant is the audited change."""
-        chosen = {"autoCreateQueues": True} if auto_create_queues else {}
+        given = {"autoCreateQueues": auto_create_queues, "autoCreateTopics": auto_create_topics}
+        chosen = {name: True for name, is_on in given.items() if is_on}
         record = TenantSettingsRecord(chosen=chosen, updated_at_ms=self._clock())
         try:
             await self.table.create(tenant, record)

@@ -7,11 +7,12 @@ import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 import structlog
 
 from postroad.http import metrics
@@ -375,11 +376,13 @@ def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = 
     if has_bearer:  # the credential, which authentication has read
         pairs = [(name, value) for name, value in pairs if name != "bearer"]
     names = [name for name, _ in pairs]
-    repeated = next((name for name in names if names.count(name) > 1), None)
+    lists = _list_parameters(into)
+    repeated = next((name for name in names if name not in lists and names.count(name) > 1), None)
     if repeated is not None:
         raise InvalidParameter(f"the query parameter {repeated[:64]!r} is given more than once")
+    several = {name: [value for other, value in pairs if other == name] for name in lists.intersection(names)}
     try:
-        found = msgspec.convert(dict(pairs), into, strict=False)
+        found = msgspec.convert({**dict(pairs), **several}, into, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidParameter(f"query parameter: {json.described(str(exc), into)}") from exc
     fields = dict(zip(found.__struct_encode_fields__, found.__struct_fields__, strict=True))
@@ -390,6 +393,19 @@ def _parse_query(text: bytes, into: type[msgspec.Struct], *, has_bearer: bool = 
     if "from" in names and "to" in names:
         _check_range(getattr(found, fields["from"]), getattr(found, fields["to"]))
     return found
+
+
+@cache
+def _list_parameters(into: type[msgspec.Struct]) -> frozenset[str]:
+    """The parameters that may be given several times."""
+    kinds = (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)
+    described = msgspec.inspect.type_info(into)
+    fields = described.fields if isinstance(described, msgspec.inspect.StructType) else ()
+    return frozenset(field.encode_name for field in fields if isinstance(_unannotated(field.type), kinds))
+
+
+def _unannotated(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    return _unannotated(kind.type) if isinstance(kind, msgspec.inspect.Metadata) else kind
 
 
 def _check_range(since: object, until: object) -> None:

@@ -39,10 +39,15 @@ class PendingMessage(msgspec.Struct, frozen=True):
 
 
 class PublishAck(msgspec.Struct, frozen=True):
-    """Position of a stored message. `is_duplicate`: the id was already stored, and the sequence is that of the first message."""
+    """Position of a stored message. `is_duplicate`: the id was already stored, and the sequence is that of the first message.
+
+    `is_known`: the engine knew the id. That may be due to an earlier attempt of this write that was not answered; then it is not
+    certain whether this write stored the message, and `is_duplicate` is false.
+    """
 
     sequence: int
     is_duplicate: bool = False
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,7 @@ class Committer:
                 return self._deadline_error(error)
             except PostroadError:
                 return rejection
-            acks.append(PublishAck(ack.sequence, is_duplicate=not write.may_be_stored))
+            acks.append(PublishAck(ack.sequence, is_duplicate=not write.may_be_stored, is_known=True))
         return acks
 
     async def _wait_connected(self, deadline: float) -> None:
@@ -400,7 +400,7 @@ def _decode(reply: Reply) -> PubAck:
 def _single_ack(write: _PendingWrite, ack: PubAck) -> Sequence[PublishAck]:
     metrics.stored_alone.inc()
     # A duplicate of our own earlier attempt is not a duplicate to the caller.
-    return (PublishAck(ack.seq, ack.duplicate and not write.may_be_stored),)
+    return (PublishAck(ack.seq, ack.duplicate and not write.may_be_stored, ack.duplicate),)
 
 
 class Committers:

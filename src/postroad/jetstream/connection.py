@@ -185,6 +185,11 @@ class Connection:
     def max_payload(self) -> int:
         return self._nc.max_payload
 
+    @property
+    def is_clustered(self) -> bool:
+        """True if the server can keep several copies of a stream."""
+        return nats_internals.is_clustered(self._nc)
+
     async def wait_up(self) -> None:
         await self._up.wait()
 

@@ -22,6 +22,10 @@ from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import EngineRefused
 
 
+class OptionIgnored(EngineRefused):
+    """The server is too old for an option, or another process has changed the same stream or consumer at the same time."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
     name: str
@@ -46,6 +50,9 @@ class StreamState(msgspec.Struct, frozen=True):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    first_ts: str = ""
+    last_ts: str = ""
+    num_subjects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ def _info(response: bytes) -> StreamInfo:
 
 
 async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
-    """Create the stream, or update it to `spec`. Raises EngineRefused if the server ignored an option."""
+    """Create the stream, or update it to `spec`. Raises OptionIgnored, EngineRefused."""
     config = spec.as_config()
     try:
         info = _info(await connection.api(f"STREAM.CREATE.{spec.name}", config))
@@ -90,7 +97,7 @@ async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
 
 
 async def ensure_consumer(connection: Connection, stream: str, name: str, config: Mapping[str, object]) -> None:
-    """Create a durable pull consumer, or update it to `config`. Raises EngineRefused if the server ignored an option."""
+    """Create a durable pull consumer, or update it to `config`. Raises OptionIgnored, EngineRefused."""
     wanted = {
         "durable_name": name,
         "name": name,
@@ -109,7 +116,7 @@ def _compare(name: str, wanted: Mapping[str, object], actual: Mapping[str, Any])
         if option == "metadata":  # the server adds its own entries
             found = {key: (found or {}).get(key) for key in wanted["metadata"]}  # type: ignore[attr-defined]
         if found != value and (found or value):
-            raise EngineRefused(
+            raise OptionIgnored(
                 f"the engine configured {name} with {option}={found!r} instead of {value!r}: nats-server may be too old"
             )
 
@@ -165,12 +172,13 @@ class _ListResponse(msgspec.Struct):
 _decode_list = msgspec.json.Decoder(_ListResponse).decode
 
 
-async def stream_states(connection: Connection) -> dict[str, StreamState]:
-    """The states of all streams, read in pages of some hundred."""
+async def stream_states(connection: Connection, subject: str | None = None) -> dict[str, StreamState]:
+    """The states of all streams, or of those with subjects that match, read in pages of some hundred."""
     states: dict[str, StreamState] = {}
     offset = 0
+    chosen = {"subject": subject} if subject else {}
     while True:
-        response = _decode_list(await connection.call("STREAM.LIST", {"offset": offset}))
+        response = _decode_list(await connection.call("STREAM.LIST", {"offset": offset, **chosen}))
         page = response.streams or []
         states |= {one.config.name: one.state for one in page}
         offset += len(page)

@@ -61,3 +61,8 @@ def abort(client: Client) -> None:
     writer = getattr(client._transport, "_io_writer", None)
     if writer is not None:
         writer.transport.abort()
+
+
+def is_clustered(client: Client) -> bool:
+    """True if the server that the client is connected to, or was last, belongs to a cluster."""
+    return bool(client._server_info.get("cluster"))

@@ -19,6 +19,7 @@ from postroad.kernel.clock import rfc3339
 from postroad.kernel.errors import EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
+_POSITION = "Nats-Sequence"  # only entries have it; any client may store an entry with a header `Status`
 _READ_BYTES_MAX = 4 * 1024 * 1024
 _SUBJECTS_MAX = 500  # of one `multi_last`, which the server answers with 1,024 entries at most; `<parent>.*` counts several times
 _LAG_SECONDS = 0.005  # a healthy replica lags less
@@ -50,7 +51,7 @@ class Page:
         return self.remaining == 0
 
 
-def _parse_ms(text: str) -> int:
+def time_ms(text: str) -> int:
     """RFC 3339 with nanoseconds, truncated to milliseconds."""
     whole, _, rest = text.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 1000 + int((rest + "000")[:3])
@@ -60,7 +61,7 @@ def entry_of(payload: bytes, headers: dict[str, str]) -> Entry:
     """The entry in a reply to a direct get, or in a republished message."""
     stored_headers = {name: value for name, value in headers.items() if name not in _INTERNAL}
     return Entry(
-        headers["Nats-Subject"], int(headers["Nats-Sequence"]), _parse_ms(headers["Nats-Time-Stamp"]), payload, stored_headers
+        headers["Nats-Subject"], int(headers["Nats-Sequence"]), time_ms(headers["Nats-Time-Stamp"]), payload, stored_headers
     )
 
 
@@ -159,7 +160,7 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
                 async with asyncio.timeout(seconds) as timeout:
                     reply = await replies.get()
                     timeout.reschedule(asyncio.get_running_loop().time() + connection.settings.request_timeout)
-                    while reply is not None and "Status" not in (headers := reply.headers or {}):
+                    while reply is not None and _POSITION in (headers := reply.headers or {}):
                         entries.append(entry_of(reply.data, headers))
                         reply = await replies.get()
             finally:
@@ -170,8 +171,8 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
             break
         if reply is None:
             break
-        if headers["Status"] not in ("204", "404"):  # end of the batch, or no entries
-            raise EngineUnavailable(f"reading {stream} was answered {headers['Status']}", retry_after=1)
+        if headers.get("Status") not in ("204", "404"):  # end of the batch, or no entries
+            raise EngineUnavailable(f"reading {stream} was answered {headers.get('Status')}", retry_after=1)
         return entries, headers
     raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1)
 
@@ -217,7 +218,7 @@ async def _read_from_leader(connection: Connection, stream: str, body: dict[str,
             raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1) from failure
         raise translate(failure.error) from failure
     headers = _parse_headers(base64.b64decode(stored.hdrs))
-    return Entry(stored.subject, stored.seq, _parse_ms(stored.time), base64.b64decode(stored.data), headers)
+    return Entry(stored.subject, stored.seq, time_ms(stored.time), base64.b64decode(stored.data), headers)
 
 
 def _parse_headers(block: bytes) -> dict[str, str]:
@@ -235,7 +236,7 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
             async with asyncio.timeout_at(deadline):
                 await connection.wait_up()
                 reply = await connection.request(f"$JS.API.DIRECT.GET.{target}", body)
-            if reply.status != "503":
+            if reply.status != "503" or _POSITION in (reply.headers or {}):
                 return reply
         except (ConnectionLost, TimeoutError):
             pass
@@ -245,4 +246,4 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
 
 
 def _entry_or_none(reply: Reply) -> Entry | None:
-    return entry_of(reply.data, reply.headers or {}) if "Nats-Sequence" in (reply.headers or {}) else None
+    return entry_of(reply.data, reply.headers or {}) if _POSITION in (reply.headers or {}) else None

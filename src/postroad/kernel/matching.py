@@ -8,7 +8,7 @@ from postroad.kernel.errors import InvalidParameter
 
 _WORD = r"[^\s.*>\x00-\x20\x7f]+"
 _SUBJECT_WORD = re.compile(_WORD)
-_SUBJECT_CHARS_MAX = 256
+SUBJECT_CHARS_MAX = 256
 PATTERN = rf"^(>|(\*|{_WORD})(\.(\*|{_WORD}))*(\.>)?)$"  # accepted by `pattern`; for the OpenAPI document
 
 
@@ -31,9 +31,9 @@ def glob_matches(glob: str, name: str) -> bool:
 
 def subject(text: str) -> str:
     """Return the text if it is a subject that can be published to. Raises InvalidParameter."""
-    if len(text) > _SUBJECT_CHARS_MAX or not all(_SUBJECT_WORD.fullmatch(word) for word in text.split(".")):
+    if len(text) > SUBJECT_CHARS_MAX or not all(_SUBJECT_WORD.fullmatch(word) for word in text.split(".")):
         raise InvalidParameter(
-            f"a subject is tokens separated by '.', without spaces, '*' or '>', at most {_SUBJECT_CHARS_MAX} characters: "
+            f"a subject is tokens separated by '.', without spaces, '*' or '>', at most {SUBJECT_CHARS_MAX} characters: "
             f"{text[:100]!r}"
         )
     return text
@@ -43,7 +43,7 @@ def pattern(text: str) -> str:
     """Return the text if it is a subject pattern. Raises InvalidParameter."""
     words = text.split(".")
     literal = [word for word in (words[:-1] if words[-1] == ">" else words) if word != "*"]
-    if len(text) > _SUBJECT_CHARS_MAX or not all(_SUBJECT_WORD.fullmatch(word) for word in literal):
+    if len(text) > SUBJECT_CHARS_MAX or not all(_SUBJECT_WORD.fullmatch(word) for word in literal):
         raise InvalidParameter(
             f"a pattern is tokens separated by '.', '*' for one token, '>' for the remaining ones: {text[:100]!r}"
         )

@@ -13,6 +13,8 @@ from postroad.kernel.errors import InvalidParameter
 TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 QUEUE_CHARS_MAX = 80
 QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+TOPIC_CHARS_MAX = 80
+TOPIC = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 STREAM_CHARS_MAX = 256
 SESSION_PREFIX = "session:"  # the stream of session `42` is `session:42`
 STREAM = re.compile(r"[A-Za-z0-9_.:~@+=-]+(?:/[A-Za-z0-9_.:~@+=-]+)*")
@@ -130,6 +132,24 @@ def dead_subject(tenant: str, queue: str) -> str:
 def queue_subject(tenant: str, queue: str) -> str:
     """Prefix of the subjects of a queue: `.ready`, `.later.<id>`, `.idem.<hash>` and `.last.<hash>` follow."""
     return f"q.{tenant}.{escape(queue)}"
+
+
+def topic_name(text: str) -> str:
+    """Return the text if it is a topic name. Raises InvalidParameter."""
+    if not TOPIC.fullmatch(text):
+        raise InvalidParameter(f"a topic name has 1 to {TOPIC_CHARS_MAX} letters, digits and '_ . : -': {text[:100]!r}")
+    return text
+
+
+@lru_cache(maxsize=65_536)
+def topic_stream(tenant: str, topic: str) -> str:
+    return f"T_{tenant}__{escape(topic)}"
+
+
+@lru_cache(maxsize=65_536)
+def topic_subject(tenant: str, topic: str) -> str:
+    """Prefix of the subjects of a topic; the subject of the message follows, as it was published."""
+    return f"t.{tenant}__{escape(topic)}"
 
 
 @lru_cache(maxsize=65_536)

@@ -73,7 +73,7 @@ class QueuesCapability(Capability):
         self.table = platform.table(QUEUES_BUCKET, QueueRecord)
         self.throughput = Throughput(connection)
         self.validator_process = ValidatorProcess()
-        schemas = Schemas(self.validator_process)
+        self.schemas = Schemas(self.validator_process)
         self.dead_letters = DeadLetters(
             connection,
             committers,
@@ -93,7 +93,7 @@ class QueuesCapability(Capability):
             tenant_settings=platform.tenant_settings,
             audit=platform.audit,
             dead_letters=self.dead_letters,
-            schemas=schemas,
+            schemas=self.schemas,
             replicas=settings.replica_count,
         )
         self.publisher = Publisher(
@@ -106,7 +106,7 @@ class QueuesCapability(Capability):
             self.throughput,
             clock,
             tenant_settings=platform.tenant_settings,
-            schemas=schemas,
+            schemas=self.schemas,
             limits=MessageLimits(chosen.message_headers_max, chosen.message_headers_bytes_max),
         )
         self.locator = MessageLocator(connection)

@@ -88,7 +88,7 @@ class Publisher:
         if record is None:
             record = await self._lifecycle.find_or_create(context, queue)
         if record.settings.schema is not None:
-            await self._schemas.check(record, new)
+            await self._check_schema(record, new)
         pending = self._prepare(record, context, new)
         if len(pending.writes) == 1 and not record.settings.max_messages:  # the common case, with less overhead
             sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
@@ -142,7 +142,7 @@ class Publisher:
         self.check(context.tenant, new)
         record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
         if record.settings.schema is not None:
-            await self._schemas.check(record, new)
+            await self._check_schema(record, new)
         subject = f"{record.subject}.last.{sequence_token(sequence)}"
         while True:
             entry = await stream_reader.last(self._connection, record.stream, subject)
@@ -189,10 +189,15 @@ class Publisher:
     async def _check(self, record: QueueRecord, new: NewMessage, index: int, bytes_max: int) -> PostroadError | None:
         try:
             check_message(new, self._limits, bytes_max, self._clock(), f"$.messages[{index}]")
-            await self._schemas.check(record, new, f"$.messages[{index}]")
+            await self._check_schema(record, new, f"$.messages[{index}]")
         except PostroadError as error:
             return error
         return None
+
+    async def _check_schema(self, record: QueueRecord, new: NewMessage, path: str = "$") -> None:
+        schema = record.settings.schema
+        if schema is not None:
+            await self._schemas.check(record.tenant, record.stream, schema, bytes(new.payload), f"{path}.payload")
 
     async def _store(self, record: QueueRecord, pending: Sequence[_PendingPublish]) -> list[Sequence[PublishAck] | PostroadError]:
         """Store the messages, up to the limit of the queue; an outcome for each, in order."""

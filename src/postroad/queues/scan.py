@@ -23,13 +23,14 @@ _SECONDS_MAX = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """The messages to search: a subject of a stream, from a sequence, stored in an interval of time."""
+    """The messages to search: a subject of a stream, from a sequence to before another, stored in an interval of time."""
 
     stream: str
     subject: str
     from_sequence: int = 1
     since_ms: int | None = None
     until_ms: int | None = None
+    end_sequence: int | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ async def scan(
         async with connection.scans:
             page = await stream_reader.read(connection, scan_range.stream, scan_range.subject, position, count, _PAGE_BYTES)
         for entry in page.entries:
+            if scan_range.end_sequence is not None and entry.sequence >= scan_range.end_sequence:
+                return result
             result.scanned += 1
             position = entry.sequence + 1
             if scan_range.until_ms is not None and entry.at_ms >= scan_range.until_ms:

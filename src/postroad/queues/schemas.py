@@ -1,4 +1,4 @@
-"""JSON Schemas of queues. Payloads are validated here if that is provably quick, else in the validator process."""
+"""JSON Schemas of queues and topics. Payloads are validated here if that is provably quick, else in the validator process."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.queues import NewMessage, SchemaMismatch, SchemaTooSlow
+from postroad.api.queues import SchemaMismatch, SchemaTooSlow
 from postroad.kernel.json import invalid_field
-from postroad.queues.records import QueueRecord
 from postroad.queues.schema_cost import validation_cost
 from postroad.queues.validator_main import Request, Violation, compile_schema
 from postroad.queues.validator_process import ValidatorProcess
@@ -31,7 +30,7 @@ class _CachedSchema:
 
 
 class Schemas:
-    """Compiled schemas by queue."""
+    """Compiled schemas by the stream of their queue or topic."""
 
     def __init__(self, process: ValidatorProcess) -> None:
         self._process = process
@@ -53,17 +52,14 @@ class Schemas:
         if reply.schema_error is not None:
             raise invalid_field("$.schema", f"is not a valid JSON Schema: {reply.schema_error[:200]}")
 
-    async def check(self, record: QueueRecord, message: NewMessage, path: str = "$") -> None:
-        """Raises SchemaMismatch with the paths of the violations, SchemaTooSlow, Overloaded."""
-        schema = record.settings.schema
-        if schema is None:
-            return
-        cached = self._cached.get(record.stream)
+    async def check(self, tenant: str, stream: str, schema: dict[str, Any], payload: bytes, path: str = "$.payload") -> None:
+        """Check a payload at `path` of the request. Raises SchemaMismatch with the paths of the violations, SchemaTooSlow,
+        Overloaded."""
+        cached = self._cached.get(stream)
         if cached is None or cached.schema is not schema:
             if len(self._cached) >= _CACHED_MAX:
                 self._cached.clear()
-            cached = self._cached[record.stream] = _prepare(schema)
-        payload = bytes(message.payload)
+            cached = self._cached[stream] = _prepare(schema)
         work = cached.cost * len(payload)
         if cached.validator is not None and work <= _WORK_MAX:
             self._work += work
@@ -73,9 +69,9 @@ class Schemas:
             if _is_valid(cached.validator, payload):
                 return
         # The library lists all violations of a payload at once, which can take seconds.
-        reply = await self._process.evaluate(record.tenant, Request(cached.encoded, payload))
+        reply = await self._process.evaluate(tenant, Request(cached.encoded, payload))
         if reply.schema_error is not None:
-            raise SchemaMismatch(f"the queue's schema is not valid: {reply.schema_error}")
+            raise SchemaMismatch(f"the schema is not valid: {reply.schema_error}")
         if reply.violations:
             raise _mismatch(reply.violations, path)
 
@@ -102,5 +98,5 @@ def _mismatch(violations: list[Violation], path: str) -> SchemaMismatch:
     errors = []
     for violation in violations:
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in violation.path)
-        errors.append({"path": f"{path}.payload{where}", "detail": violation.detail})
+        errors.append({"path": f"{path}{where}", "detail": violation.detail})
     return SchemaMismatch(f"{errors[0]['detail']} (at {errors[0]['path']})", extra={"errors": errors})

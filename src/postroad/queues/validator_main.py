@@ -56,7 +56,7 @@ def compile_schema(schema: Any, **regex_limits: int) -> Any:
 
 
 def _refuse_reference(uri: str) -> NoReturn:
-    raise ValueError(f"{uri[:200]} is an external reference; a queue's schema must contain all its definitions")
+    raise ValueError(f"{uri[:200]} is an external reference; a schema must contain all its definitions")
 
 
 def write_frame(body: bytes) -> bytes:

@@ -101,9 +101,9 @@ class ValidatorProcess:
                 log.warning("schema_validator_ended", exit_code=code)
                 if isinstance(ended, TimeoutError) or code == -signal.SIGPROF:
                     budget_ms = round(validator_main.BUDGET_SECONDS * 1000)
-                    raise SchemaTooSlow(f"the queue's schema needs over {budget_ms} ms of processor time for this") from ended
+                    raise SchemaTooSlow(f"the schema needs over {budget_ms} ms of processor time for this") from ended
         memory = validator_main.MEMORY_BYTES_MAX >> 20
-        raise SchemaTooSlow(f"the queue's schema needs over {memory} MiB of memory for this, or ends the validator")
+        raise SchemaTooSlow(f"the schema needs over {memory} MiB of memory for this, or ends the validator")
 
     async def _started(self) -> asyncio.subprocess.Process:
         """Raises Overloaded if the system cannot start a process now."""

@@ -4,13 +4,14 @@ from postroad.kernel.event import Event
 
 
 class StorageSampled(Event, frozen=True, kw_only=True, tag="storage.sampled"):
-    """The storage of a tenant in all its queues and streams. It covers the `seconds` since the previous sample."""
+    """The storage of a tenant in all its queues, topics and streams. It covers the `seconds` since the previous sample."""
 
     version: int = 1
     bytes: int
     messages: int
     queues: int
     streams: int
+    topics: int = 0
     seconds: float
 
 
@@ -27,6 +28,8 @@ class TrafficSampled(Event, frozen=True, kw_only=True, tag="traffic.sampled"):
     appends: int = 0
     append_bytes: int = 0
     fanout_messages: int = 0
+    topic_messages: int = 0
+    topic_bytes: int = 0
 
 
 class ProcessSampled(Event, frozen=True, kw_only=True, tag="process.sampled"):

@@ -119,5 +119,6 @@ def _event(tenant: str, storage: _TenantStorage, seconds: float) -> StorageSampl
         messages=storage.messages,
         queues=storage.resources["queue"],
         streams=storage.resources["stream"],
+        topics=storage.resources["topic"],
         seconds=seconds,
     )

@@ -14,6 +14,7 @@ MODULES = frozenset(
         "tasks",
         "tenants",
         "tokens",
+        "topics",
     ]
 )
 

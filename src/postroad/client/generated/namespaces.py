@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from postroad.client.stream_subscriptions import AsyncStreamSubscriptions, StreamSubscriptions
     from postroad.client.streams import AsyncStreams, Streams
     from postroad.client.tasks import AsyncTasks, Tasks
+    from postroad.client.topics import AsyncTopics, Topics
     from postroad.client.transport import AsyncTransport, SyncTransport
 
 
@@ -79,6 +80,12 @@ class GeneratedNamespaces:
         from postroad.client.generated.schedules import Schedules
 
         return Schedules(self._transport)
+
+    @cached_property
+    def topics(self) -> "Topics":
+        from postroad.client.topics import Topics
+
+        return Topics(self._transport)
 
     @cached_property
     def jobs(self) -> "Jobs":
@@ -174,6 +181,12 @@ class AsyncGeneratedNamespaces:
         from postroad.client.generated.schedules import AsyncSchedules
 
         return AsyncSchedules(self._transport)
+
+    @cached_property
+    def topics(self) -> "AsyncTopics":
+        from postroad.client.topics import AsyncTopics
+
+        return AsyncTopics(self._transport)
 
     @cached_property
     def jobs(self) -> "AsyncJobs":

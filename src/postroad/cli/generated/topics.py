@@ -1,0 +1,119 @@
+"""Commands of `postroad topics`. Generated from the route table by `make generate`; do not edit."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from postroad.cli.output import AsJson, Wide, connected
+from postroad.cli.rendering import json_value, show_item
+from postroad.cli.topics import topics
+
+
+@topics.command("put")
+def put_topics(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    retention_ms: Annotated[
+        int | None, typer.Option("--retention-ms", help="How long a message is kept, at least a second; 0: without limit.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", help="Bytes that the topic keeps, which are reserved for it; 0: no limit.")
+    ] = None,
+    on_full: Annotated[
+        Literal["drop", "refuse"] | None,
+        typer.Option("--on-full", help="At a limit: `drop` the oldest messages, or `refuse` new ones with status 507."),
+    ] = None,
+    dedupe_window_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--dedupe-window-ms", help="How long an idempotency key is remembered, but not longer than messages are kept."
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", help="Copies of the topic. The installation's default if left out. A single server keeps one."
+        ),
+    ] = None,
+    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers.")] = None,
+    schema: Annotated[str | None, typer.Option("--schema", help="JSON Schema that payloads must match.")] = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Create a topic or replace its settings.
+
+    Settings that are left out get their defaults. The status is 201 if the topic is new. Messages stay, unless a
+    lower limit or retention drops them.
+    """
+    with connected() as client:
+        show_item(
+            client.topics.put(
+                topic,
+                retention_ms=retention_ms,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                on_full=on_full,
+                dedupe_window_ms=dedupe_window_ms,
+                replicas=replicas,
+                geo=geo,
+                schema=json_value(schema, "schema"),
+            ),
+            as_json,
+            wide=wide,
+        )
+
+
+@topics.command("update")
+def update_topics(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    retention_ms: Annotated[
+        int | None, typer.Option("--retention-ms", help="How long a message is kept, at least a second; 0: without limit.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit.")
+    ] = None,
+    max_bytes: Annotated[int | None, typer.Option("--max-bytes", help="Bytes that the topic keeps; 0: no limit.")] = None,
+    on_full: Annotated[
+        Literal["drop", "refuse"] | None, typer.Option("--on-full", help="`drop` the oldest or `refuse` new messages.")
+    ] = None,
+    dedupe_window_ms: Annotated[
+        int | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", help="Copies of the topic; null: the installation's default. `none` removes it.")
+    ] = None,
+    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="JSON Schema that payloads must match. `none` removes it.")
+    ] = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Change settings of a topic. Settings that are left out keep their values."""
+    with connected() as client:
+        show_item(
+            client.topics.update(
+                topic,
+                retention_ms=retention_ms,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                on_full=on_full,
+                dedupe_window_ms=dedupe_window_ms,
+                replicas=replicas,
+                geo=geo,
+                schema=json_value(schema, "schema"),
+            ),
+            as_json,
+            wide=wide,
+        )
+
+
+@topics.command("show")
+def show_topics(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")], as_json: AsJson = False, wide: Wide = False
+) -> None:
+    """Show a topic and its stats."""
+    with connected() as client:
+        show_item(client.topics.get(topic), as_json, wide=wide)

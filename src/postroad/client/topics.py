@@ -1,0 +1,137 @@
+"""`client.topics`: topics and their messages."""
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from postroad.api.topics import PublishedTopicMessage, TopicBatchResult, TopicMessage, TopicMessagePage
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
+from postroad.client.encoding import Moment, given, moment, segment
+from postroad.client.generated.topics import TopicsCalls
+
+
+def _path(topic: str, rest: str = "") -> str:
+    return f"/v1/topics/{segment(topic)}{rest}"
+
+
+class TopicCalls(TopicsCalls):
+    @operation
+    def publish(
+        self,
+        topic: str,
+        subject: str,
+        payload: Any,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        is_repeatable: bool = True,
+    ) -> Call[PublishedTopicMessage]:
+        """Publish a message; return its position once it is stored durably. A `payload` of bytes is sent as it is, else as JSON.
+
+        Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
+        With `is_repeatable=False` no key is generated, and the call is not retried. Raises TopicNotFound, TopicFed,
+        SchemaMismatch, IdempotencyMismatch.
+        """
+        key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
+        body = {"subject": subject, "headers": dict(headers or {})} | given(contentType=content_type, idempotencyKey=key)
+        body |= _content(payload)
+        return Call(
+            method="POST",
+            path=_path(topic, "/messages"),
+            body=body,
+            response=PublishedTopicMessage,
+            is_repeatable=key is not None,
+        )
+
+    @operation
+    def publish_batch(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> Call[TopicBatchResult]:
+        """Publish up to 1,000 messages, each a mapping with `subject`, `payload` and the other fields of the API.
+
+        A `payload` of bytes is sent as it is. The result has an item for each message, in order. The call is retried only if
+        every message has an `idempotencyKey`.
+        """
+        is_repeatable = all("idempotencyKey" in message for message in messages)
+        body = {"messages": [_message(message) for message in messages]}
+        return Call(
+            method="POST",
+            path=_path(topic, "/messages/batch"),
+            body=body,
+            response=TopicBatchResult,
+            is_repeatable=is_repeatable,
+        )
+
+    @pages
+    def messages(
+        self,
+        topic: str,
+        *,
+        subject: str | Sequence[str] = (),
+        from_sequence: int | None = None,
+        to_sequence: int | None = None,
+        from_time: Moment | None = None,
+        to_time: Moment | None = None,
+        page_size: int = 100,
+    ) -> Pages[TopicMessage]:
+        """The messages of a range, oldest first: those whose subject matches the pattern, or one of several.
+
+        `to_sequence` is included, `to_time` is not. Raises TopicNotFound.
+        """
+        query = _range_query(subject, from_sequence, to_sequence, from_time, to_time) | {"limit": page_size}
+        return Pages(call=Call(method="GET", path=_path(topic, "/messages"), query=query, response=TopicMessagePage))
+
+    @operation
+    def messages_page(
+        self,
+        topic: str,
+        *,
+        subject: str | Sequence[str] = (),
+        from_sequence: int | None = None,
+        to_sequence: int | None = None,
+        from_time: Moment | None = None,
+        to_time: Moment | None = None,
+        count: bool = False,
+        page_size: int = 100,
+        cursor: str | None = None,
+    ) -> Call[TopicMessagePage]:
+        """One page of `messages`, with the next cursor and, with `count`, the number of messages in the whole range."""
+        query = _range_query(subject, from_sequence, to_sequence, from_time, to_time)
+        query |= {"count": count or None, "limit": page_size, "cursor": cursor}
+        return Call(method="GET", path=_path(topic, "/messages"), query=query, response=TopicMessagePage)
+
+
+def _range_query(
+    subject: str | Sequence[str],
+    from_sequence: int | None,
+    to_sequence: int | None,
+    from_time: Moment | None,
+    to_time: Moment | None,
+) -> dict[str, object]:
+    patterns = [subject] if isinstance(subject, str) else list(subject)
+    return {
+        "subject": patterns or None,
+        "fromSequence": from_sequence,
+        "toSequence": to_sequence,
+        "fromTime": moment(from_time),
+        "toTime": moment(to_time),
+    }
+
+
+def _content(payload: Any) -> dict[str, Any]:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return {"body_b64": base64.b64encode(payload).decode()}
+    return {"payload": payload}
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    given_fields = dict(message)
+    return given_fields | _content(given_fields.pop("payload")) if "payload" in given_fields else given_fields
+
+
+class Topics(TopicCalls, SyncNamespace):
+    pass
+
+
+class AsyncTopics(TopicCalls, AsyncNamespace):
+    pass

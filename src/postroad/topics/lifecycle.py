@@ -1,0 +1,344 @@
+"""Topic lifecycle: create, look up, update, list, delete."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from postroad.api.pages import Page
+from postroad.api.topics import StrictTopicSettings, TopicInUse, TopicNotFound, TopicSettingsChange
+from postroad.governance.audit import Audit
+from postroad.governance.tenant_settings import TenantSettingsStore
+from postroad.jetstream.connection import Connection
+from postroad.jetstream.management import OptionIgnored, StreamSpec, ensure_stream
+from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.storage_budget import StorageBudgets
+from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
+from postroad.jetstream.tail import republish
+from postroad.kernel.clock import Clock, rfc3339
+from postroad.kernel.context import RequestContext
+from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, Forbidden, InvalidParameter
+from postroad.kernel.identity import Caller
+from postroad.kernel.ids import new_id
+from postroad.kernel.json import invalid_field
+from postroad.kernel.matching import glob_matches
+from postroad.kernel.names import TOPIC_CHARS_MAX, escape, topic_name
+from postroad.queues.schemas import Schemas
+from postroad.telemetry.outbox import Outbox
+from postroad.topics.events import TopicChanged
+from postroad.topics.records import TopicRecord
+
+TOPICS_BUCKET = "postroad_topics"
+_MS = 1_000_000  # nanoseconds
+_ATTEMPTS_MAX = 10  # of a change that the engine does not report as made
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A kind of resources that belong to topics, such as `subscriptions`: a topic that has some is only deleted with them.
+
+    `count` is the number that a topic has. `remove` deletes all of a topic that is being deleted; it must be idempotent, since
+    an interrupted deletion is repeated, by another process perhaps.
+    """
+
+    name: str
+    count: Callable[[TopicRecord], Awaitable[int]]
+    remove: Callable[[TopicRecord], Awaitable[None]]
+
+
+class TopicLifecycle:
+    def __init__(
+        self,
+        connection: Connection,
+        table: ReplicatedTable[TopicRecord],
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        tenant_settings: TenantSettingsStore,
+        audit: Audit,
+        storage: StorageBudgets,
+        schemas: Schemas,
+        replicas: int,
+    ) -> None:
+        self._connection, self._outbox, self._clock = connection, outbox, clock
+        self._tenant_settings, self._audit, self._storage = tenant_settings, audit, storage
+        self._schemas, self._replicas = schemas, replicas
+        self.table = table
+        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_stream, release=self._remove_dependents)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._dependents: list[Dependent] = []
+        self._known: dict[str, TopicRecord] = {}
+        self._end_listeners: list[Callable[[TopicRecord], None]] = []
+        table.on_change(self._record_changed)
+
+    # For other capabilities
+
+    def add_dependent(self, dependent: Dependent) -> None:
+        self._dependents.append(dependent)
+
+    def on_end(self, listener: Callable[[TopicRecord], None]) -> None:
+        """Call `listener` with the record of each topic that is being deleted, once, in every process.
+
+        A topic that was deleted and created again has another incarnation: its sequences start at 1 again.
+        """
+        self._end_listeners.append(listener)
+
+    def _record_changed(self, key: str, record: TopicRecord | None) -> None:
+        before = self._known.get(key)
+        is_ending = record is None or record.state is RecordState.DELETING
+        if before is not None and (is_ending or (record is not None and record.incarnation != before.incarnation)):
+            del self._known[key]
+            for listener in self._end_listeners:
+                listener(before)
+        if record is not None and record.state is RecordState.READY:
+            self._known[key] = record
+
+    # Look-ups
+
+    def cached(self, tenant: str, name: str) -> TopicRecord | None:
+        """The topic if this process knows it, which is nearly always. Cheaper than `find`, for the hot paths."""
+        record = self.table.get(topic_key(tenant, name)) if len(name) <= TOPIC_CHARS_MAX else None
+        return record if record is not None and record.state is RecordState.READY else None
+
+    async def find(self, tenant: str, name: str) -> TopicRecord:
+        """Raises TopicNotFound, InvalidParameter."""
+        record = await self._streams.await_ready(topic_key(tenant, topic_name(name)))
+        if record is None:
+            raise TopicNotFound(f"there is no topic {name!r}")
+        return record
+
+    async def find_or_create(self, context: RequestContext, name: str) -> TopicRecord:
+        """Like `find`, but create a missing topic with default settings if the tenant's `autoCreateTopics` is on."""
+        try:
+            return await self.find(context.tenant, name)
+        except TopicNotFound:
+            if name.startswith("_") or not self._tenant_settings.of(context.tenant).auto_create_topics:
+                raise
+        record, _ = await self.put(context, name, None)
+        return record
+
+    def page(self, caller: Caller, limit: int, after: str | None, name: str | None = None) -> Page[TopicRecord]:
+        """The topics that the caller may use and that match `name`, ordered by the tokens of their names, after `after`."""
+        prefix = f"{caller.tenant}."
+        start = prefix + escape(after) if after is not None else ""
+        found = [record for key in self.table.keys_under(prefix) if key > start and (record := self.table.get(key)) is not None]
+        records = [
+            one
+            for one in found
+            if one.state is not RecordState.DELETING
+            and caller.may_use("topic", one.name)
+            and (name is None or glob_matches(name, one.name))
+        ]
+        return Page(items=records[:limit], next_cursor=records[limit - 1].name if len(records) > limit else None)
+
+    # Changes
+
+    async def put(self, context: RequestContext, name: str, settings: StrictTopicSettings | None) -> tuple[TopicRecord, bool]:
+        """Create the topic or replace its settings; return the topic and whether it is new.
+
+        Without settings an existing topic is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, Overloaded,
+        EngineUnavailable, EngineRefused.
+        """
+        return await self._change(context, name, lambda known: settings or known or StrictTopicSettings(), may_create=True)
+
+    async def update(self, context: RequestContext, name: str, change: TopicSettingsChange) -> TopicRecord:
+        """Change some settings of a topic. Raises TopicNotFound, and like `put`."""
+        given = {field: value for field, value in msgspec.structs.asdict(change).items() if value is not UNSET}
+        record, _ = await self._change(
+            context, name, lambda known: msgspec.structs.replace(known or StrictTopicSettings(), **given), may_create=False
+        )
+        return record
+
+    async def set_feeder(self, tenant: str, name: str, feeder: str | None) -> TopicRecord:
+        """Let only the resource `feeder` publish to the topic; None: every caller. Raises TopicNotFound."""
+        changed = await self.table.change(topic_key(tenant, name), lambda now: msgspec.structs.replace(now, fed_by=feeder))
+        if changed is None:
+            raise TopicNotFound(f"there is no topic {name!r}")
+        return changed[1]
+
+    async def _change(
+        self,
+        context: RequestContext,
+        name: str,
+        make: Callable[[StrictTopicSettings | None], StrictTopicSettings],
+        *,
+        may_create: bool,
+    ) -> tuple[TopicRecord, bool]:
+        """`make` returns the new settings, from the present ones or None."""
+        if topic_name(name).startswith("_"):
+            raise InvalidParameter("names that start with '_' are reserved")
+        key = topic_key(context.tenant, name)
+        wanted: list[StrictTopicSettings] = []
+        try:
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                record, before = await self._create_or_change(key, context, name, make, wanted, may_create=may_create)
+        except (EngineRefused, EngineFull) as refusal:
+            problem = _settings_problem(wanted[-1], refusal) if wanted else None
+            if problem is None:
+                raise
+            raise problem from refusal
+        finally:
+            self._locks.pop(key, None)
+        if record is not before:
+            self._outbox.record(context, _changed_event(record, "created" if before is None else "updated"))
+        return record, before is None
+
+    async def _create_or_change(
+        self,
+        key: str,
+        context: RequestContext,
+        name: str,
+        make: Callable[[StrictTopicSettings | None], StrictTopicSettings],
+        tried: list[StrictTopicSettings],
+        *,
+        may_create: bool,
+    ) -> tuple[TopicRecord, TopicRecord | None]:
+        """The topic now and before: the same object if it did not change, None if it is new. `tried` gets the new settings."""
+        attempts = 0
+        while True:
+            attempts += 1
+            known = await self._streams.await_ready(key)
+            if known is None and not may_create:
+                raise TopicNotFound(f"there is no topic {name!r}")
+            settings = make(None if known is None else known.settings)
+            if known is not None and settings == known.settings:
+                return known, known
+            await self._check_settings(context.tenant, name, settings, None if known is None else known.settings)
+            tried.append(settings)
+            try:
+                if known is None:
+                    return await self._create(key, context, name, settings), None
+                return await self._update(key, context, known, settings), known
+            except (Conflict, OptionIgnored) as problem:  # another process changed the record or the stream: read it again
+                if isinstance(problem, OptionIgnored) and attempts >= _ATTEMPTS_MAX:
+                    raise
+                self.table.forget(key)
+                await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311  # not a secret
+
+    async def _check_settings(
+        self, tenant: str, name: str, settings: StrictTopicSettings, before: StrictTopicSettings | None
+    ) -> None:
+        if settings.schema is not None and (before is None or settings.schema != before.schema):
+            await self._schemas.check_schema(tenant, settings.schema)
+        if settings.max_bytes:
+            others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
+            reserved = sum(one.settings.max_bytes for one in others)
+            quota = self._storage.of_tenant(tenant).quota
+            if reserved + settings.max_bytes > quota:
+                raise invalid_field(
+                    "$.maxBytes", f"the tenant's topics reserve {reserved} bytes already, and its storage quota is {quota}"
+                )
+
+    async def _create(self, key: str, context: RequestContext, name: str, settings: StrictTopicSettings) -> TopicRecord:
+        """Raises Conflict if another process creates the topic at the same time; then this call had no effect."""
+        self._check_count(context.tenant)
+        now = self._clock()
+        record = TopicRecord(
+            state=RecordState.CREATING,
+            tenant=context.tenant,
+            name=name,
+            incarnation=new_id(),
+            settings=settings,
+            replicas=self._kept_replicas(settings),
+            created_at_ms=now,
+            updated_at_ms=now,
+        )
+        async with self._audit.change(context, "topic.create", name, after=settings):
+            await self.table.create(key, record)
+        return await self._streams.create_stream(key, record)
+
+    async def _update(self, key: str, context: RequestContext, known: TopicRecord, settings: StrictTopicSettings) -> TopicRecord:
+        changed = msgspec.structs.replace(
+            known, settings=settings, replicas=self._kept_replicas(settings), updated_at_ms=self._clock()
+        )
+        revision = self.table.revision(key)
+        async with self._audit.change(context, "topic.change", known.name, before=known.settings, after=settings):
+            await self._ensure_stream(changed)
+            await self.table.update(key, changed, revision)
+        return changed
+
+    def _check_count(self, tenant: str) -> None:
+        count = self.table.count_under(f"{tenant}.")
+        limit = self._tenant_settings.of(tenant).max_topics
+        if count >= limit:
+            raise Forbidden(f"the tenant has {count} topics; {limit} is the limit")
+
+    def _kept_replicas(self, settings: StrictTopicSettings) -> int:
+        return (settings.replicas or self._replicas) if self._connection.is_clustered else 1
+
+    async def _ensure_stream(self, record: TopicRecord) -> None:
+        """Create or update the stream. Idempotent. It contains nothing but messages, so tails find no gaps."""
+        settings, subjects = record.settings, f"{record.subject}.>"
+        options: dict[str, object] = {
+            "allow_atomic": True,
+            "num_replicas": record.replicas,
+            "max_age": record.retention_ms * _MS,
+            "max_msgs": settings.max_messages or -1,
+            "max_bytes": settings.max_bytes or -1,
+            "discard": "new" if settings.on_full == "refuse" else "old",
+            "duplicate_window": record.dedupe_window_ms * _MS,
+            "republish": republish(subjects),
+            "metadata": {INCARNATION: record.incarnation},
+        }
+        if settings.geo is not None:
+            options["placement"] = {"tags": [settings.geo]}
+        await ensure_stream(self._connection, StreamSpec(record.stream, (subjects,), options))
+
+    # Deletion
+
+    async def delete(self, context: RequestContext, name: str, *, cascade: bool = False) -> None:
+        """Raises TopicNotFound, Conflict, and TopicInUse if resources belong to the topic and `cascade` is false."""
+        key = topic_key(context.tenant, name)
+        record = await self.find(context.tenant, name)
+        revision = self.table.revision(key)  # of this record: it may change while the audit entry is written
+        if not cascade:
+            await self._check_unused(record)
+        async with self._audit.change(context, "topic.delete", name, before=record.settings):
+            await self._streams.delete(key, record, revision)
+        self._outbox.record(context, _changed_event(record, "deleted", at_ms=self._clock()))
+
+    async def _check_unused(self, record: TopicRecord) -> None:
+        found = [(await dependent.count(record), dependent.name) for dependent in self._dependents]
+        used = [f"{count} {noun}" for count, noun in found if count]
+        if record.fed_by is not None:
+            used.append(record.fed_by)
+        if used:
+            raise TopicInUse(
+                f"the topic {record.name!r} is used by {', '.join(used)}; add ?cascade=true to delete it all the same"
+            )
+
+    async def _remove_dependents(self, record: TopicRecord) -> None:
+        for dependent in self._dependents:
+            await dependent.remove(record)
+
+    async def delete_all(self, tenant: str) -> None:
+        """Delete all topics of a tenant. May be repeated after an interruption."""
+        await self._streams.delete_all(tenant)
+
+    async def recover_all(self) -> int:
+        """Finish interrupted creations and deletions; return how many there were. For the control role."""
+        return await self._streams.recover_all()
+
+
+def _settings_problem(settings: StrictTopicSettings, refusal: EngineRefused | EngineFull) -> Exception | None:
+    """The setting that the engine refused, if it is likely to be one."""
+    if isinstance(refusal, EngineFull):
+        return invalid_field("$.maxBytes", f"the engine cannot reserve so much: {refusal.detail}") if settings.max_bytes else None
+    if settings.geo is not None:
+        return invalid_field("$.geo", f"the engine cannot place the topic there: {refusal.detail}")
+    if settings.replicas not in (None, 1):
+        return invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}")
+    return None
+
+
+def _changed_event(record: TopicRecord, change: str, at_ms: int | None = None) -> TopicChanged:
+    at = rfc3339(record.updated_at_ms if at_ms is None else at_ms)
+    return TopicChanged(timestamp=at, topic=record.name, change=change, incarnation=record.incarnation)
+
+
+def topic_key(tenant: str, name: str) -> str:
+    """Key of a topic in the registry."""
+    return f"{tenant}.{escape(name)}"

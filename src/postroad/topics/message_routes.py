@@ -1,0 +1,194 @@
+"""HTTP routes of a topic's messages: publish, publish a batch, replay."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from postroad.api.queues import IdempotencyKey, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow
+from postroad.api.topics import (
+    HOPS_MAX,
+    LoopDetected,
+    NewTopicBatch,
+    NewTopicMessage,
+    PublishedTopicMessage,
+    TopicBatchItem,
+    TopicBatchResult,
+    TopicFed,
+    TopicMessagePage,
+    TopicMessagesQuery,
+    TopicNotFound,
+)
+from postroad.http.problems import problem_of
+from postroad.http.request import Request
+from postroad.http.response import Response
+from postroad.http.routing import Route
+from postroad.kernel.errors import (
+    EngineFull,
+    EngineUnavailable,
+    InvalidParameter,
+    Overloaded,
+    PostroadError,
+    StorageQuotaExceeded,
+    TooLarge,
+)
+from postroad.kernel.identity import Scope
+from postroad.kernel.json import invalid_field
+from postroad.topics import metrics
+from postroad.topics.lifecycle import TopicLifecycle
+from postroad.topics.publishing import TopicPublisher
+from postroad.topics.reading import SequenceRange, TopicReader
+from postroad.topics.records import TopicRecord, message_of
+from postroad.topics.rules import check_pattern
+
+_TAG = "Topics"
+_STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineUnavailable)
+_TRACE_HEADERS = (
+    ("traceparent", Annotated[str, Meta(description="W3C trace context; readers receive it with the message.")]),
+    (
+        "X-MQ-Hops",
+        Annotated[
+            int,
+            Meta(ge=0, le=HOPS_MAX, description="How often the message was forwarded, as a delivery states it: finds loops."),
+        ],
+    ),
+)
+
+
+class TopicMessageRoutes:
+    def __init__(self, lifecycle: TopicLifecycle, publisher: TopicPublisher, reader: TopicReader, *, batch_max: int) -> None:
+        self._lifecycle, self._publisher, self._reader, self._batch_max = lifecycle, publisher, reader, batch_max
+
+    def table(self) -> Sequence[Route]:
+        messages = "/v1/topics/{topic}/messages"
+        return [
+            Route(
+                "POST",
+                messages,
+                self.publish_to_topic,
+                Scope.PUBLISH,
+                "Publish a message to a topic",
+                _TAG,
+                body=NewTopicMessage,
+                response=PublishedTopicMessage,
+                status=201,
+                errors=(
+                    *(TopicNotFound, TopicFed, LoopDetected, IdempotencyMismatch, SchemaMismatch, SchemaTooSlow),
+                    *_STORE_ERRORS,
+                ),
+                description="The message is stored durably before the response.",
+                headers=(
+                    (
+                        "Idempotency-Key",
+                        Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")],
+                    ),
+                    *_TRACE_HEADERS,
+                ),
+            ),
+            Route(
+                "POST",
+                f"{messages}/batch",
+                self.publish_batch_to_topic,
+                Scope.PUBLISH,
+                "Publish up to 1,000 messages to a topic",
+                _TAG,
+                body=NewTopicBatch,
+                response=TopicBatchResult,
+                errors=(TopicNotFound, TopicFed, LoopDetected, *_STORE_ERRORS),
+                description="The response has a result for each message, in order. A failed message does not affect the others.",
+                headers=_TRACE_HEADERS,
+            ),
+            Route(
+                "GET",
+                messages,
+                self.read_topic_messages,
+                Scope.READ,
+                "Read messages of a topic",
+                _TAG,
+                query=TopicMessagesQuery,
+                response=TopicMessagePage,
+                errors=(TopicNotFound, EngineUnavailable),
+                description="Oldest first, from a sequence or a time, by subject patterns. Reading does not change the topic. "
+                "One request searches some thousands of messages; `nextCursor` continues the search.",
+            ),
+        ]
+
+    async def publish_to_topic(self, request: Request) -> Response:
+        message, hops = _with_idempotency_key(request, request.body), _hops(request)
+        published = await self._publisher.publish(request.context, request.parameters["topic"], message, hops=hops)
+        return Response(published, status=201)
+
+    async def publish_batch_to_topic(self, request: Request) -> Response:
+        batch: NewTopicBatch = request.body
+        if len(batch.messages) > self._batch_max:
+            raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
+        outcomes = await self._publisher.publish_batch(
+            request.context, request.parameters["topic"], batch.messages, hops=_hops(request)
+        )
+        results = [_batch_item(outcome) for outcome in outcomes]
+        failed = sum(1 for result in results if result.problem is not None)
+        return Response(TopicBatchResult(published=len(results) - failed, failed=failed, results=results))
+
+    async def read_topic_messages(self, request: Request) -> Response:
+        query: TopicMessagesQuery = request.query
+        patterns = [check_pattern(one) for one in query.subject]
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
+        whole = await self._reader.resolve_range(
+            record,
+            from_sequence=query.from_sequence,
+            to_sequence=query.to_sequence,
+            from_ms=_epoch_ms(query.from_time),
+            to_ms=_epoch_ms(query.to_time),
+        )
+        start = whole.start if query.cursor is None else _cursor_sequence(record, query.cursor)
+        found = await self._reader.read(record, patterns, SequenceRange(start, max(start, whole.end)), limit=query.limit)
+        count = await self._reader.count(record, patterns, whole) if query.count else None
+        metrics.replayed.add(record.tenant, len(found.messages))
+        cursor = None if found.next_sequence is None else f"{record.incarnation[-12:]}.{found.next_sequence}"
+        return Response(TopicMessagePage(items=[message_of(one) for one in found.messages], next_cursor=cursor, count=count))
+
+
+def _cursor_sequence(record: TopicRecord, cursor: str) -> int:
+    """Raises InvalidParameter if the cursor is of an earlier topic with this name."""
+    incarnation, _, sequence = cursor.partition(".")
+    if incarnation != record.incarnation[-12:]:
+        raise InvalidParameter("query parameter: the cursor is of a topic that was deleted; start again without one")
+    return max(1, int(sequence))
+
+
+def _hops(request: Request) -> int:
+    text = request.header(b"x-mq-hops")
+    if text is None:
+        return 0
+    if not text.isdecimal() or len(text) > 6:
+        raise InvalidParameter("the header X-MQ-Hops is a number")
+    return int(text)
+
+
+def _with_idempotency_key(request: Request, message: NewTopicMessage) -> NewTopicMessage:
+    """The message with the key of the request header. Raises BodyInvalid if the two differ."""
+    key = request.header(b"idempotency-key")
+    if key is None or key == message.idempotency_key:
+        return message
+    if message.idempotency_key is not None:
+        raise invalid_field("$.idempotencyKey", "differs from the header Idempotency-Key")
+    if not 1 <= len(key) <= 256:
+        raise invalid_field("$.idempotencyKey", "the header Idempotency-Key has 1 to 256 characters")
+    return msgspec.structs.replace(message, idempotency_key=key)
+
+
+def _batch_item(outcome: PublishedTopicMessage | PostroadError) -> TopicBatchItem:
+    if isinstance(outcome, PostroadError):
+        return TopicBatchItem(problem=problem_of(outcome))
+    return TopicBatchItem(
+        sequence=outcome.sequence,
+        timestamp=outcome.timestamp,
+        subject=outcome.subject,
+        nats_subject=outcome.nats_subject,
+    )
+
+
+def _epoch_ms(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)

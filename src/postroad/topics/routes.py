@@ -1,0 +1,164 @@
+"""HTTP routes of topics: list, create, show, change, delete, purge."""
+
+import asyncio
+from collections.abc import Sequence
+
+from postroad.api.queues import Purged
+from postroad.api.topics import (
+    DeleteTopicQuery,
+    PurgeTopicRequest,
+    StrictTopicSettings,
+    Topic,
+    TopicInUse,
+    TopicNotFound,
+    TopicPage,
+    TopicQuery,
+    TopicSettingsChange,
+    TopicStats,
+)
+from postroad.http.request import Request
+from postroad.http.response import Response
+from postroad.http.routing import Command, Route
+from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, InvalidParameter
+from postroad.kernel.identity import Scope
+from postroad.kernel.json import invalid_field
+from postroad.topics.lifecycle import TopicLifecycle
+from postroad.topics.reading import TopicReader
+from postroad.topics.records import TopicRecord, topic_of
+from postroad.topics.rules import check_pattern
+
+_TAG = "Topics"
+_ONE = "/v1/topics/{topic}"
+_COLUMNS = ("name", "stats.messages", "stats.bytes", "stats.last_sequence", "settings.retention_ms", "created_at")
+_STATS_CONCURRENCY = 32
+
+
+class TopicRoutes:
+    def __init__(self, lifecycle: TopicLifecycle, reader: TopicReader) -> None:
+        self._lifecycle, self._reader = lifecycle, reader
+        self._stats_slots = asyncio.Semaphore(_STATS_CONCURRENCY)
+
+    def table(self) -> Sequence[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/topics",
+                self.list_topics,
+                Scope.READ,
+                "List topics",
+                _TAG,
+                query=TopicQuery,
+                response=TopicPage,
+                sdk="topics.list",
+            ),
+            Route(
+                "PUT",
+                _ONE,
+                self.put_topic,
+                Scope.ADMIN,
+                "Create a topic or replace its settings",
+                _TAG,
+                body=StrictTopicSettings,
+                response=Topic,
+                other_statuses=(201,),
+                errors=(EngineUnavailable, EngineRefused),
+                description="Settings that are left out get their defaults. The status is 201 if the topic is new. "
+                "Messages stay, unless a lower limit or retention drops them.",
+                sdk="topics.put",
+                cli=Command("topics put"),
+            ),
+            Route(
+                "PATCH",
+                _ONE,
+                self.update_topic,
+                Scope.ADMIN,
+                "Change settings of a topic",
+                _TAG,
+                body=TopicSettingsChange,
+                response=Topic,
+                errors=(TopicNotFound, EngineUnavailable, EngineRefused),
+                description="Settings that are left out keep their values.",
+                sdk="topics.update",
+                cli=Command("topics update"),
+            ),
+            Route(
+                "GET",
+                _ONE,
+                self.get_topic,
+                Scope.READ,
+                "Show a topic and its stats",
+                _TAG,
+                response=Topic,
+                errors=(TopicNotFound, EngineUnavailable),
+                sdk="topics.get",
+                cli=Command("topics show"),
+            ),
+            Route(
+                "DELETE",
+                _ONE,
+                self.delete_topic,
+                Scope.ADMIN,
+                "Delete a topic with its messages",
+                _TAG,
+                query=DeleteTopicQuery,
+                status=204,
+                errors=(TopicNotFound, TopicInUse, Conflict, EngineUnavailable),
+                sdk="topics.delete",
+            ),
+            Route(
+                "POST",
+                f"{_ONE}/purge",
+                self.purge_topic,
+                Scope.WRITE,
+                "Delete messages of a topic",
+                _TAG,
+                body=PurgeTopicRequest,
+                response=Purged,
+                errors=(TopicNotFound, EngineUnavailable),
+                description="All messages, or those whose subject matches a pattern, up to a sequence if one is given. "
+                "The sequences of the other messages stay.",
+                sdk="topics.purge",
+                repeatable=True,
+            ),
+        ]
+
+    async def list_topics(self, request: Request) -> Response:
+        query: TopicQuery = request.query
+        page = self._lifecycle.page(request.caller, query.limit, query.cursor, query.name)
+        stats = await asyncio.gather(*map(self._stats, page.items)) if query.stats else [None] * len(page.items)
+        topics = [topic_of(record, found) for record, found in zip(page.items, stats, strict=True)]
+        return Response(TopicPage(items=topics, next_cursor=page.next_cursor))
+
+    async def _stats(self, record: TopicRecord) -> TopicStats | None:
+        """None if they cannot be read now: the list is of use without them."""
+        async with self._stats_slots:
+            try:
+                return await self._reader.stats(record)
+            except (TopicNotFound, EngineUnavailable):
+                return None
+
+    async def put_topic(self, request: Request) -> Response:
+        record, is_new = await self._lifecycle.put(request.context, request.parameters["topic"], request.body)
+        return Response(topic_of(record), status=201 if is_new else 200)
+
+    async def update_topic(self, request: Request) -> Response:
+        return Response(topic_of(await self._lifecycle.update(request.context, request.parameters["topic"], request.body)))
+
+    async def get_topic(self, request: Request) -> Response:
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
+        return Response(topic_of(record, await self._reader.stats(record)))
+
+    async def delete_topic(self, request: Request) -> Response:
+        query: DeleteTopicQuery = request.query
+        await self._lifecycle.delete(request.context, request.parameters["topic"], cascade=query.cascade)
+        return Response(status=204)
+
+    async def purge_topic(self, request: Request) -> Response:
+        body: PurgeTopicRequest = request.body
+        try:
+            pattern = check_pattern(body.subject or ">")
+        except InvalidParameter as problem:
+            raise invalid_field("$.subject", problem.detail) from problem
+        record = await self._lifecycle.find(request.caller.tenant, request.parameters["topic"])
+        count = await self._reader.purge(request.context, record, pattern, body.to_sequence, is_dry_run=body.dry_run)
+        return Response(Purged(count=count, dry_run=body.dry_run))
