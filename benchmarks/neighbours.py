@@ -1,9 +1,9 @@
 """Noisy neighbours: the publish latency of one tenant, alone and while another one attacks, and how fast the attacker's key ends.
 
-    python -m benchmarks.neighbours [--seconds 10] [--attack flood --attack pulls]
+    python -m benchmarks.neighbours [--seconds 5] [--rounds 3] [--attack flood --attack pulls]
 
 The publisher sends at a steady rate and measures from the moment each request is due. Each attack runs in a process of its own.
-The table has the p99 during each attack divided by the p99 alone, right before it.
+Rounds alternate: alone, then under attack. The table has the medians of the rounds' p99, and the median of their ratios.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.harness import Server, postroad, table
+from postroad.api.access import IssuedKey
 from postroad.client import Postroad
 
 PUBLISHES_PER_SECOND = 50
@@ -36,10 +37,13 @@ Attack = Callable[[str, str], Coroutine[Any, Any, None]]
 @dataclass(frozen=True, slots=True)
 class Result:
     attack: str
-    alone_ms: float
-    attacked_ms: float
+    rounds: list[tuple[float, float]]  # p99 in milliseconds alone, and under attack
     failed: int
     revoked_after_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(attacked / alone for alone, attacked in self.rounds)
 
 
 # The victim
@@ -220,20 +224,30 @@ def attacking(name: str, url: str, key: str) -> Iterator[None]:
         process.wait()
 
 
-def measure(server: Server, admin: Postroad, name: str, seconds: float) -> Result:
+def measure(server: Server, admin: Postroad, name: str, seconds: float, rounds: int) -> Result:
     admin.tenants.create(f"attacker-{name}", auto_create_queues=True)
     with Postroad(server.url, key=_platform_key(server), tenant=f"attacker-{name}") as owner:
         issued = owner.keys.create("attacker", scopes=["publish", "consume", "read", "admin"])
-    alone, _ = asyncio.run(publish_latencies(server.url, server.key, seconds))
-    with attacking(name, server.url, issued.key):
-        time.sleep(2)  # the attack reaches its full rate
-        attacked, failed = asyncio.run(publish_latencies(server.url, server.key, seconds))
-        with Postroad(server.url, key=_platform_key(server), tenant=f"attacker-{name}") as owner:
-            begun = time.monotonic()
-            owner.keys.delete(issued.record.id)
-        _wait_refused(server.url, issued.key)
-        revoked_ms = (time.monotonic() - begun) * 1000
-    return Result(name, p99(alone), p99(attacked), failed, revoked_ms)
+    measured, failed, revoked_ms = [], 0, 0.0
+    for number in range(1, rounds + 1):
+        alone, _ = asyncio.run(publish_latencies(server.url, server.key, seconds))
+        with attacking(name, server.url, issued.key):
+            time.sleep(2)  # the attack reaches its full rate
+            attacked, failed_now = asyncio.run(publish_latencies(server.url, server.key, seconds))
+            measured.append((p99(alone), p99(attacked)))
+            failed += failed_now
+            if number == rounds:
+                revoked_ms = _revoke(server, name, issued)
+    return Result(name, measured, failed, revoked_ms)
+
+
+def _revoke(server: Server, name: str, issued: IssuedKey) -> float:
+    """Milliseconds until the attacker's key is refused."""
+    with Postroad(server.url, key=_platform_key(server), tenant=f"attacker-{name}") as owner:
+        begun = time.monotonic()
+        owner.keys.delete(issued.record.id)
+    _wait_refused(server.url, issued.key)
+    return (time.monotonic() - begun) * 1000
 
 
 def _wait_refused(url: str, key: str) -> None:
@@ -253,12 +267,12 @@ def _platform_key(server: Server) -> str:
 
 
 def _row(result: Result) -> list[object]:
-    ratio = f"{result.attacked_ms / result.alone_ms:.2f}"
+    alone, attacked = (statistics.median(column) for column in zip(*result.rounds, strict=True))
     return [
         result.attack,
-        f"{result.alone_ms:.1f}",
-        f"{result.attacked_ms:.1f}",
-        ratio,
+        f"{alone:.1f}",
+        f"{attacked:.1f}",
+        f"{result.ratio:.2f}",
         result.failed,
         f"{result.revoked_after_ms:.0f}",
     ]
@@ -266,7 +280,8 @@ def _row(result: Result) -> list[object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--attack", action="append", choices=list(ATTACKS))
     parser.add_argument("--run", nargs=2, metavar=("ATTACK", "URL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -274,11 +289,11 @@ def main() -> None:
         asyncio.run(ATTACKS[chosen.run[0]](chosen.run[1], os.environ["ATTACKER_KEY"]))
         return
     with postroad(POSTROAD_OUTBOUND_ALLOW="127.0.0.0/8") as server, Postroad(server.url, key=_platform_key(server)) as admin:
-        results = [measure(server, admin, name, chosen.seconds) for name in chosen.attack or ATTACKS]
+        results = [measure(server, admin, name, chosen.seconds, chosen.rounds) for name in chosen.attack or ATTACKS]
     head = ("attack", "p99 alone ms", "p99 attacked ms", "ratio", "failed", "key ended after ms")
     rows = [_row(one) for one in results]
     sys.stdout.write(table(head, rows) + "\n")
-    sys.stdout.write(json.dumps({one.attack: round(one.attacked_ms / one.alone_ms, 2) for one in results}) + "\n")
+    sys.stdout.write(json.dumps({one.attack: round(one.ratio, 2) for one in results}) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from postroad.client.errors import (
     PreconditionFailed,
     SchemaMismatch,
     TaskNotFound,
+    TooLarge,
 )
 from tests.client.conftest import Sdk, opened
 from tests.gateway import Gateway, Tenant
@@ -323,3 +324,12 @@ async def test_the_operator_rebuilds_the_job_index(operator: Sdk, whole: Sdk) ->
         return bool((await whole("jobs.get", published.job_id)).status == "queued")
 
     await eventually(is_rebuilt)
+
+
+async def test_a_body_over_the_limit_raises_too_large(sdk: Sdk) -> None:
+    """The gateway responds at once, while the client still sends."""
+    await sdk("queues.put", "orders")
+    for _ in range(2):
+        with pytest.raises(TooLarge, match="is the limit"):
+            await sdk("queues.publish", "orders", "x" * 20_000_000)
+    await sdk("queues.publish", "orders", "small")

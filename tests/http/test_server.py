@@ -1,13 +1,16 @@
 """Limits of a connection, which apply before the app sees a request."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
 
+from postroad.http.body_discarder import CHUNK_SECONDS, BodyDiscarder
 from postroad.http.request import Request
 from postroad.http.response import Response
+from postroad.http.server import HttpConnection
 from tests.gateway import Answer, served
 from tests.http.small import NOTES, raw_connection, route, small_app
 
@@ -131,6 +134,40 @@ async def test_a_connection_stays_usable_after_a_large_body_was_rejected(url: st
         assert (await connection.answer()).status == 200
 
 
+async def test_bodies_that_were_rejected_are_read_in_turns(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One chunk of one connection at a time, however many connections send."""
+    chunks: list[tuple[float, int]] = []
+    received = HttpConnection.data_received
+
+    def record(connection: HttpConnection, data: bytes) -> None:
+        if connection.cycle is not None and connection.cycle.response_complete and connection._is_reading_body:
+            chunks.append((time.monotonic(), id(connection)))
+        received(connection, data)
+
+    monkeypatch.setattr(HttpConnection, "data_received", record)
+    body = b"x" * 4_000_000
+
+    async def upload() -> None:
+        async with raw_connection(url) as connection:
+            sending = asyncio.create_task(connection.send(head(10, length=len(body)) + body))
+            assert (await connection.answer()).status == 413
+            await sending
+
+    start = time.monotonic()
+    await asyncio.gather(*(upload() for _ in range(5)))
+    assert len({sender for _, sender in chunks}) == 5
+    assert len(chunks) * CHUNK_SECONDS <= time.monotonic() - start + 5 * CHUNK_SECONDS
+
+
+async def test_a_client_that_was_not_asked_for_its_body_may_send_another_request_elsewhere(url: str) -> None:
+    """Whether it sends the body that it announced cannot be known, so the connection ends."""
+    async with raw_connection(url) as connection:
+        await connection.send(b"POST /notes HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\nExpect: 100-continue\r\n\r\n")
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+        assert await connection.is_closed()
+
+
 async def test_two_requests_in_one_segment_are_both_served(url: str) -> None:
     async with raw_connection(url) as connection:
         await connection.send((head(10) + b'{"text": "abc"}') * 2)
@@ -145,3 +182,28 @@ async def test_a_slow_response_does_not_trigger_the_header_timeout() -> None:
     async with served(small_app(route("/slow", slow)), header_seconds_max=0.05) as url, raw_connection(url) as connection:
         await connection.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await connection.answer(2)).status == 200
+
+
+async def test_discarded_chunks_take_turns() -> None:
+    """A connection that is scheduled again waits for the others."""
+    discarder, read = BodyDiscarder(0.001), []
+    done = asyncio.Event()
+
+    def reader(name: str, count: int) -> Callable[[], None]:
+        left = [count]
+
+        def read_chunk() -> None:
+            read.append(name)
+            left[0] -= 1
+            if left[0]:
+                discarder.schedule(read_chunk)
+            elif len(read) == 5:
+                done.set()
+
+        return read_chunk
+
+    discarder.schedule(reader("a", 3))
+    discarder.schedule(reader("b", 2))
+    assert read == []
+    await asyncio.wait_for(done.wait(), 10)
+    assert read == ["a", "b", "a", "b", "a"]

@@ -594,8 +594,8 @@ async def test_a_pull_is_limited_in_bytes_and_the_next_one_continues(queue: _Que
     await queue.publish(*[b"x" * 1200 for _ in range(6)])
     requests = await _requests(queue)
     first, second = await queue.pull(500), await queue.pull(500)
-    assert (len(first), len(second)) == (3, 3)
-    await eventually(lambda: len(requests) == 4)
+    assert (len(first), len(second)) == (4, 2)
+    await eventually(lambda: len(requests) >= 4)
     assert all(request["max_bytes"] <= 5000 for request in requests)
 
 
@@ -635,3 +635,25 @@ async def test_a_request_that_ends_exactly_at_the_limit_does_not_lose_messages(q
     for size in range(780, 940):
         await queue.publish(b"x" * size)
     assert len(await queue.take(160)) == 160
+
+
+async def test_a_large_pull_is_fetched_in_slices(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies to other requests on the connection wait for one slice at most."""
+    monkeypatch.setattr(pull_consumer, "_FIRST_PULL_BYTES_MAX", 1000)
+    monkeypatch.setattr(pull_consumer, "_SLICE_BYTES_MAX", 2000)
+    await queue.publish(*[b"x" * 500 for _ in range(10)], b"y" * 5000, *[b"z" * 500 for _ in range(4)])
+    requests = await _requests(queue)
+    assert sum(len(one.payload) for one in await queue.pull(15)) == 12_000
+    limits = [request["max_bytes"] for request in requests]
+    assert (limits[0], set(limits[1:4])) == (1000, {2000})
+    assert len([limit for limit in limits if limit > 2000]) >= 1, "a message that is larger than a slice is delivered, too"
+
+
+async def test_one_slice_is_in_flight_at_a_time(queue: _Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "_FIRST_PULL_BYTES_MAX", 1000)
+    await queue.publish(*[b"x" * 500 for _ in range(10)])
+    async with queue.connection.large_transfer:
+        pulling = asyncio.create_task(queue.pull(10))
+        await eventually(lambda: bool(queue.connection.large_transfer._waiters))
+        assert not pulling.done()
+    assert len(await pulling) == 10

@@ -42,15 +42,20 @@ class AdmissionLimits:
     def body_buffer_bytes_per_tenant_max(self) -> int:
         return self.body_buffer_bytes_max // 2
 
+    @property
+    def response_bytes_per_tenant_max(self) -> int:
+        """Of large responses that a tenant's clients have not read yet."""
+        return self.body_buffer_bytes_max // 4
+
 
 class _Load:
     """What the requests of a worker or a tenant hold."""
 
-    __slots__ = ("body_bytes", "live", "requests", "tenant")
+    __slots__ = ("body_bytes", "live", "requests", "response_bytes", "tenant")
 
     def __init__(self, tenant: str = "") -> None:
         self.tenant = tenant
-        self.requests = self.live = self.body_bytes = 0
+        self.requests = self.live = self.body_bytes = self.response_bytes = 0
 
 
 class Admission:
@@ -73,7 +78,7 @@ class Admission:
 class RequestSlot:
     """The share of one request in the limits. Must be closed."""
 
-    __slots__ = ("_address", "_admission", "_body_bytes", "_is_live", "_key", "_tenant")
+    __slots__ = ("_address", "_admission", "_body_bytes", "_is_live", "_key", "_response_bytes", "_tenant")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -81,7 +86,7 @@ class RequestSlot:
         self._address: str | None = None
         self._key: tuple[str, int] | None = None  # and its limit of live connections
         self._is_live = False
-        self._body_bytes = 0
+        self._body_bytes = self._response_bytes = 0
         admission.worker.requests += 1
 
     def assign_caller(self, caller: Caller) -> None:
@@ -105,6 +110,8 @@ class RequestSlot:
             load = admission.tenants[tenant] = _Load(tenant)
         if load.requests >= admission.limits.requests_per_tenant_max:
             raise _refusal(RateLimited, "tenant_requests", f"the tenant has {load.requests} open requests")
+        if load.response_bytes > admission.limits.response_bytes_per_tenant_max:
+            raise _refusal(RateLimited, "tenant_response_bytes", "the tenant has too many bytes of unread responses")
         load.requests += 1
         self._tenant = load
 
@@ -128,6 +135,13 @@ class RequestSlot:
                 raise _refusal(RateLimited, "tenant_body_bytes", "the tenant's open requests have too large bodies together")
         if worker.body_bytes > limits.body_buffer_bytes_max:
             raise _refusal(Overloaded, "worker_body_bytes", "the open requests have too large bodies together")
+
+    def add_response(self, size: int) -> None:
+        """Count the bytes of a large response, until the slot is closed. Over its limit the tenant's next requests are refused:
+        this one has taken effect, so that its response must be sent."""
+        if self._tenant is not None:
+            self._tenant.response_bytes += size
+            self._response_bytes += size
 
     def begin_live(self) -> None:
         """Count the request as a live connection. Raises Overloaded, RateLimited."""
@@ -181,6 +195,7 @@ class RequestSlot:
         if tenant is not None:
             tenant.requests -= 1
             tenant.body_bytes -= size
+            tenant.response_bytes -= self._response_bytes
         if self._address is not None:
             addresses = self._admission.addresses
             addresses[self._address] -= 1

@@ -283,14 +283,28 @@ class App:
                 raise TypeError("only a handler can return a stream")
             await self._send_stream(response, headers, request, counters, receive, send)
             return
-        body = response.encoded()
-        if body or response.status not in (204, 304):
-            headers += [(b"content-type", response.media), (b"content-length", str(len(body)).encode())]
+        slices = await response.slices()
+        size = len(slices[0]) if len(slices) == 1 else sum(map(len, slices))
+        if size or response.status not in (204, 304):
+            headers += [(b"content-type", response.media), (b"content-length", str(size).encode())]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if method == "HEAD":
-            body = b""
-        counters.bytes_out += len(body)
-        await send({"type": "http.response.body", "body": body})
+            slices, size = [b""], 0
+        counters.bytes_out += size
+        if len(slices) > 1:
+            await self._send_slices(slices, size, request, send)
+        else:
+            await send({"type": "http.response.body", "body": slices[0]})
+
+    async def _send_slices(self, slices: list[bytes], size: int, request: Request | None, send: Send) -> None:
+        """Send a large body at the client's pace; other requests go on after each slice."""
+        if request is not None and request.slot is not None:
+            request.slot.add_response(size)
+        slices.reverse()
+        while slices:
+            part = slices.pop()
+            await send({"type": "http.response.body", "body": part, "more_body": bool(slices)})
+            await asyncio.sleep(0)
 
     async def _send_stream(
         self,

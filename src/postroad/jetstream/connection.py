@@ -36,7 +36,7 @@ _FLUSH_SECONDS = (
 )
 # The server ends a connection for which it has too many bytes to send (`max_pending`, 64 MiB by default): these take turns.
 _LARGE_PULLS_MAX = 4
-_SCANS_MAX = 8
+_SCANS_MAX = 4
 _API_BACKOFF = Backoff(first_seconds=0.05, max_seconds=1.0)
 
 log = structlog.get_logger("postroad.jetstream")
@@ -77,6 +77,7 @@ class Reply:
 class Connection:
     settings: ConnectionSettings
     large_pulls: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_LARGE_PULLS_MAX))
+    large_transfer: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # for replies of many bytes
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
     _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)

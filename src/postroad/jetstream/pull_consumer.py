@@ -25,6 +25,8 @@ from postroad.kernel.ids import new_id
 _PULL_MESSAGES_MAX = 1000
 PULL_BYTES_MAX = 8 * 1024 * 1024
 _FIRST_PULL_BYTES_MAX = 256 * 1024  # sufficient for most pulls; those that need more take turns
+# Replies to other requests wait behind the messages that the server has sent before them on the same connection.
+_SLICE_BYTES_MAX = 512 * 1024
 _BYTES_EXCEEDED = "Message Size Exceeds MaxBytes"
 _BATCH_COMPLETED = "Batch Completed"  # follows the last message of a request that has a limit in bytes
 _WAITING_PULL_SECONDS = 5.0
@@ -119,7 +121,7 @@ class PullConsumer:
             if caller in self._callers:
                 self._callers.remove(caller)
                 self._inbox.put_nowait(None)  # if it was the last one, the task must withdraw the waiting pull
-            await self._release([delivery.ref for delivery in caller.deliveries])
+            await self.release([delivery.ref for delivery in caller.deliveries])
             raise
 
     async def _run(self) -> None:
@@ -193,15 +195,33 @@ class PullConsumer:
         if not is_cut:
             return
         async with self._connection.large_pulls:
-            # The waiting pull may deliver one more message.
-            left = PULL_BYTES_MAX // (2 if self._has_waiting_pull else 1) - self._received_bytes
-            more, is_cut = await self._fetch(demand - received, left) if left > 0 else (0, True)
-            if is_cut and not received + more:  # the next message alone is over the limit
-                await self._fetch(1, None)
+            is_cut = await self._fetch_slices(demand, received)
         if is_cut:
             for caller in self._callers:
                 if not caller.deliveries:  # there are more messages, which did not fit
                     caller.is_requested = False
+
+    async def _fetch_slices(self, demand: int, received: int) -> bool:
+        """Fetch the messages that are ready in slices, of which one is in flight at a time in the process. True if
+        `PULL_BYTES_MAX` ended the last request."""
+        slice_bytes = _SLICE_BYTES_MAX
+        is_cut = True
+        while is_cut and received < demand:
+            # The waiting pull may deliver one more message.
+            left = PULL_BYTES_MAX // (2 if self._has_waiting_pull else 1) - self._received_bytes
+            if left <= 0:
+                break
+            async with self._connection.large_transfer:
+                more, is_cut = await self._fetch(demand - received, min(slice_bytes, left))
+            received += more
+            if is_cut and not more:
+                if slice_bytes >= left:
+                    break
+                slice_bytes = left  # the next message is larger than a slice
+        if is_cut and not received:  # the next message alone is over the limit
+            async with self._connection.large_transfer:
+                await self._fetch(1, None)
+        return is_cut
 
     async def _fetch(self, demand: int, bytes_max: int | None) -> tuple[int, bool]:
         """Dispatch up to `demand` messages that are ready now; their number, and whether `bytes_max` ended the request."""
@@ -319,10 +339,10 @@ class PullConsumer:
             if not caller.is_full:
                 caller.deliveries.append(delivery)
                 return "message"
-        await self._release([delivery.ref])
+        await self.release([delivery.ref])
         return "message"
 
-    async def _release(self, refs: Sequence[DeliveryRef]) -> None:
+    async def release(self, refs: Sequence[DeliveryRef]) -> None:
         """Return messages to the queue. If the connection is lost, the server does so itself after `ack_wait`."""
         with contextlib.suppress(EngineUnavailable):
             await self.send_acknowledgements([(ref, nak(0)) for ref in refs])

@@ -6,7 +6,7 @@ poll also proves that the tail is current: `synced_at` is its time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -152,7 +152,7 @@ class Tail:
         return 0 if newest is None else newest.sequence
 
 
-async def follow(connection: Connection, source: Source, after: int, *, ahead_max: int = 256) -> AsyncIterator[Entry]:
+async def follow(connection: Connection, source: Source, after: int, *, ahead_max: int = 256) -> AsyncGenerator[Entry, None]:
     """A tail as an iterator, for one reader at its own pace.
 
     At most `ahead_max` entries wait for the reader. Beyond that the tail stops, drops republished messages, and reads them from

@@ -9,7 +9,8 @@ from postroad.kernel.json_types import allowed_values, whole_numbers
 
 T = TypeVar("T")
 
-encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+encode, encode_into = _encoder.encode, _encoder.encode_into
 
 _SAFE_DEPTH = 500
 _SPARE_FRAMES = 50

@@ -34,6 +34,7 @@ REJECTED = "rejected by the consumer"
 _UNREADABLE_RETRY_MS = 3_600_000
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}
 _SETTLED_BY = {Step.RETRIED: "nack `retry`", Step.REQUEUED: "nack `requeue`", Step.DEAD_LETTERED: "nack `dlq`"}
+_SLICE_BYTES_MAX = 256 * 1024  # of payloads that are decoded without a pause
 
 log = structlog.get_logger("postroad.queues")
 
@@ -89,7 +90,12 @@ class Consumer:
         leases: list[tuple[DeliveryRef, bytes]] = []
         transitions: list[Transition] = []
         exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
+        unread_bytes = 0
         for one in deliveries:
+            unread_bytes += len(one.payload)
+            if unread_bytes > _SLICE_BYTES_MAX:
+                unread_bytes = 0
+                await self._let_others_run(record, deliveries)
             stored = _readable(one, record)
             if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
                 exhausted.append((one.ref, stored))
@@ -116,6 +122,14 @@ class Consumer:
     def waiting_pulls(self) -> dict[str, int]:
         """Pulls of this process that wait for a message, by stream."""
         return {stream: waiting for stream, one in self._pull_consumers.items() if (waiting := one.waiting)}
+
+    async def _let_others_run(self, record: QueueRecord, deliveries: Sequence[Delivery]) -> None:
+        """If the caller is cancelled meanwhile, its deliveries return to the queue."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await self._pull_consumer(record).release([delivery.ref for delivery in deliveries])
+            raise
 
     async def _dead_letter(
         self,

@@ -114,7 +114,8 @@ class ConsumingRoutes:
             visibility_timeout_ms=body.visibility_timeout_ms,
             wait_ms=body.wait_ms,
         )
-        return Response(Pulled(await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling))
+        messages = await request.cancel_on_disconnect(pulling) if body.wait_ms else await pulling
+        return Response(Pulled(messages), list_field="messages")
 
     def _check_visibility_timeout(self, request: Request, timeout_ms: int | None) -> None:
         limit = self._tenant_settings.of(request.caller.tenant).receipt_ttl_max_ms

@@ -129,15 +129,14 @@ class DeadLetterRoutes:
         found = await self._dead_letters.page(
             record, wanted, limit=query.limit, from_sequence=position, since_ms=since, until_ms=until
         )
-        return Response(
-            DeadPage(
-                items=[dead_message_of(one.letter, one.message, query.body_max) for one in found.items],
-                next_cursor=found.next_cursor,
-                scanned=found.scanned,
-                matched=len(found.items),
-                total=total,
-            )
+        page = DeadPage(
+            items=[dead_message_of(one.letter, one.message, query.body_max) for one in found.items],
+            next_cursor=found.next_cursor,
+            scanned=found.scanned,
+            matched=len(found.items),
+            total=total,
         )
+        return Response(page, list_field="items")
 
     async def get_dead_letter(self, request: Request) -> Response:
         found = await self._dead_letters.find(await self._queue(request), request.parameters["message"])

@@ -116,7 +116,8 @@ class MessageRoutes:
             until_ms=epoch_ms(query.until),
         )
         messages = [peeked_message_of(one.message, one.state, query.body_max, one.until_ms) for one in found.items]
-        return Response(PeekPage(items=messages, scanned=found.scanned, matched=len(messages), next_cursor=found.next_cursor))
+        page = PeekPage(items=messages, scanned=found.scanned, matched=len(messages), next_cursor=found.next_cursor)
+        return Response(page, list_field="items")
 
 
 def _with_idempotency_key(request: Request, message: NewMessage) -> NewMessage:

@@ -15,7 +15,7 @@ from postroad.jetstream.stream_reader import Entry
 T = TypeVar("T")
 
 _PAGE_SIZE = 500
-_PAGE_BYTES = 1024 * 1024  # a page is filtered without interruption
+_PAGE_BYTES = 256 * 1024  # a page is filtered without interruption
 _FOUND_BYTES_MAX = 8 * 1024 * 1024
 _SCANNED_MAX = 20_000
 _SECONDS_MAX = 0.5

@@ -19,6 +19,7 @@ from postroad.api.streams import media_type
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import LIVE, Source, Tail
 from postroad.kernel.errors import PostroadError
+from postroad.kernel.waiters import Waiters
 from postroad.streams import metrics
 from postroad.streams.content import data_event, join_payloads
 from postroad.streams.cursors import control_event, cursor_now
@@ -62,7 +63,7 @@ class StreamFollower:
         self._ring: deque[_Event] = deque()
         self._ring_bytes = 0
         self._joined: dict[int, bytes] = {}
-        self._changed = asyncio.Event()
+        self._changed = Waiters()
         self._refresh_due = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._woke_at = 0.0
@@ -160,8 +161,7 @@ class StreamFollower:
             self._wake_timer.cancel()
             self._wake_timer = None
         self._woke_at = asyncio.get_running_loop().time()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.wake()
 
     # For readers
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,8 +15,9 @@ from postroad.http.routing import Route
 from postroad.http.sse import event_stream, frame
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
+from postroad.jetstream.shared_tail import SharedTails
 from postroad.jetstream.stream_reader import Entry
-from postroad.jetstream.tail import Source, follow
+from postroad.jetstream.tail import Source
 from postroad.kernel.errors import EngineUnavailable, InvalidParameter
 from postroad.kernel.event import Event, event_name
 from postroad.kernel.identity import Caller, Scope
@@ -60,6 +62,7 @@ class TelemetryRoutes:
 
     def __init__(self, connection: Connection, positions: PositionCipher) -> None:
         self._connection, self._position_cipher = connection, positions
+        self._tails = SharedTails(connection)
         self.visibility = EventVisibility()
 
     def table(self) -> Sequence[Route]:
@@ -96,12 +99,18 @@ class TelemetryRoutes:
                 return dict(zip(STREAMS, self._position_cipher.decrypt(tenant, last_event_id), strict=True))
             except PositionInvalid as exc:
                 raise InvalidParameter("Last-Event-ID was not sent by this stream; connect without it") from exc
-        infos = {stream: await stream_info(self._connection, stream) for stream in STREAMS}
-        return {stream: info.state.last_seq if info else 0 for stream, info in infos.items()}
+        return {stream: await self._newest_position(stream, tenant) for stream in STREAMS}
+
+    async def _newest_position(self, stream: str, tenant: str) -> int:
+        position = self._tails.position(_source(stream, tenant))
+        if position is not None:
+            return position
+        info = await stream_info(self._connection, stream)
+        return info.state.last_seq if info else 0
 
     async def _frames(self, caller: Caller, wanted: str, positions: dict[str, int]) -> AsyncIterator[bytes]:
         """The last event of a frame has the id: a client that reconnects within a frame gets the whole frame again."""
-        async for stream, entry in _merged(self._connection, caller.tenant, positions):
+        async for stream, entry in _merged(self._tails, caller.tenant, positions):
             positions[stream] = entry.sequence
             position = self._position_cipher.encrypt(caller.tenant, *(positions[name] for name in STREAMS))
             typed = [(self.visibility.type_of(caller, line), line) for line in unpack(entry.payload)]
@@ -110,13 +119,18 @@ class TelemetryRoutes:
                 yield frame(line, event=name, event_id=position if index == len(chosen) else None)
 
 
-async def _merged(connection: Connection, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
+def _source(stream: str, tenant: str) -> Source:
+    return Source(stream, frame_subject(stream, tenant))
+
+
+async def _merged(tails: SharedTails, tenant: str, positions: dict[str, int]) -> AsyncIterator[tuple[str, Entry]]:
     """The entries of all event streams, in the order of arrival."""
     ready: asyncio.Queue[tuple[str, Entry]] = asyncio.Queue(maxsize=64)
 
     async def copy(stream: str, after: int) -> None:
-        async for entry in follow(connection, Source(stream, frame_subject(stream, tenant)), after):
-            await ready.put((stream, entry))
+        async with aclosing(tails.follow(_source(stream, tenant), after)) as entries:
+            async for entry in entries:
+                await ready.put((stream, entry))
 
     copies = [asyncio.create_task(copy(stream, after)) for stream, after in positions.items()]
     try:
