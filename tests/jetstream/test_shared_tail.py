@@ -10,7 +10,7 @@ from tests.waiting import eventually
 from postroad.jetstream import shared_tail
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.shared_tail import SharedTails
-from postroad.jetstream.tail import Source
+from postroad.jetstream.tail import Source, Tail
 
 
 class _Stream:
@@ -135,7 +135,7 @@ async def test_a_failed_tail_ends_its_readers(stream: _Stream, readers: _Readers
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shared_tail.Tail, "run", fail)
+        patched.setattr(Tail, "run", fail)
         with pytest.raises(RuntimeError, match="broken"):
             await anext(stream.tails.follow(stream.source, 0))
     await stream.publish()

@@ -1,9 +1,8 @@
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import pytest
 from nats.aio.msg import Msg
@@ -311,7 +310,7 @@ async def test_a_tail_that_starts_without_a_server_continues_when_it_is_back(
 def _following(
     connection: Connection, source: Source, after: int, ahead_max: int = 256
 ) -> "AbstractAsyncContextManager[AsyncIterator[Entry]]":
-    return aclosing(cast(AsyncGenerator[Entry, None], follow(connection, source, after, ahead_max=ahead_max)))
+    return aclosing(follow(connection, source, after, ahead_max=ahead_max))
 
 
 async def test_a_slow_reader_gets_all_entries_in_order(connection: Connection, name: str) -> None:

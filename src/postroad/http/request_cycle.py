@@ -127,7 +127,7 @@ class RequestCycle:
 
     def _start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self._expects_continue and not self._is_body_complete:
-            self.keep_alive = False  # the client may send the body, or another request: no one can tell which
+            self.keep_alive = False  # the client may send the body, or another request instead
         self.response_started, self._expects_continue = True, False
         lines = [STATUS_LINE[status]]
         is_chunked = self._scope["method"] != "HEAD" and status not in (204, 304)
