@@ -333,3 +333,56 @@ async def test_a_deleted_queue_takes_its_cancelled_messages_with_it(tenant: Tena
     (await tenant.client.post(f"/v1/jobs/{published['jobId']}/retry")).problem(404, "queue-not-found")
     await tenant.queue()
     assert (await change_refused(tenant, published, "retry"))["code"] == "payload-gone"
+
+
+# Unique keys and expiry
+
+
+async def test_a_cancelled_job_releases_its_unique_key_and_a_retry_needs_it(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    first = await tenant.publish(queue, 1, uniqueKey="k", delayMs=3_600_000)
+    await change(tenant, first, "cancel")
+    second = await tenant.publish(queue, 2, uniqueKey="k")
+    assert second["jobId"] != first["jobId"]
+    problem = await change_refused(tenant, first, "retry")
+    assert problem["code"] == "precondition-failed" and "uniqueKey" in problem["detail"]
+    await change(tenant, second, "cancel")
+    assert (await change(tenant, first, "retry"))["status"] == "queued"
+    assert (await tenant.publish(queue, 3, uniqueKey="k"))["jobId"] == first["jobId"]
+    [message] = await tenant.pull(queue, 10)
+    assert message["payload"] == 1
+
+
+async def test_a_delayed_job_with_a_key_runs_now(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    published = await tenant.publish(queue, 1, uniqueKey="k", delayMs=3_600_000)
+    await change(tenant, published, "run")
+    [message] = await tenant.pull(queue, waitMs=5_000)
+    assert message["jobId"] == published["jobId"]
+
+
+async def test_the_reconciler_finds_messages_with_a_key(tenant: Tenant, node: Gateway) -> None:
+    queue = await tenant.queue()
+    jobs = [await tenant.publish(queue, 1, uniqueKey="a"), await tenant.publish(queue, 1, uniqueKey="b", delayMs=100)]
+    node.clock.ahead_ms += 2 * SKEW_MS
+    for _ in range(3):
+        assert await node.node.platform.use(JobsCapability).reconciler.run_once() == 0
+    assert [(await job(tenant, one))["status"] for one in jobs] == ["queued", "queued"]
+
+
+async def test_an_expired_job_has_an_event_and_is_counted(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    at = now_ms() + 500
+    published = await tenant.publish(queue, 1, expiresAt=rfc3339(at))
+    found = await job(tenant, published)
+    assert (found["status"], found["expiresAt"]) == ("queued", rfc3339(at))
+
+    async def has_event() -> bool:
+        return await events(tenant, published) == ["job.queued", "job.expired"]
+
+    await eventually(has_event)
+    found = await job(tenant, published)
+    assert (found["status"], found["updatedAt"]) == ("expired", rfc3339(at))
+    assert (await change_refused(tenant, published, "cancel"))["code"] == "job-ended"
+    assert (await change_refused(tenant, published, "retry"))["code"] == "payload-gone"
+    assert f'postroad_messages_expired_total{{tenant="{tenant.id}"}}' in (await tenant.client.get("/metrics")).body.decode()

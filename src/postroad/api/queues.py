@@ -150,6 +150,17 @@ class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
         AwareDatetime | None,
         Meta(description="Time of the first delivery, up to 15 days ahead; at once if it has passed. Excludes `delayMs`."),
     ] = None
+    expires_at: Annotated[
+        AwareDatetime | None,
+        Meta(description="No delivery begins at this time or later. Up to 10 years ahead, and after the first delivery is due."),
+    ] = None
+    unique_key: Annotated[
+        IdempotencyKey | None,
+        Meta(
+            description="While the queue has a message with this key, in any state, a publish stores nothing and returns its ids "
+            "with `duplicate`."
+        ),
+    ] = None
     idempotency_key: IdempotencyKey | None = None
     correlation_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
@@ -160,12 +171,16 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=1000)]
 
 
-class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+Duplicate = Annotated[bool, Meta(description="The message is an earlier one with the same `uniqueKey`.")]
+
+
+class Published(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """Ids of a stored message."""
 
     message_id: str
     job_id: str
     enqueued_at: Timestamp
+    duplicate: Duplicate = False
 
 
 class BatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -174,6 +189,7 @@ class BatchItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_
     message_id: str | None = None
     job_id: str | None = None
     enqueued_at: Timestamp | None = None
+    duplicate: Duplicate = False
     problem: Problem | None = None
 
 

@@ -39,10 +39,11 @@ _ACK_WAIT_SECONDS = 10
 _INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
 
 
-async def ensure_work_consumer(connection: Connection, stream: str, name: str, subject: str) -> None:
+async def ensure_work_consumer(connection: Connection, stream: str, name: str, *subjects: str) -> None:
     """`ack_wait` only matters between a delivery and its lease: it redelivers the messages of a process that died there."""
+    filters: dict[str, object] = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": list(subjects)}
     config = {
-        "filter_subject": subject,
+        **filters,
         "ack_wait": _ACK_WAIT_SECONDS * 1_000_000_000,
         "max_deliver": -1,
         "max_ack_pending": -1,

@@ -11,10 +11,12 @@ from postroad.jobs.projection import Projection
 from postroad.jobs.reconciler import JobReconciler
 from postroad.jobs.routes import JobRoutes
 from postroad.jobs.rpc import JobsRpcClient, JobsRpcServer
+from postroad.jobs.rules import JobRecord
 from postroad.jobs.service import JobService
 from postroad.jobs.settings import JobsSettings
 from postroad.kernel.task_group import run_all
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
+from postroad.queues import job_events, metrics
 from postroad.queues.capability import QueuesCapability
 from postroad.settings import Settings
 
@@ -29,6 +31,7 @@ class JobsCapability(Capability):
         super().__init__(platform)
         folder, keep_days = platform.settings.data_dir / "jobs", platform.settings.section(JobsSettings).jobs_keep_days
         self.projection = Projection(platform.connection, platform.clock, folder, keep_days)
+        self.projection.on_expired = self._record_expiries
         self.archive = JobArchive(platform.connection, platform.clock)
         self.service = JobService(JobsRpcClient(platform.connection), self.archive)
         queues = platform.use(QueuesCapability)
@@ -71,6 +74,18 @@ class JobsCapability(Capability):
             BackgroundJob(self.lead, Role.CONTROL, leader_only=True),
             BackgroundJob(every(_RECONCILE_SECONDS, self.reconciler.run_once, "reconcile jobs"), Role.CONTROL, leader_only=True),
         )
+
+    async def _record_expiries(self, jobs: Sequence[JobRecord]) -> None:
+        for tenant in {job.tenant for job in jobs}:
+            some = [job for job in jobs if job.tenant == tenant]
+            await self.platform.outbox.commit(
+                None,
+                *(
+                    job_events.expired(tenant, job.queue, job.job_id, job.message_id, job.step.attempt, job.expires_at)
+                    for job in some
+                ),
+            )
+            metrics.expired.add(tenant, len(some))
 
     async def lead(self) -> None:
         """Follow `JOBS` and serve queries. Two leaders at the same time do no harm."""

@@ -16,6 +16,7 @@ from postroad.queues.events import (
     JobDead,
     JobDone,
     JobEvent,
+    JobExpired,
     JobExtended,
     JobLeased,
     JobPromoted,
@@ -64,6 +65,7 @@ _KINDS: tuple[type[JobEvent], ...] = (
     JobRedriven,
     JobPromoted,
     JobCancelled,
+    JobExpired,
 )
 _RULES: dict[type[JobEvent], EventRule] = {kind: TRANSITIONS[event_name(kind)] for kind in _KINDS}
 
@@ -151,6 +153,7 @@ AnyEvent = (
     | JobRedriven
     | JobPromoted
     | JobCancelled
+    | JobExpired
     | QueuePurged
 )
 _decode = msgspec.json.Decoder(AnyEvent).decode

@@ -6,7 +6,7 @@ replaced by a new one, made from the stream.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import structlog
 
 from postroad.jetstream.connection import Connection
 from postroad.jobs import metrics
+from postroad.jobs.rules import JobRecord
 from postroad.jobs.store import ConcurrentWriter, InvalidStoreFile, Store, files_in, fresh_path, make_store, open_store, remove
 from postroad.jobs.stream_follower import JobsStreamInfo, StoreThread, StreamFollower, jobs_stream_info
 from postroad.kernel.clock import Clock
@@ -73,6 +74,7 @@ class Projection:
     ) -> None:
         self._connection, self._clock, self._folder = connection, clock, folder
         self._keep_ms, self._poll_seconds, self._sweep_seconds = keep_days * _DAY_MS, poll_seconds, sweep_seconds
+        self.on_expired: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
         self._running: _Running | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -209,11 +211,21 @@ class Projection:
         prune_at = loop.time()
         while True:
             await asyncio.sleep(self._sweep_seconds)
-            while await running.current.thread.call(Store.sweep, self._clock(), _CHUNK_SIZE) == _CHUNK_SIZE:
+            while await self._sweep(running, self._clock()) == _CHUNK_SIZE:
                 pass
             if loop.time() >= prune_at:
                 await self._prune(running)
                 prune_at = loop.time() + _PRUNE_SECONDS
+
+    async def _sweep(self, running: _Running, now: int) -> int:
+        """The event of an expiry is stored before the row: after a crash in between it is stored again, with the same id."""
+        expired = await running.current.thread.call(Store.expiring, now, _CHUNK_SIZE)
+        if expired and self.on_expired is not None:
+            try:
+                await self.on_expired(expired)
+            except EngineUnavailable:
+                return 0
+        return await running.current.thread.call(Store.sweep, now, _CHUNK_SIZE)
 
     async def _prune(self, running: _Running) -> None:
         after: int | None = 0

@@ -138,8 +138,14 @@ class JobReconciler:
         """The jobs whose messages are certainly not in the queue's stream."""
         if not jobs or not await has_current_replicas(self._connection, record.stream):
             return []
+        missing = list(jobs)
+        for subject in record.ready_subjects:
+            missing = await self._search_subject(record, subject, missing) if missing else []
+        return [job for job in missing if not await self._is_stored(record, job)]
+
+    async def _search_subject(self, record: QueueRecord, subject: str, jobs: Sequence[JobRecord]) -> list[JobRecord]:
         wanted = {job.message_id: job for job in jobs}
-        subject, searched_until = f"{record.subject}.ready", 0
+        searched_until = 0
         page = await stream_reader.read_since(
             self._connection, record.stream, subject, min(stored_between(job)[0] for job in jobs), 1
         )
@@ -152,12 +158,14 @@ class JobReconciler:
             if all(stored_between(job)[1] <= searched_until for job in wanted.values()):
                 break
             page = await stream_reader.read(self._connection, record.stream, subject, page.next_sequence, _PAGE_SIZE, _PAGE_BYTES)
-        missing = [job for job in wanted.values() if stored_between(job)[1] <= searched_until]
-        return [job for job in missing if not await self._is_delayed(record, job)]
+        return [job for job in wanted.values() if stored_between(job)[1] <= searched_until]
 
-    async def _is_delayed(self, record: QueueRecord, job: JobRecord) -> bool:
-        """True if the engine has not made the message ready yet."""
-        return await stream_reader.last(self._connection, record.stream, f"{record.subject}.later.{job.message_id}") is not None
+    async def _is_stored(self, record: QueueRecord, job: JobRecord) -> bool:
+        """True if the engine has not made the message ready yet, or it is at the last known position."""
+        if await stream_reader.last(self._connection, record.stream, f"{record.subject}.later.{job.message_id}") is not None:
+            return True
+        entry = await stream_reader.at(self._connection, record.stream, job.located.sequence) if job.located else None
+        return entry is not None and _message_id(entry) == job.message_id
 
     async def _end(self, found: UnfinishedJobs, record: QueueRecord | None, jobs: Sequence[JobRecord], exists_since: int) -> None:
         """Store the events that are missing."""

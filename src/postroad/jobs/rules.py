@@ -51,6 +51,7 @@ TRANSITIONS: dict[str, EventRule] = {
     "job.retried": EventRule(4, JobStatus.RETRYING, error_fields=("reason",)),
     "job.promoted": EventRule(5, JobStatus.QUEUED),
     "job.cancelled": EventRule(3, JobStatus.CANCELLED, is_end=True, error_fields=("reason",)),
+    "job.expired": EventRule(4, JobStatus.EXPIRED, is_end=True),
     "job.done": EventRule(5, JobStatus.DONE, is_end=True),
     "job.dead": EventRule(6, JobStatus.DEAD, is_end=True, error_fields=("last_error", "reason")),
 }
@@ -264,6 +265,12 @@ def status_until(job: JobRecord, now: int) -> StatusUntil:
 
 def status_at(job: JobRecord, now: int) -> JobStatus:
     return JobStatus(status_until(job, now).status)
+
+
+def expiry_of(job: JobRecord, now: int) -> int:
+    """The time when the message of an unfinished job expired; 0 if it did not."""
+    is_expired = not job.step.is_end and not job.is_purged and status_until(job, now).status == "expired"
+    return job.expires_at if is_expired else 0
 
 
 def ended_at(job: JobRecord, now: int) -> int | None:

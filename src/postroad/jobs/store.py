@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from postroad.jobs.event_decoder import Batch, EventLine
-from postroad.jobs.rules import UNFINISHED, JobRecord, Purge, ended_at, fold, status_until, with_purge
+from postroad.jobs.rules import UNFINISHED, JobRecord, Purge, ended_at, expiry_of, fold, status_until, with_purge
 
 SCHEMA_VERSION = 2  # of the tables and of the encoded job
 _LOAD_SIZES = (8, 64, 500)
@@ -257,6 +257,14 @@ class Store:
                     connection.execute("UPDATE purges SET is_pending = 0 WHERE (queue, at, why) = (?, ?, ?)", (queue, *purge))
             self._rewrite(rows, now)
         return limit if self.pending else len(rows)
+
+    def expiring(self, now: int, limit: int) -> list[JobRecord]:
+        """Jobs that expired since the last sweep, among the rows that the next sweep updates."""
+        rows = self.connection.execute(
+            "SELECT body FROM jobs INDEXED BY jobs_changing WHERE changes_at <= ? LIMIT ?", (now, limit)
+        )
+        jobs = [self.with_purges(decode_job(body)) for (body,) in rows]
+        return [job for job in jobs if expiry_of(job, now)]
 
     def _purged_rows(self, queue: int, purge: Purge, limit: int) -> list[tuple[int, bytes]]:
         """Rows that the purge was not applied to yet."""

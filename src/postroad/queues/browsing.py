@@ -55,8 +55,8 @@ class QueueBrowser:
         """Read messages without leasing them, oldest first: the delayed ones, or all others."""
         compiled = CompiledFilter(wanted)
         await self._lease_log.loaded()
-        subject = f"{record.subject}.later.*" if is_delayed else f"{record.subject}.ready"
-        scan_range = ScanRange(record.stream, subject, from_sequence, since_ms, until_ms)
+        subjects = record.delayed_subjects if is_delayed else record.ready_subjects
+        scan_range = ScanRange(record.stream, subjects, from_sequence, since_ms, until_ms)
 
         def convert(entry: Entry) -> BrowsedMessage | None:
             message = _matching(entry, compiled)
@@ -73,9 +73,9 @@ class QueueBrowser:
         if is_dry_run:
             return count
         async with self._audit.change(context, "queue.purge", record.name, before={"messages": count}):
-            now = self._clock()
-            purged = await purge_stream(self._connection, record.stream, f"{record.subject}.ready")
-            purged += await purge_stream(self._connection, record.stream, f"{record.subject}.later.*")
+            now, purged = self._clock(), 0
+            for subject in (*record.ready_subjects, *record.delayed_subjects):
+                purged += await purge_stream(self._connection, record.stream, subject)
         await self._lease_log.commit(record, [Transition(0, 0, Step.PURGED, now)])
         await self._outbox.commit(context, QueuePurged(queue=record.name, count=purged))
         return purged

@@ -10,7 +10,7 @@ from postroad.api.queues import AlreadySettled, LeaseExpired, Message, NackReque
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.deliveries import ACK, Delivery, DeliveryRef, nak
+from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, DeliveryRef, nak
 from postroad.jetstream.management import consumer_state
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
@@ -78,12 +78,12 @@ class Consumer:
             messages = await self._lease(record, context, deliveries, visibility_timeout_ms)
             if messages or not deliveries:
                 return messages
-            # All deliveries became dead letters: pull again, for the rest of the wait.
+            # All deliveries became dead letters or were expired: pull again, for the rest of the wait.
 
     async def _lease(
         self, record: QueueRecord, context: RequestContext, deliveries: Sequence[Delivery], visibility_timeout_ms: int
     ) -> list[Message]:
-        """Lease the deliveries. Messages without attempts left become dead letters."""
+        """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
         now = self._clock()
         messages: list[Message] = []
         leased: list[JobEvent] = []
@@ -91,12 +91,16 @@ class Consumer:
         transitions: list[Transition] = []
         exhausted: list[tuple[DeliveryRef, StoredMessage]] = []
         unread_bytes = 0
+        expired: list[Acknowledgement] = []
         for one in deliveries:
             unread_bytes += len(one.payload)
             if unread_bytes > _SLICE_BYTES_MAX:
                 unread_bytes = 0
                 await self._let_others_run(record, deliveries)
             stored = _readable(one, record)
+            if stored is not None and 0 < stored.expires <= now:
+                expired.append((one.ref, ACK))
+                continue
             if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
                 exhausted.append((one.ref, stored))
                 continue
@@ -114,6 +118,8 @@ class Consumer:
         self._lease_log.record(record, transitions)
         self._outbox.record(context, *leased)
         metrics.leased.add(context.tenant, len(messages))
+        if expired:
+            await self._pull_consumer(record).acknowledge(expired)
         for delivery, stored in exhausted:
             await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
             self._lease_log.record(record, [_transition(delivery, Step.ACKED, now)])

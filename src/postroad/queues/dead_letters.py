@@ -155,7 +155,7 @@ class DeadLetters:
         until_ms: int | None = None,
     ) -> ScanResult[StoredDeadLetter]:
         compiled = CompiledFilter(wanted)
-        scan_range = ScanRange(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
+        scan_range = ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since_ms, until_ms)
         return await scan(self._connection, scan_range, lambda entry: _read(entry, compiled, wanted.reason), limit)
 
     async def _reasons(
@@ -174,7 +174,7 @@ class DeadLetters:
             found = _read(entry, compiled, wanted.reason)
             return None if found is None else (found.letter.reason, found.letter.dead_at)
 
-        scan_range = ScanRange(record.dead_stream, f"{record.dead_subject}.*", from_sequence, since_ms, until_ms)
+        scan_range = ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since_ms, until_ms)
         return await scan(self._connection, scan_range, convert, limit, bytes_max=None)
 
     async def groups(

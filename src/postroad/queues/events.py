@@ -149,6 +149,13 @@ class JobCancelled(JobEvent, frozen=True, kw_only=True, tag="job.cancelled"):
     request_id: str = ""
 
 
+class JobExpired(JobEvent, frozen=True, kw_only=True, tag="job.expired"):
+    """The job was not done at its `expires_at`. The leader of the role `control` records it, with that time."""
+
+    version: int = 1
+    attempt: int
+
+
 class QueuePurged(QueueEvent, frozen=True, kw_only=True, tag="queue.purged"):
     """All messages of the queue were deleted; with `is_deleted` the queue, too. Their jobs have expired."""
 
@@ -224,6 +231,7 @@ EVENTS: tuple[type[Event], ...] = (
     JobRedriven,
     JobPromoted,
     JobCancelled,
+    JobExpired,
     QueuePurged,
     QueueChanged,
     QueueDeleted,

@@ -8,6 +8,7 @@ from postroad.queues.events import (
     JobCancelled,
     JobDead,
     JobDone,
+    JobExpired,
     JobExtended,
     JobLeased,
     JobPromoted,
@@ -22,6 +23,8 @@ from postroad.tasks.rules import TaskRecord
 
 def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int, sequence: int) -> JobQueued:
     retention = record.settings.retention_ms
+    ends = [message.at + delay_ms + retention if retention else 0, message.expires]
+    expires_at = min((end for end in ends if end), default=0)
     return JobQueued(
         event_id=message.id,
         timestamp=rfc3339(message.at),
@@ -31,7 +34,7 @@ def queued(record: QueueRecord, message: StoredMessage, delay_ms: int, size: int
         payload_bytes=size,
         message_sequence=sequence,
         delay_ms=delay_ms,
-        expires_at=rfc3339(message.at + delay_ms + retention) if retention else None,
+        expires_at=rfc3339(expires_at) if expires_at else None,
         correlation_id=message.corr,
     )
 
@@ -109,6 +112,18 @@ def requeued(record: QueueRecord, receipt: Receipt, now_ms: int, reason: str | N
         queue=record.name,
         attempt=receipt.attempt,
         reason=reason,
+    )
+
+
+def expired(tenant: str, queue: str, job_id: str, message_id: str, attempt: int, at_ms: int) -> JobExpired:
+    return JobExpired(
+        event_id=f"{message_id}/{at_ms}/expired",
+        timestamp=rfc3339(at_ms),
+        tenant=tenant,
+        job_id=job_id,
+        message_id=message_id,
+        queue=queue,
+        attempt=attempt,
     )
 
 

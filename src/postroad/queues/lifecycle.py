@@ -223,7 +223,24 @@ class QueueLifecycle:
             options["placement"] = {"tags": [record.settings.geo]}
         await self._dead_letters.ensure_stream(record.tenant)
         await ensure_stream(self._connection, StreamSpec(record.stream, (f"{subject}.>",), options))
-        await ensure_work_consumer(self._connection, record.stream, record.consumer, f"{subject}.ready")
+        await self._ensure_consumer(record)
+
+    async def _ensure_consumer(self, record: QueueRecord) -> None:
+        await ensure_work_consumer(self._connection, record.stream, record.consumer, *record.ready_subjects)
+
+    async def with_feature(self, record: QueueRecord, feature: str) -> QueueRecord:
+        """The queue, prepared for messages that use this feature. Raises QueueNotFound, EngineUnavailable."""
+
+        def added(now: QueueRecord) -> QueueRecord:
+            return msgspec.structs.replace(now, features=tuple(sorted({*now.features, feature})))
+
+        if feature in record.features:
+            return record
+        await self._ensure_consumer(added(record))
+        changed = await self._table.change(_key(record.tenant, record.name), added)
+        if changed is None or changed[1].incarnation != record.incarnation:
+            raise QueueNotFound(f"there is no queue {record.name!r}")
+        return changed[1]
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """Raises QueueNotFound, Conflict."""

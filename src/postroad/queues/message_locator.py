@@ -42,10 +42,13 @@ class MessageLocator:
             found = _located(entry, message_id) if entry is not None else None
             if found is not None:
                 return found
-        return await self._search(record, message_id, due_at_ms)
+        for subject in record.ready_subjects:
+            found = await self._search(record, subject, message_id, due_at_ms)
+            if found is not None:
+                return found
+        return None
 
-    async def _search(self, record: QueueRecord, message_id: str, due_at_ms: int) -> LocatedMessage | None:
-        subject = f"{record.subject}.ready"
+    async def _search(self, record: QueueRecord, subject: str, message_id: str, due_at_ms: int) -> LocatedMessage | None:
         page = await stream_reader.read_since(self._connection, record.stream, subject, due_at_ms - _EARLY_MS, _PAGE_SIZE)
         for _ in range(_PAGES_MAX):
             for entry in page.entries:

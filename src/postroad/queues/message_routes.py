@@ -135,7 +135,12 @@ def _with_idempotency_key(request: Request, message: NewMessage) -> NewMessage:
 def _batch_item(outcome: Published | PostroadError) -> BatchItem:
     if isinstance(outcome, PostroadError):
         return BatchItem(problem=problem_of(outcome))
-    return BatchItem(message_id=outcome.message_id, job_id=outcome.job_id, enqueued_at=outcome.enqueued_at)
+    return BatchItem(
+        message_id=outcome.message_id,
+        job_id=outcome.job_id,
+        enqueued_at=outcome.enqueued_at,
+        duplicate=outcome.duplicate,
+    )
 
 
 def epoch_ms(time: datetime | None) -> int | None:

@@ -10,6 +10,7 @@ nacked = TenantCounter("postroad_messages_nacked_total", "Messages requeued or r
 dead = TenantCounter("postroad_messages_dead_total", "Messages that became dead letters.")
 redriven = TenantCounter("postroad_messages_redriven_total", "Dead letters moved back to a queue.")
 cancelled = TenantCounter("postroad_messages_cancelled_total", "Messages taken out of their queue by a cancellation.")
+expired = TenantCounter("postroad_messages_expired_total", "Messages that expired before they were done.")
 promoted = TenantCounter(
     "postroad_messages_promoted_total", "Delayed or retrying messages that were made ready before their time."
 )

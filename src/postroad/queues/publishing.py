@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -16,13 +17,14 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, PostroadError
+from postroad.kernel.errors import Conflict, EngineFull, EngineUnavailable, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.queues import job_events, metrics
 from postroad.queues.capacity import QueueCapacity
 from postroad.queues.events import JobQueued
 from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import (
+    UNIQUE,
     Marker,
     QueueRecord,
     QueueState,
@@ -32,8 +34,19 @@ from postroad.queues.records import (
     decode_sequence_marker,
     encode_message,
     published_of,
+    read_message,
 )
-from postroad.queues.rules import MessageLimits, body_hash, check_message, delay_ms_of, marker_token, sequence_token
+from postroad.queues.rules import (
+    MessageLimits,
+    body_hash,
+    check_message,
+    delay_ms_of,
+    epoch_ms,
+    expires_at_ms,
+    marker_token,
+    sequence_token,
+    unique_token,
+)
 from postroad.queues.schemas import Schemas
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
@@ -89,8 +102,12 @@ class Publisher:
             record = await self._lifecycle.find_or_create(context, queue)
         if record.settings.schema is not None:
             await self._check_schema(record, new)
+        if new.unique_key is not None:
+            record = await self._lifecycle.with_feature(record, UNIQUE)
         pending = self._prepare(record, context, new)
-        if len(pending.writes) == 1 and not record.settings.max_messages:  # the common case, with less overhead
+        if (  # the common case, with less overhead
+            len(pending.writes) == 1 and not record.settings.max_messages and not pending.message.unique
+        ):
             sequence = (await self._committers.of(record.stream).append(pending.writes[0])).sequence
         else:
             [outcome] = await self._store(record, [pending])
@@ -112,6 +129,8 @@ class Publisher:
             await self._check(record, new, index, bytes_max) for index, new in enumerate(batch)
         ]
         valid = [index for index, error in enumerate(outcomes) if error is None]
+        if any(batch[index].unique_key is not None for index in valid):
+            record = await self._lifecycle.with_feature(record, UNIQUE)
         pending = [self._prepare(record, context, batch[index]) for index in valid]
         events: list[JobQueued] = []
         for index, one, outcome in zip(valid, pending, await self._store(record, pending), strict=True):
@@ -233,6 +252,8 @@ class Publisher:
             id=message_id,
             job=new_id(),
             at=now,
+            expires=expires_at_ms(new),
+            unique="" if new.unique_key is None else unique_token(new.unique_key),
             headers=new.headers,
             corr=new.correlation_id,
             trace=context.traceparent,
@@ -257,11 +278,15 @@ class Publisher:
 
         Raises IdempotencyMismatch, or the problem if there is no such message.
         """
-        if not pending.body_hash or not isinstance(problem, Conflict | EngineFull):
+        if not (pending.body_hash or pending.message.unique) or not isinstance(problem, Conflict | EngineFull):
             raise problem
+        if pending.message.unique:
+            found = await self._with_unique_key(record, context, pending)
+            if found is not None:
+                return found
         reads = _MARKER_READS if isinstance(problem, Conflict) else 1
-        entry = await self._read_marker(record, pending.writes[0].subject, reads)
-        if entry is None and isinstance(problem, Conflict):  # the marker has just expired
+        entry = await self._read_marker(record, pending.writes[0].subject, reads) if pending.body_hash else None
+        if entry is None and isinstance(problem, Conflict):  # the marker has just expired, or the job with the key has ended
             return await self.publish(context, record.name, pending.new)
         if entry is None:
             raise problem
@@ -269,6 +294,21 @@ class Publisher:
         if marker.body != pending.body_hash:
             raise IdempotencyMismatch("the idempotency key was used with another body")
         return await self._commit_first(record, context, pending, marker)
+
+    async def _with_unique_key(self, record: QueueRecord, context: RequestContext, pending: _PendingPublish) -> Published | None:
+        """The message that has the unique key now, once its event is durable; None if there is none any more."""
+        subjects = f"{record.subject}.unique.{pending.message.unique}.*"
+        entry = await self._read_marker(record, subjects, _MARKER_READS)
+        if entry is None:
+            return None
+        if pending.body_hash:
+            marker = await self._read_marker(record, pending.writes[0].subject, 1)
+            if marker is not None:  # the idempotency key decides, as it does once the job has ended
+                return None
+        first = read_message(entry.payload)
+        event = job_events.queued(record, first, _delay_ms_of(entry, first), len(entry.payload), 0)
+        await self._outbox.commit(context, event)
+        return published_of(first, is_duplicate=True)
 
     async def _commit_first(
         self, record: QueueRecord, context: RequestContext, pending: _PendingPublish, marker: Marker | SequenceMarker
@@ -291,13 +331,20 @@ class Publisher:
     async def republish(self, record: QueueRecord, messages: Sequence[tuple[StoredMessage, str]]) -> list[int | PostroadError]:
         """Store messages that were in a queue before, each with an id that makes a repetition idempotent for a minute.
 
-        Returns the sequence of each message, or its error.
+        The expiry of a message is dropped. Returns the sequence of each message, or its error.
         """
-        subject, retention = f"{record.subject}.ready", _retention_header(record)
-        writes = [[PendingMessage(subject, encode_message(message), unique_id, retention)] for message, unique_id in messages]
+        if any(message.unique for message, _ in messages):
+            record = await self._lifecycle.with_feature(record, UNIQUE)
+        writes = [
+            [_message_write(record, msgspec.structs.replace(message, expires=0), 0, unique_id)] for message, unique_id in messages
+        ]
         outcomes = await self._committers.of(record.stream).append_each(writes)
         self._throughput.add_published(record.stream, len(messages))
-        return [outcome if isinstance(outcome, PostroadError) else outcome[-1].sequence for outcome in outcomes]
+        taken = PreconditionFailed("the queue has another message with the same `uniqueKey`")
+        return [
+            taken if isinstance(one, Conflict) else one if isinstance(one, PostroadError) else one[-1].sequence
+            for one in outcomes
+        ]
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Drop the state of deleted queues, and fail their waiting writes."""
@@ -313,14 +360,45 @@ def _queued_event(record: QueueRecord, pending: _PendingPublish, message: Stored
     return job_events.queued(record, message, pending.delay_ms, len(pending.writes[-1].payload), sequence)
 
 
-def _message_write(record: QueueRecord, message: StoredMessage, delay_ms: int) -> PendingMessage:
-    ready = f"{record.subject}.ready"
-    if not delay_ms:
-        return PendingMessage(ready, encode_message(message), message.id, _retention_header(record))
-    headers = [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
-    if record.settings.retention_ms:
-        headers.append(("Nats-Schedule-TTL", _ttl(record.settings.retention_ms)))
-    return PendingMessage(f"{record.subject}.later.{message.id}", encode_message(message), message.id, header_lines(headers))
+def _delay_ms_of(entry: Entry, message: StoredMessage) -> int:
+    """The delay of a message that is not ready yet, else 0."""
+    schedule = entry.headers.get("Nats-Schedule", "")
+    return max(0, epoch_ms(datetime.fromisoformat(schedule.removeprefix("@at "))) - message.at) if schedule else 0
+
+
+def _message_write(record: QueueRecord, message: StoredMessage, delay_ms: int, unique_id: str = "") -> PendingMessage:
+    """The write of a message that is ready after `delay_ms`; `unique_id` is the id of the write, if not that of the message.
+
+    A message with a unique key is stored on condition that there is none with the same key, ready or delayed.
+    """
+    if not delay_ms and not message.unique and not message.expires:
+        return PendingMessage(
+            f"{record.subject}.ready", encode_message(message), unique_id or message.id, _retention_header(record)
+        )
+    place = f"{record.subject}.unique.{message.unique}" if message.unique else record.subject
+    ready, ttl_ms = f"{place}.ready", _ttl_ms(record, message, delay_ms)
+    headers, subject = [], ready
+    if message.unique:
+        headers += [("Nats-Expected-Last-Subject-Sequence", "0"), ("Nats-Expected-Last-Subject-Sequence-Subject", f"{place}.*")]
+    if delay_ms:
+        subject = f"{place}.later" if message.unique else f"{place}.later.{message.id}"
+        headers += [("Nats-Schedule", f"@at {rfc3339(message.at + delay_ms)}"), ("Nats-Schedule-Target", ready)]
+    if ttl_ms:
+        headers.append(("Nats-Schedule-TTL" if delay_ms else "Nats-TTL", _ttl(ttl_ms)))
+    return PendingMessage(
+        subject,
+        encode_message(message),
+        unique_id or message.id,
+        header_lines(headers),
+        is_conditional=bool(message.unique),
+        precondition_subject=place if message.unique else "",
+    )
+
+
+def _ttl_ms(record: QueueRecord, message: StoredMessage, delay_ms: int) -> int:
+    """How long the message is kept once it is ready; 0: without limit."""
+    limits = [record.settings.retention_ms, message.expires - message.at - delay_ms if message.expires else 0]
+    return min((limit for limit in limits if limit > 0), default=0)
 
 
 def _retention_header(record: QueueRecord) -> str:

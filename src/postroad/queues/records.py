@@ -13,6 +13,8 @@ from postroad.api.queues import Message, PeekedMessage, Published, Queue, QueueS
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 
+UNIQUE = "unique"  # a feature of a queue
+
 
 class QueueState(StrEnum):
     """The record of a queue is written before its stream is created and deleted after its stream. So one process at most works
@@ -33,6 +35,7 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     incarnation: str
     settings: StrictQueueSettings
     is_paused: bool = False
+    features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
     created_at_ms: int
     updated_at_ms: int
 
@@ -55,6 +58,20 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"{self.stream}/{self.incarnation[-12:]}"
 
     @property
+    def has_unique(self) -> bool:
+        """True if a message with a unique key was ever published to the queue."""
+        return UNIQUE in self.features
+
+    @property
+    def ready_subjects(self) -> tuple[str, ...]:
+        """Subjects of the messages that a consumer gets, now or after their lease or delay."""
+        return (f"{self.subject}.ready", f"{self.subject}.unique.*.ready") if self.has_unique else (f"{self.subject}.ready",)
+
+    @property
+    def delayed_subjects(self) -> tuple[str, ...]:
+        return (f"{self.subject}.later.*", f"{self.subject}.unique.*.later") if self.has_unique else (f"{self.subject}.later.*",)
+
+    @property
     def dead_stream(self) -> str:
         return dead_stream(self.tenant)
 
@@ -70,12 +87,17 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent."""
+    """Format 1 of a message in a queue's stream: a JSON object with the payload as it was sent.
+
+    `unique` is the token of its unique key; such a message is on `….unique.<token>.ready` or `….later`, at most one for a token.
+    """
 
     v: int
     id: str
     job: str
     at: int
+    expires: int = 0
+    unique: str = ""
     headers: dict[str, str] = {}
     corr: str | None = None
     trace: str | None = None
@@ -221,8 +243,8 @@ def queue_of(record: QueueRecord, stats: QueueStats | None = None) -> Queue:
     )
 
 
-def published_of(message: StoredMessage) -> Published:
-    return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at))
+def published_of(message: StoredMessage, *, is_duplicate: bool = False) -> Published:
+    return Published(message_id=message.id, job_id=message.job, enqueued_at=rfc3339(message.at), duplicate=is_duplicate)
 
 
 def message_of(stored: StoredMessage, attempt: int, receipt_id: str) -> Message:

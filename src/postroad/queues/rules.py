@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.api.queues import DELAY_MS_MAX, NewMessage, QueueSettings
+from postroad.api.queues import DELAY_MS_MAX, RETENTION_MS_MAX, NewMessage, QueueSettings
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.json import invalid_field
 
@@ -33,6 +33,8 @@ def check_message(message: NewMessage, limits: MessageLimits, bytes_max: int, no
     """Raises TooLarge, or BodyInvalid with the path."""
     if message.run_at is not None:
         _check_run_at(message, now_ms, path)
+    if message.expires_at is not None:
+        _check_expiry(message, now_ms, path)
     if len(bytes(message.payload)) > bytes_max:
         raise TooLarge(f"the payload at {path}.payload has {len(bytes(message.payload))} bytes; at most {bytes_max} are allowed")
     if not message.headers:
@@ -48,6 +50,19 @@ def _check_run_at(message: NewMessage, now_ms: int, path: str) -> None:
         raise invalid_field(f"{path}.runAt", "send either `runAt` or `delayMs`")
     if delay_ms_of(message, now_ms) > DELAY_MS_MAX:
         raise invalid_field(f"{path}.runAt", f"at most {DELAY_MS_MAX} ms ahead, like `delayMs`")
+
+
+def _check_expiry(message: NewMessage, now_ms: int, path: str) -> None:
+    left = expires_at_ms(message) - now_ms
+    if left <= delay_ms_of(message, now_ms):
+        raise invalid_field(f"{path}.expiresAt", "must be later than now and than the first delivery")
+    if left > RETENTION_MS_MAX:
+        raise invalid_field(f"{path}.expiresAt", f"at most {RETENTION_MS_MAX} ms ahead")
+
+
+def expires_at_ms(message: NewMessage) -> int:
+    """0 if the message has no expiry of its own."""
+    return 0 if message.expires_at is None else epoch_ms(message.expires_at)
 
 
 def delay_ms_of(message: NewMessage, now_ms: int) -> int:
@@ -73,12 +88,21 @@ def body_hash(message: NewMessage) -> str:
     }
     if message.run_at is not None:  # hashes of messages without it stay as they are stored
         fields["runAt"] = epoch_ms(message.run_at)
+    if message.expires_at is not None:
+        fields["expiresAt"] = epoch_ms(message.expires_at)
+    if message.unique_key is not None:
+        fields["uniqueKey"] = message.unique_key
     return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
 
 
 def marker_token(key_id: str, idempotency_key: str) -> str:
     """Last token of a marker's subject. Idempotency keys are separate for each API key and queue."""
     return hashlib.sha256(f"{key_id}\0{idempotency_key}".encode()).hexdigest()[:40]
+
+
+def unique_token(unique_key: str) -> str:
+    """Names the key in the subjects of its message. Unique keys are separate for each queue."""
+    return hashlib.sha256(unique_key.encode()).hexdigest()[:40]
 
 
 def sequence_token(sequence: str) -> str:

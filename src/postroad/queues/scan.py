@@ -23,10 +23,10 @@ _SECONDS_MAX = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """The messages to search: a subject of a stream, from a sequence to before another, stored in an interval of time."""
+    """The messages to search: subjects of a stream, from a sequence to before another, stored in an interval of time."""
 
     stream: str
-    subject: str
+    subjects: tuple[str, ...]
     from_sequence: int = 1
     since_ms: int | None = None
     until_ms: int | None = None
@@ -66,7 +66,7 @@ async def scan(
     while True:
         count = min(_PAGE_SIZE, scanned_max - result.scanned)
         async with connection.scans:
-            page = await stream_reader.read(connection, scan_range.stream, scan_range.subject, position, count, _PAGE_BYTES)
+            page = await stream_reader.read_all(connection, scan_range.stream, scan_range.subjects, position, count, _PAGE_BYTES)
         for entry in page.entries:
             if scan_range.end_sequence is not None and entry.sequence >= scan_range.end_sequence:
                 return result

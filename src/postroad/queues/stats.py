@@ -1,6 +1,7 @@
 """Message counts of queues, read from JetStream at most once a second per queue and worker, except for fresh reads."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TypeVar
 
 from postroad.api.queues import QueueNotFound, QueueStats
@@ -84,17 +85,20 @@ class QueueStatsReader:
         )
 
     async def _oldest_at_ms(self, record: QueueRecord) -> int | None:
-        page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
-        return page.entries[0].at_ms if page.entries else None
+        pages = await self._first(record, record.ready_subjects)
+        return min((page.entries[0].at_ms for page in pages if page.entries), default=None)
 
     async def _delayed(self, record: QueueRecord) -> int:
-        page = await stream_reader.read(self._connection, record.stream, f"{record.subject}.later.*", 1, 1)
-        return len(page.entries) + page.remaining
+        return sum(len(page.entries) + page.remaining for page in await self._first(record, record.delayed_subjects))
+
+    async def _first(self, record: QueueRecord, subjects: Sequence[str]) -> list[stream_reader.Page]:
+        """The first message of each subject, and the number of the others."""
+        return await asyncio.gather(*(stream_reader.read(self._connection, record.stream, one, 1, 1) for one in subjects))
 
     async def count(self, record: QueueRecord) -> int:
         """The number of messages, whatever their state."""
-        ready = await stream_reader.read(self._connection, record.stream, f"{record.subject}.ready", 1, 1)
-        return len(ready.entries) + ready.remaining + await self._delayed(record)
+        pages = await self._first(record, (*record.ready_subjects, *record.delayed_subjects))
+        return sum(len(page.entries) + page.remaining for page in pages)
 
 
 async def _constant(value: T) -> T:

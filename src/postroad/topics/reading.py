@@ -65,7 +65,7 @@ class TopicReader:
                     return None
             return read_message(record, entry)
 
-        scan_range = ScanRange(record.stream, subject, wanted.start, end_sequence=wanted.end)
+        scan_range = ScanRange(record.stream, (subject,), wanted.start, end_sequence=wanted.end)
         found = await scan(self._connection, scan_range, convert, limit, bytes_max=bytes_max)
         following = found.next_sequence
         return TopicSlice(found.items, None if following is None or following >= wanted.end else following)
