@@ -16,6 +16,7 @@ from postroad.queues.events import (
     JobDead,
     JobDone,
     JobEvent,
+    JobExpired,
     JobExtended,
     JobLeased,
     JobPromoted,
@@ -77,6 +78,11 @@ class Lifecycle:
 
     def cancelled(self, at: int, attempt: int = 0, *, reason: str | None = None) -> JobCancelled:
         return JobCancelled(attempt=attempt, reason=reason, retry_until=rfc3339(self.t0 + at), **self._common_fields(at))
+
+    def expired(self, at: int, attempt: int = 0) -> JobExpired:
+        fields = self._common_fields(at)
+        del fields["key_id"]
+        return JobExpired(attempt=attempt, **fields)
 
     def redriven(self, at: int) -> JobRedriven:
         return JobRedriven(from_queue=self.queue, task_id="task", **self._common_fields(at))

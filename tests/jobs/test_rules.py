@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from postroad.api.jobs import JobStatus
 from postroad.jobs.event_decoder import transition_of
-from postroad.jobs.rules import JobRecord, Purge, ended_at, fold, status_at, status_until, with_purge
+from postroad.jobs.rules import JobRecord, Purge, ended_at, expiry_of, fold, status_at, status_until, with_purge
 from postroad.queues.events import (
     JobCancelled,
     JobDead,
@@ -127,6 +127,16 @@ def test_a_cancelled_job_that_was_retried_begins_a_new_life() -> None:
         job = folded(some)
         assert (status(job, 61), job.step.attempt) == ("queued", 0)
     assert status(folded([*events, lifecycle.done(70)]), 71) == "done"
+
+
+def test_an_expired_job_is_expired_unless_it_was_done() -> None:
+    lifecycle = Lifecycle()
+    events = [lifecycle.queued(expires_at=100), lifecycle.leased(50, until=500), lifecycle.expired(100, 1)]
+    job = folded(events)
+    assert (status(job, 101), ended_at(job, T0 + 600)) == ("expired", T0 + 100)
+    assert (expiry_of(folded(events[:2]), T0 + 99), expiry_of(folded(events[:2]), T0 + 100)) == (0, T0 + 100)
+    assert expiry_of(job, T0 + 200) == 0, "its event is there"
+    assert status(folded([*events, lifecycle.done(120)]), 121) == "done"
 
 
 def test_the_latest_event_knows_where_the_message_is() -> None:

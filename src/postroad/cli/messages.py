@@ -34,6 +34,8 @@ def publish(
     header: Annotated[list[str] | None, typer.Option(help="Header `name=value`; can be repeated.")] = None,
     delay_ms: Annotated[int, typer.Option(help="Delay before the message can be delivered.")] = 0,
     run_at: Annotated[str | None, typer.Option(help="Time of the first delivery, instead of a delay.")] = None,
+    expires_at: Annotated[str | None, typer.Option(help="No delivery begins at this time or later.")] = None,
+    unique_key: Annotated[str | None, typer.Option(help="Store nothing while the queue has a message with this key.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Publishes with the same key are stored once.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="Correlation id, delivered with the message.")] = None,
     as_json: AsJson = False,
@@ -46,6 +48,8 @@ def publish(
             headers=dict(pair(text) for text in header or []),
             delay_ms=delay_ms,
             run_at=run_at,
+            expires_at=expires_at,
+            unique_key=unique_key,
             idempotency_key=idempotency_key,
             correlation_id=correlation_id,
         )

@@ -41,19 +41,23 @@ class QueueCalls(QueuesCalls):
         headers: Mapping[str, str] | None = None,
         delay_ms: int = 0,
         run_at: Moment | None = None,
+        expires_at: Moment | None = None,
+        unique_key: str | None = None,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
         is_repeatable: bool = True,
     ) -> Call[Published]:
         """Publish a message; return once it is stored durably.
 
-        It is delivered after `delay_ms`, or at the time `run_at`.
+        It is delivered after `delay_ms`, or at the time `run_at`, but not at `expires_at` or later. While the queue has a message
+        with the same `unique_key`, nothing is stored: the result has the ids of that message, and `duplicate` is true.
         Without an idempotency key one is generated, so that a retry after a lost response does not publish a second message.
         With `is_repeatable=False` no key is generated, and the call is not retried.
         """
         key = idempotency_key or (str(uuid.uuid4()) if is_repeatable else None)
         body = {"payload": payload, "headers": dict(headers or {}), "delayMs": delay_ms}
-        body |= given(runAt=moment(run_at), correlationId=correlation_id, idempotencyKey=key)
+        body |= given(runAt=moment(run_at), expiresAt=moment(expires_at), uniqueKey=unique_key)
+        body |= given(correlationId=correlation_id, idempotencyKey=key)
         return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
 
     @operation

@@ -120,6 +120,7 @@ class Consumer:
         metrics.leased.add(context.tenant, len(messages))
         if expired:
             await self._pull_consumer(record).acknowledge(expired)
+            self._lease_log.record(record, [_transition(ref, Step.ACKED, now) for ref, _ in expired])
         for delivery, stored in exhausted:
             await self._dead_letter(record, context, delivery, stored, delivery.attempt - 1, MAX_ATTEMPTS_REACHED)
             self._lease_log.record(record, [_transition(delivery, Step.ACKED, now)])
