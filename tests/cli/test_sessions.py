@@ -184,3 +184,8 @@ def test_a_platform_key_selects_the_project(operator: Shell, shell: Shell, strea
     operator.run("sessions", "unsubscribe", session, stream, *of)
     operator.run("sessions", "touch", session, *of)
     operator.run("sessions", "delete", session, "--yes", *of)
+
+
+def test_sessions_are_listed(shell: Shell, session: str) -> None:
+    listed = shell.run("sessions", "list", "--prefix", session, "--json").json
+    assert [(one["sessionId"], one["subscriptions"]) for one in listed] == [(session, 1)]

@@ -219,3 +219,11 @@ def test_the_bytes_of_a_stream_are_printed_unchanged(shell: Shell, name: str, tm
     assert process.stdout.buffer.read() == bytes(range(256))  # type: ignore[attr-defined]
     process.communicate(timeout=15)
     assert isinstance(process, subprocess.Popen)
+
+
+def test_streams_are_listed(shell: Shell, name: str) -> None:
+    for number in range(3):
+        shell.run("streams", "create", f"list-{name}/{number}", "1")
+    listed = shell.run("streams", "list", "--prefix", f"list-{name}/", "--json").json
+    assert [(one["id"], one["appends"]) for one in listed] == [(f"list-{name}/{number}", 1) for number in range(3)]
+    assert f"list-{name}/2" in shell.run("streams", "list", "--prefix", f"list-{name}/").stdout

@@ -295,3 +295,13 @@ async def test_a_stream_token_can_follow_its_session_only(sdk: Sdk, tenant: Tena
             assert (await anext(messages)).value == 1
         with pytest.raises((Unauthenticated, Forbidden)):
             await anext(browser.sessions.follow("yours"))
+
+
+async def test_sessions_are_listed(sdk: Sdk) -> None:
+    await sdk("streams.create", "chat")
+    for number in range(3):
+        await sdk("sessions.subscribe", "chat", f"s{number}")
+    await sdk("sessions.publish", "chat", 1)
+    listed = await sdk("sessions.list", page_size=2)
+    assert [(one.session_id, one.subscriptions, one.appends) for one in listed] == [(f"s{number}", 1, 1) for number in range(3)]
+    assert [one.session_id for one in await sdk("sessions.list", prefix="s2")] == ["s2"]

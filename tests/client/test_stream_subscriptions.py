@@ -50,6 +50,9 @@ async def test_a_subscription_is_created_shown_changed_and_deleted(sdk: Sdk) -> 
     [link] = (await sdk("stream_subscriptions.get", "billing")).streams
     assert (link.path, link.link_type) == ("orders/2", "explicit")
 
+    [listed] = await sdk("stream_subscriptions.list", prefix="bill")
+    assert (listed.id, listed.type, listed.streams, listed.pending) == ("billing", "pull-wake", 1, False)
+
     assert await sdk("stream_subscriptions.delete", "billing") is None
     await sdk("stream_subscriptions.delete", "billing")  # a repetition has no effect
     with pytest.raises(SubscriptionNotFound):

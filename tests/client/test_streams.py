@@ -449,3 +449,13 @@ async def test_an_append_in_doubt_is_resolved_by_the_next(kind: str, sdk: Sdk, t
         line.answers_lost = 0
         await producer.append("second")
     assert values(await sdk("streams.messages", "s")) == ["first", "second"]
+
+
+async def test_streams_are_listed(sdk: Sdk) -> None:
+    for number in range(5):
+        await sdk("streams.create", f"logs/{number}", messages=[1, 2])
+    await sdk("streams.append", "logs/3", 3)
+    await sdk("streams.create", "other")
+    listed = await sdk("streams.list", prefix="logs/", page_size=2)
+    assert [(one.id, one.appends) for one in listed] == [(f"logs/{number}", 2 if number == 3 else 1) for number in range(5)]
+    assert (listed[3].next_offset, listed[3].is_closed) == ((await sdk("streams.info", "logs/3")).offset, False)

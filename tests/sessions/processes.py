@@ -137,10 +137,11 @@ class Process:
         return None if entry is None else decode_session(entry.payload)
 
     async def subjects(self) -> set[str]:
-        """Subjects of everything stored for the tenant, without the tenant."""
+        """Subjects of everything stored for the tenant except the directory of streams, without the tenant."""
         page = await stream_reader.read(self.connection, self.name("").store, ">", 1, 5000)
         assert page.is_end
-        return {entry.subject.replace(f".{self.tenant}.", ".", 1) for entry in page.entries}
+        subjects = (entry.subject for entry in page.entries if not entry.subject.startswith("i."))
+        return {subject.replace(f".{self.tenant}.", ".", 1) for subject in subjects}
 
 
 OpenProcess = Callable[..., Awaitable[Process]]

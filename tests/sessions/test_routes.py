@@ -601,3 +601,36 @@ async def test_the_end_of_a_session_by_request_is_audited(api: Api, tenant: Tena
     (await api.end("s")).problem(404, "session-not-found")
     entries = (await tenant.client.get("/api/control/audit?action=session.delete")).ok()["entries"]
     assert [(one["target"], one["before"]["subscriptions"]) for one in entries] == [("s", 1)]
+
+
+# Lists
+
+
+async def test_sessions_are_listed(api: Api, tenant: Tenant, gateway_clock: ShiftedClock) -> None:
+    for session in ("b", "a.1", "a.2"):
+        (await api.subscribe(session, "chat")).ok()
+    (await api.subscribe("b", "c*", envelope=False)).problem(409, "content-type-mismatch")
+    await api.create("session:mine")  # a stream of a user, not a session
+    offset = (await api.publish("chat")).headers["stream-next-offset"]
+    first = (await api.client.get(f"{api.root}/sessions?limit=2")).ok()
+    assert [one["sessionId"] for one in first["sessions"]] == ["a.1", "a.2"]
+    one = first["sessions"][0]
+    shown = (await api.show("a.1")).ok()
+    assert {name: one[name] for name in ("sessionStreamPath", "contentType", "createdAt", "expiresAt", "nextOffset")} == {
+        name: shown[name] for name in ("sessionStreamPath", "contentType", "createdAt", "expiresAt", "nextOffset")
+    }
+    assert (one["subscriptions"], one["appends"], one["nextOffset"] > offset) == (1, 1, True)
+    assert STAMP.fullmatch(one["lastActivityAt"])
+    rest = (await api.client.get(f"{api.root}/sessions?limit=2&cursor={first['nextCursor']}")).ok()
+    assert ([one["sessionId"] for one in rest["sessions"]], rest["nextCursor"]) == (["b"], None)
+    assert [one["sessionId"] for one in (await api.client.get(f"{api.root}/sessions?prefix=a.")).ok()["sessions"]] == [
+        "a.1",
+        "a.2",
+    ]
+    await api.end("a.1")
+    gateway_clock.ahead_ms = TTL_MS // 2
+    await api.touch("b")
+    gateway_clock.ahead_ms = TTL_MS + 1
+    assert [one["sessionId"] for one in (await api.client.get(f"{api.root}/sessions")).ok()["sessions"]] == ["b"]
+    narrow = await tenant.another_key((Scope.READ,), allowed_streams=("session:x*",))
+    assert (await narrow.client.get(f"{api.root}/sessions")).ok()["sessions"] == []

@@ -426,7 +426,7 @@ async def test_a_tenants_streams_are_deleted_together(worker: Worker, name: str)
 
 
 async def test_paths_lists_the_existing_streams(worker: Worker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.streams.service._PAGE", 2)
+    monkeypatch.setattr("postroad.streams.directory._READ_MAX", 2)
     wanted = ["a", "a/b", "a.b", "c:d", "hidden", "gone", "closed"]
     for path in wanted:
         await worker.create(StreamName(name, path), b"x")

@@ -99,12 +99,13 @@ class Worker:
         return (await self.streams.snapshot(name)).tail
 
     async def subjects(self, tenant: str) -> list[str]:
-        """Subjects of everything stored for the tenant's streams, in order, without the tenant."""
+        """Subjects of everything stored for the tenant's streams except the directory, in order, without the tenant."""
         found: list[str] = []
         position, is_end = 1, False
         while not is_end:
             page = await stream_reader.read(self.connection, f"S_{tenant}", ">", position, 1000)
-            found += [entry.subject.replace(f".{tenant}.", ".", 1) for entry in page.entries]
+            subjects = [entry.subject for entry in page.entries if not entry.subject.startswith("i.")]
+            found += [subject.replace(f".{tenant}.", ".", 1) for subject in subjects]
             position, is_end = page.next_sequence, page.is_end
         return found
 

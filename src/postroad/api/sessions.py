@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from postroad.api.pages import Limit, page_of
 from postroad.api.streams import Appended
 from postroad.kernel.circuit_breaker import BreakerState
 from postroad.kernel.clock import Timestamp
@@ -76,6 +77,30 @@ class Session(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     expires_at_ms: Milliseconds = msgspec.field(name="expiresAt")
     next_offset: str
     subscriptions: list[SessionSubscription]
+
+
+class ListedSession(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A session in a list. `appends` is the number of messages in its stream; `last_activity_at` the time of its last message,
+    subscribe or touch."""
+
+    session_id: str
+    session_stream_path: str
+    content_type: str
+    created_at: Timestamp
+    expires_at_ms: Milliseconds = msgspec.field(name="expiresAt")
+    next_offset: str
+    subscriptions: Annotated[int, Meta(description="Number of subscriptions.")]
+    appends: int
+    last_activity_at: Timestamp
+
+
+ListedSessionPage = page_of(ListedSession, "sessions")
+
+
+class SessionListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prefix: Annotated[str, Meta(max_length=SESSION_CHARS_MAX, description="Only ids that begin with this.")] | None = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=SESSION_CHARS_MAX)] | None = None
 
 
 class Touched(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,9 +1,12 @@
 """Subscriptions to durable streams, with the field names of the Durable Streams protocol."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from postroad.api.pages import Limit, page_of
+from postroad.kernel.clock import Timestamp
 from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
 
 LEASE_MS_DEFAULT = 30_000
@@ -38,6 +41,32 @@ class NothingPending(ConflictError, code="nothing-pending", status=409, title="N
 
 class NewWebhook(msgspec.Struct, frozen=True):
     url: str = ""
+
+
+class ListedStreamSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subscription in a list. `streams` is their number; `generation` that of the last wake; `pending` is true while a wake
+    waits for its delivery, claim or acknowledgement."""
+
+    id: str
+    type: str
+    streams: int
+    status: str
+    created_at: Timestamp
+    generation: int
+    pending: bool
+    pattern: str | None = None
+    webhook_url: str | None = None
+    wake_stream: str | None = None
+    description: str | None = None
+
+
+ListedStreamSubscriptionPage = page_of(ListedStreamSubscription, "subscriptions")
+
+
+class StreamSubscriptionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prefix: Annotated[str, Meta(max_length=128, description="Only ids that begin with this.")] | None = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
 class NewStreamSubscription(msgspec.Struct, frozen=True, kw_only=True):

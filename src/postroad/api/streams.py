@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from postroad.api.pages import Limit, page_of
+from postroad.kernel.clock import Timestamp
 from postroad.kernel.errors import AuthError, ConflictError, NotFound
+from postroad.kernel.names import STREAM_CHARS_MAX
 
 OFFSET_PATTERN = r"^[0-9]{1,20}_[0-9]{1,20}$"
 
@@ -65,6 +68,38 @@ class StreamReadQuery(msgspec.Struct, frozen=True):
         ]
         | None
     ) = None
+
+
+class ListedStream(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """A stream in a list. `appends` is the number of stored appends of its own; `last_activity_at` the time of the last append or
+    change, or of the last read of a stream with a TTL."""
+
+    id: str
+    content_type: str
+    created_at: Timestamp
+    next_offset: str
+    appends: Annotated[int, Meta(description="Stored appends, without those of a fork's source.")]
+    last_activity_at: Timestamp
+    is_closed: bool = False
+    is_public: bool = False
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+    forked_from: str | None = None
+
+
+ListedStreamPage = page_of(ListedStream, "streams")
+
+
+class StreamListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prefix: (
+        Annotated[
+            str,
+            Meta(max_length=STREAM_CHARS_MAX, description="Only ids that begin with this. `session:` lists streams of sessions."),
+        ]
+        | None
+    ) = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=STREAM_CHARS_MAX)] | None = None
 
 
 class StreamInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

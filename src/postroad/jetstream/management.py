@@ -296,6 +296,12 @@ async def subjects_of(connection: Connection, name: str, pattern: str) -> list[s
             return subjects
 
 
+async def subject_messages(connection: Connection, name: str, subject: str) -> int:
+    """The number of messages of one subject, without a wildcard."""
+    response = _decode_subjects(await connection.call(f"STREAM.INFO.{name}", {"subjects_filter": subject}))
+    return (response.state.subjects or {}).get(subject, 0)
+
+
 async def count_subjects(connection: Connection, name: str, pattern: str) -> int:
     """The number of subjects that match a pattern and have messages; 0 if the stream does not exist."""
     try:

@@ -1,5 +1,6 @@
 """Lifecycle of sessions: look up, delete, expire."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,10 +19,13 @@ from postroad.sessions import metrics
 from postroad.sessions.events import SessionEnded
 from postroad.sessions.records import Ending, SessionRecord, decode_session, encode, session_subject
 from postroad.sessions.subscribers import leave_message
+from postroad.streams.directory import removed_message
 from postroad.streams.records import State
 from postroad.streams.rules import StreamSnapshot, existing_record
 from postroad.streams.store import LAST_ONLY, StreamName, StreamStore, precondition, record_message
 from postroad.telemetry.outbox import Outbox
+
+_RECORDS_MAX = 500  # of one read
 
 
 class CleanupOutcome(StrEnum):
@@ -53,6 +57,18 @@ class SessionLifecycle:
         if entry is None:
             return SessionSnapshot(None, 0, stream)
         return SessionSnapshot(decode_session(entry.payload), entry.sequence, stream)
+
+    async def records(self, tenant: str, sessions: Sequence[str]) -> list[SessionRecord | None]:
+        """The records of several sessions, in their order."""
+        if not sessions:
+            return []
+        subjects = [session_subject(tenant, session) for session in sessions]
+        found: dict[str, SessionRecord] = {}
+        for start in range(0, len(subjects), _RECORDS_MAX):
+            some = subjects[start : start + _RECORDS_MAX]
+            entries = await stream_reader.newest(self._connection, streams_store(tenant), some)
+            found |= {entry.subject: decode_session(entry.payload) for entry in entries}
+        return [found.get(subject) for subject in subjects]
 
     async def find(self, tenant: str, session: str) -> tuple[SessionRecord, SessionSnapshot]:
         """A session that exists. Raises SessionNotFound."""
@@ -146,7 +162,7 @@ def _end_messages(tenant: str, record: SessionRecord, snapshot: SessionSnapshot,
     messages += [leave_message(tenant, source, record.id) for source in record.subscriptions]
     if stream is not None and stream.state is State.LIVE and stream.is_session_stream:
         deleted = msgspec.structs.replace(stream, state=State.SOFT_DELETED if stream.forks else State.DELETED)
-        messages.append(record_message(name, deleted, condition))
+        messages += [removed_message(tenant, name.id), record_message(name, deleted, condition)]
     elif len(messages) > 1:
         messages[1] = msgspec.structs.replace(messages[1], headers=condition, is_conditional=True)
     return messages

@@ -4,7 +4,10 @@ from typing import Any
 
 from postroad.api.sessions import (
     Fanout,
+    ListedSession,
+    ListedSessionPage,
     Session,
+    SessionListQuery,
     SessionNotFound,
     SessionSubscription,
     Subscribed,
@@ -132,6 +135,28 @@ class SessionRoutes:
             ),
             Route(
                 "GET",
+                f"{root}/sessions",
+                self.list_sessions,
+                Scope.READ,
+                "List sessions",
+                _TAG,
+                query=SessionListQuery,
+                response=ListedSessionPage,
+                errors=(InvalidParameter, EngineUnavailable),
+                accepts_jwt=True,
+                alternative_scope=Scope.WRITE,
+                allows_admin=True,
+                description="In the order of their ids, without expired ones. A key that is restricted to some streams sees the "
+                "sessions whose streams (`session:<id>`) it may use. A page may have fewer items than `limit`; the list ends "
+                "where `nextCursor` is missing.",
+                sdk="sessions.list",
+                cli=Command(
+                    "sessions list",
+                    ("session_id", "subscriptions", "appends", "last_activity_at", "expires_at_ms"),
+                ),
+            ),
+            Route(
+                "GET",
                 f"{root}/session/{{session}}",
                 self.get_session,
                 Scope.READ,
@@ -240,6 +265,28 @@ class SessionRoutes:
                 breaker=progress.breaker,
             )
         )
+
+    async def list_sessions(self, request: Request) -> Response:
+        query: SessionListQuery = request.query
+        caller = request.caller
+        page = await self._sessions.page(
+            caller.tenant, query.prefix or "", query.cursor, query.limit, lambda stream: caller.may_use("stream", stream)
+        )
+        items = [
+            ListedSession(
+                session_id=one.record.id,
+                session_stream_path=_stream_path(request, one.record.id),
+                content_type=one.record.content_type,
+                created_at=rfc3339(one.record.created_at_ms),
+                expires_at_ms=one.stream.snapshot.existing.expires_at_ms or 0,
+                next_offset=offset_text(one.stream.snapshot.tail),
+                subscriptions=len(one.record.subscriptions),
+                appends=one.stream.appends,
+                last_activity_at=rfc3339(one.stream.snapshot.used_at_ms),
+            )
+            for one in page.items
+        ]
+        return Response(ListedSessionPage(items=items, next_cursor=page.next_cursor))
 
     async def get_session(self, request: Request) -> Response:
         session = _session(request)

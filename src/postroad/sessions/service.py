@@ -1,11 +1,13 @@
 """Operations on sessions: subscribe, publish, show, touch, delete."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
+from postroad.api.pages import Page
 from postroad.api.streams import ContentTypeMismatch, StreamGone, StreamNotFound, media_type
 from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
@@ -36,6 +38,8 @@ from postroad.sessions.records import (
 )
 from postroad.sessions.rules import FanoutLimits, FanoutMode, SubscriberList, is_pattern, mode_for
 from postroad.sessions.subscribers import join_message, leave_message
+from postroad.streams.directory import added_message
+from postroad.streams.listing import ListedStream
 from postroad.streams.records import State, StreamRecord
 from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot, existing_record
 from postroad.streams.service import Streams
@@ -78,6 +82,12 @@ class SessionState:
     record: SessionRecord
     stream: StreamRecord
     tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    record: SessionRecord
+    stream: ListedStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,7 @@ class Sessions:
         if not is_subscribed and len(record.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise PreconditionFailed(f"a session has at most {SUBSCRIPTIONS_MAX} subscriptions")
         messages = [self._stream_message(name, snapshot.stream, record, expires, is_new=is_new)]
+        messages += [added_message(tenant, name.id)] if is_new else []
         messages += [leave_message(tenant, left, session) for left in (replaced.subscriptions if replaced else ())]
         if not is_subscribed:
             subscriber = Subscriber(session, 0, media_type(record.content_type), envelope)
@@ -315,6 +326,18 @@ class Sessions:
         return FanoutProgress(len(subscribers), state.done, outstanding, breaker_state)
 
     # Sessions
+
+    async def page(
+        self, tenant: str, prefix: str, after: str | None, limit: int, is_shown: Callable[[str], bool]
+    ) -> Page[ListedSession]:
+        """Sessions whose ids begin with the prefix, in order, after the session `after`. `is_shown` gets ids of streams."""
+        cursor = None if after is None else SESSION_PREFIX + after
+        page = await self._streams.listing.page(tenant, SESSION_PREFIX + prefix, cursor, limit, is_shown)
+        streams = [one for one in page.items if one.snapshot.existing.is_session_stream]
+        records = await self._lifecycle.records(tenant, [one.name.id.removeprefix(SESSION_PREFIX) for one in streams])
+        items = [ListedSession(record, one) for record, one in zip(records, streams, strict=True) if record is not None]
+        next_cursor = None if page.next_cursor is None else page.next_cursor.removeprefix(SESSION_PREFIX)
+        return Page(items=items, next_cursor=next_cursor)
 
     async def find(self, tenant: str, session: str) -> SessionState:
         """Raises SessionNotFound."""

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from postroad.api.stream_subscriptions import StreamLink, StreamSubscription, Webhook, WebhookSigning
+from postroad.api.stream_subscriptions import ListedStreamSubscription, StreamLink, StreamSubscription, Webhook, WebhookSigning
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.names import escape
 
@@ -68,6 +68,26 @@ def record_key(tenant: str, subscription: str) -> str:
     return f"{tenant}.{escape(subscription)}"
 
 
+def listed(record: SubscriptionRecord) -> ListedStreamSubscription:
+    return ListedStreamSubscription(
+        id=record.id,
+        type=record.kind.value,
+        streams=len(record.links),
+        status=_status(record),
+        created_at=rfc3339(record.created_at_ms),
+        generation=record.generation,
+        pending=record.wake is not None,
+        pattern=record.pattern,
+        webhook_url=record.webhook_url,
+        wake_stream=record.wake_stream,
+        description=record.description,
+    )
+
+
+def _status(record: SubscriptionRecord) -> str:
+    return "failed" if record.failures or record.is_full else "active"
+
+
 def subscription_of(record: SubscriptionRecord, kid: str, root: str) -> StreamSubscription:
     signing = WebhookSigning("ed25519", kid, f"{root}/__ds/jwks.json")
     return StreamSubscription(
@@ -77,7 +97,7 @@ def subscription_of(record: SubscriptionRecord, kid: str, root: str) -> StreamSu
         streams=[StreamLink(path, link.kind, link.acked) for path, link in record.links.items()],
         lease_ttl_ms=record.lease_ttl_ms,
         created_at=rfc3339(record.created_at_ms),
-        status="failed" if record.failures or record.is_full else "active",
+        status=_status(record),
         pattern=record.pattern or None,
         webhook=Webhook(record.webhook_url, signing) if record.webhook_url else None,
         wake_stream=record.wake_stream or None,

@@ -17,11 +17,13 @@ from postroad.api.stream_subscriptions import (
     ClaimRequest,
     JwkSet,
     LeaseHeld,
+    ListedStreamSubscriptionPage,
     NewStreamSubscription,
     NothingPending,
     OffsetAck,
     OffsetRefused,
     StreamSubscription,
+    StreamSubscriptionQuery,
     SubscriptionNotFound,
     WakeAcked,
     WakeFenced,
@@ -45,7 +47,7 @@ from postroad.kernel.json import encode
 from postroad.stream_subscriptions import rules
 from postroad.stream_subscriptions.keys import SigningKeys
 from postroad.stream_subscriptions.protocol_codes import protocol_code
-from postroad.stream_subscriptions.records import SubscriptionRecord, subscription_of
+from postroad.stream_subscriptions.records import SubscriptionRecord, listed, subscription_of
 from postroad.stream_subscriptions.service import StreamSubscriptions, WakeRef
 
 PublicBase = Callable[[Request], str]
@@ -75,6 +77,21 @@ class SubscriptionRoutes:
             )
 
         return [
+            Route(
+                "GET",
+                f"{root}/subscriptions",
+                self.list_subscriptions,
+                Scope.READ,
+                "List subscriptions",
+                _TAG,
+                query=StreamSubscriptionQuery,
+                response=ListedStreamSubscriptionPage,
+                errors=(InvalidParameter,),
+                allows_admin=True,
+                description="In the order of their ids. A key that is restricted to some streams sees those whose streams it may "
+                "use.",
+                sdk="stream_subscriptions.list",
+            ),
             route(
                 "PUT",
                 one,
@@ -195,6 +212,12 @@ class SubscriptionRoutes:
                 media=_JWKS_MEDIA,
             ),
         ]
+
+    async def list_subscriptions(self, request: Request) -> Response:
+        query: StreamSubscriptionQuery = request.query
+        page = self._subscriptions.page(request.caller, query.prefix or "", query.cursor, query.limit)
+        items = [listed(record) for record in page.items]
+        return Response(ListedStreamSubscriptionPage(items=items, next_cursor=page.next_cursor))
 
     async def put_subscription(self, request: Request) -> Response:
         wanted: NewStreamSubscription = request.body

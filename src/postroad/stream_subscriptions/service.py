@@ -1,6 +1,7 @@
 """Operations on stream subscriptions. Every change is a compare-and-set of the record, so that any worker can serve any call."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from postroad.api.access import TenantDisabled
+from postroad.api.pages import Page
 from postroad.api.stream_subscriptions import PendingStream, SubscriptionNotFound, WebhookRefused
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.governance.audit import Audit
@@ -25,6 +27,7 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Caller
 from postroad.kernel.ids import new_id
+from postroad.kernel.names import unescape
 from postroad.outbound.client import Outbound
 from postroad.outbound.rules import OutboundRefused
 from postroad.stream_subscriptions import rules, wake_state
@@ -162,6 +165,21 @@ class StreamSubscriptions:
         if record is None or not _may_see(caller, record):
             raise _not_found(subscription)
         return record
+
+    def page(self, caller: Caller, prefix: str, after: str | None, limit: int) -> Page[SubscriptionRecord]:
+        """The subscriptions that the caller may see, ordered by id, after the subscription `after`."""
+        keys = self._table.keys_under(f"{caller.tenant}.")
+        ids = sorted(unescape(key.partition(".")[2]) for key in keys)
+        found = (
+            record
+            for one in ids
+            if one.startswith(prefix)
+            and (after is None or one > after)
+            and (record := self._table.get(record_key(caller.tenant, one))) is not None
+            and _may_see(caller, record)
+        )
+        records = list(itertools.islice(found, limit + 1))
+        return Page(items=records[:limit], next_cursor=records[limit - 1].id if len(records) > limit else None)
 
     async def delete(self, context: RequestContext, subscription: str) -> None:
         """Delete the subscription. Does nothing if it does not exist."""

@@ -66,6 +66,8 @@ class StreamsCapability(Capability):
     async def _expire(self) -> None:
         for tenant in self.platform.identities.tenant_ids():
             await self.service.delete_expired(tenant)
+            if await self.service.has_streams(tenant):
+                await self.service.directory.compact(tenant)
 
     async def delete_tenant(self, tenant: str) -> None:
         await self.service.delete_all(tenant)

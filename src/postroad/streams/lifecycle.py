@@ -17,6 +17,7 @@ from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, InvalidParameter, PreconditionFailed
 from postroad.streams import events, metrics
 from postroad.streams.content import json_elements, split_json
+from postroad.streams.directory import added_message, removed_message
 from postroad.streams.reading import CHUNK_BYTES_MAX, StreamReader
 from postroad.streams.records import Origin, Segment, State, StreamRecord, resolve
 from postroad.streams.rules import StreamSnapshot, existing_record, is_expired
@@ -113,6 +114,7 @@ class StreamLifecycle:
             payloads.append(first)
         messages = [record_message(name, record, precondition(name.record, snapshot.record_at))]
         messages += [data_message(name, data, None, None) for data in payloads]
+        messages.append(added_message(name.tenant, name.id))
         if source is not None:
             messages.append(_count_fork(source))
         stored = await self._store.committer(name).append_together(messages)
@@ -190,7 +192,8 @@ class StreamLifecycle:
         event = events.StreamDeleted(tenant=name.tenant, stream_id=name.id)
         if record.forks:
             soft_deleted = msgspec.structs.replace(record, state=State.SOFT_DELETED)
-            await self._store.committer(name).append(record_message(name, soft_deleted, condition), uses_reserve=True)
+            messages = [record_message(name, soft_deleted, condition), removed_message(name.tenant, name.id)]
+            await self._store.committer(name).append_together(messages, uses_reserve=True)
             self._record_deleted(context, record, event)
         else:
             await self._delete(context, name, record, condition, event)
@@ -223,7 +226,8 @@ class StreamLifecycle:
         """Store a deleted record first, then purge: after a crash in between, the stream does not exist for readers."""
         deleted = msgspec.structs.replace(record, state=State.DELETED)
         release = await self._release_sources(name.tenant, record.origin)
-        messages = [record_message(name, deleted, condition), *release.messages]
+        removed = removed_message(name.tenant, name.id, *(source.id for source in release.expired))
+        messages = [record_message(name, deleted, condition), removed, *release.messages]
         stored = await self._store.committer(name).append_together(messages, uses_reserve=True)
         self._record_deleted(context, record, event)
         for source in release.expired:

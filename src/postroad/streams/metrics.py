@@ -9,4 +9,5 @@ created = TenantCounter("postroad_streams_created_total", "Durable streams creat
 deleted = TenantCounter("postroad_streams_deleted_total", "Durable streams deleted or expired.")
 append_conflicts = Counter("postroad_stream_append_conflicts_total", "Appends retried because of a concurrent write.")
 slow_readers = Counter("postroad_stream_slow_readers_total", "Live readers disconnected because they were too slow.")
+directory_compactions = Counter("postroad_stream_directory_compactions_total", "Compactions of directories of streams.")
 followed = Gauge("postroad_streams_followed", "Streams with live readers in this process.", multiprocess_mode="livesum")

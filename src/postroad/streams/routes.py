@@ -5,12 +5,15 @@ from typing import Any
 from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.api.streams import (
     ContentTypeMismatch,
+    ListedStream,
+    ListedStreamPage,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
     StreamClosed,
     StreamExists,
     StreamGone,
+    StreamListQuery,
     StreamNotFound,
     StreamReadQuery,
     media_type,
@@ -33,11 +36,11 @@ from postroad.kernel.errors import (
 from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.names import SESSION_PREFIX, stream_id
 from postroad.kernel.usage_counters import ANONYMOUS
-from postroad.streams import protocol_headers
+from postroad.streams import listing, protocol_headers
 from postroad.streams.content import is_text, join_payloads
 from postroad.streams.cursors import cursor_after, parse_cursor
 from postroad.streams.live_reads import LiveReads
-from postroad.streams.offsets import NOW, Position, parse_position
+from postroad.streams.offsets import NOW, Position, offset_text, parse_position
 from postroad.streams.reading import ReadResult
 from postroad.streams.records import StreamRecord
 from postroad.streams.service import Streams
@@ -55,7 +58,30 @@ class StreamRoutes:
         self._streams, self._live, self._clock, self._public_url = streams, live, clock, public_url
 
     def table(self) -> list[Route]:
-        return [route for path in ("/v1/stream/{stream}", "/v1/{project}/stream/{stream}") for route in self._routes(path)]
+        roots = ("/v1", "/v1/{project}")
+        return [
+            *(route for root in roots for route in self._routes(f"{root}/stream/{{stream}}")),
+            *(self._list_route(f"{root}/streams") for root in roots),
+        ]
+
+    def _list_route(self, path: str) -> Route:
+        return Route(
+            "GET",
+            path,
+            self.list_streams,
+            Scope.READ,
+            "List streams",
+            _TAG,
+            query=StreamListQuery,
+            response=ListedStreamPage,
+            errors=(InvalidParameter, EngineUnavailable),
+            accepts_jwt=True,
+            allows_admin=True,
+            description="In the order of their ids. A key that is restricted to some streams sees those. A page may have fewer "
+            "items than `limit`; the list ends where `nextCursor` is missing.",
+            sdk="streams.list",
+            cli=Command("streams list", ("id", "content_type", "appends", "last_activity_at", "next_offset", "is_closed")),
+        )
 
     def _routes(self, path: str) -> list[Route]:
         def route(method: str, handler: Handler, scope: Scope, summary: str, **more: Any) -> Route:
@@ -128,6 +154,14 @@ class StreamRoutes:
             ),
         ]
 
+    async def list_streams(self, request: Request) -> Response:
+        query: StreamListQuery = request.query
+        caller = request.caller
+        page = await self._streams.listing.page(
+            caller.tenant, query.prefix or "", query.cursor, query.limit, lambda stream: caller.may_use("stream", stream)
+        )
+        return Response(ListedStreamPage(items=[_listed(one) for one in page.items], next_cursor=page.next_cursor))
+
     # Writes
 
     async def create_stream(self, request: Request) -> Response:
@@ -165,7 +199,7 @@ class StreamRoutes:
             headers.append(protocol_headers.CLOSED)
         if record.ttl_seconds is not None:
             headers.append((b"stream-ttl", str(record.ttl_seconds).encode()))
-        expires_at = record.expires_at or (None if record.expires_at_ms is None else rfc3339(record.expires_at_ms))
+        expires_at = _expiry_text(record)
         if expires_at is not None:
             headers.append((b"stream-expires-at", expires_at.encode("latin-1")))
         return _content(b"", record, headers)
@@ -250,6 +284,27 @@ class StreamRoutes:
 
 def _name(request: Request) -> StreamName:
     return StreamName(request.caller.tenant, stream_id(request.parameters["stream"]))
+
+
+def _listed(one: listing.ListedStream) -> ListedStream:
+    record = one.snapshot.existing
+    return ListedStream(
+        id=record.id,
+        content_type=record.content_type,
+        created_at=rfc3339(record.created_at_ms),
+        next_offset=offset_text(one.snapshot.tail),
+        appends=one.appends,
+        last_activity_at=rfc3339(one.snapshot.used_at_ms),
+        is_closed=record.is_closed,
+        is_public=record.is_public,
+        ttl_seconds=record.ttl_seconds,
+        expires_at=_expiry_text(record),
+        forked_from=None if record.origin is None else record.origin.source,
+    )
+
+
+def _expiry_text(record: StreamRecord) -> str | None:
+    return record.expires_at or (None if record.expires_at_ms is None else rfc3339(record.expires_at_ms))
 
 
 def _content(body: bytes, record: StreamRecord, headers: protocol_headers.Headers, *, status: int = 200) -> Response:

@@ -11,18 +11,19 @@ from postroad.kernel.errors import TooLarge
 from postroad.kernel.names import streams_store, unescape
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.streams.appender import StreamAppenders
+from postroad.streams.directory import StreamDirectory, live_ids
 from postroad.streams.events import StreamClosed
 from postroad.streams.lifecycle import CreateResult, CreateStream, StreamLifecycle
+from postroad.streams.listing import StreamListing
 from postroad.streams.offsets import Position, offset_text
 from postroad.streams.reading import ReadResult, StreamReader
-from postroad.streams.records import State, StreamRecord, decode_record
+from postroad.streams.records import State, StreamRecord
 from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot
 from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.outbox import Outbox
 
 EndSession = Callable[[str, str], Awaitable[bool]]
 
-_PAGE = 500
 _HEADER_BYTES_MAX = 4096  # of a stored message
 
 
@@ -37,6 +38,8 @@ class Streams:
         self._reader = StreamReader(store, clock)
         self._lifecycle = StreamLifecycle(store, self._reader, outbox, clock)
         self._appenders = StreamAppenders(store, usage, clock)
+        self.directory = StreamDirectory(store)
+        self.listing = StreamListing(store, self.directory, clock)
 
     async def create(
         self, context: RequestContext | None, name: StreamName, wanted: CreateStream, body: bytes = b""
@@ -90,6 +93,7 @@ class Streams:
 
     async def delete_all(self, tenant: str) -> None:
         self._appenders.forget(tenant)
+        self.directory.forget(tenant)
         await self.store.delete_all(tenant)
 
     async def delete_expired(self, tenant: str) -> int:
@@ -107,18 +111,7 @@ class Streams:
 
     async def paths(self, tenant: str) -> list[str]:
         """Ids of the tenant's streams, including expired ones that are not deleted yet."""
-        if not await self.store.exists(tenant):
-            return []
-        is_live: dict[str, bool] = {}
-        position = 1
-        while True:
-            page = await self.store.read_records(tenant, position, _PAGE)
-            for entry in page.entries:
-                record = decode_record(entry.payload)
-                is_live[record.id] = record.state is State.LIVE
-            position = page.next_sequence
-            if page.is_end:
-                return [stream for stream, is_one in is_live.items() if is_one]
+        return await live_ids(self.store, tenant) if await self.store.exists(tenant) else []
 
     async def tail(self, tenant: str, path: str) -> str | None:
         """Offset of the end of a stream; None if there is no such stream."""

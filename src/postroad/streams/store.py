@@ -4,6 +4,7 @@
     s.<tenant>.<id>.m    records with the stream's properties; the last one counts
     a.<tenant>.<id>      empty message at the last read, if the stream has a TTL; the last one counts
     p.<tenant>.<id>      checkpoint of the producers; the last one counts
+    i.<tenant>.…         directory of the tenant's streams (`directory.py`)
 
 An append that depends on earlier appends (producer, `Stream-Seq`, close) is stored only if the last message of
 `s.<tenant>.<id>.*` has not changed. Any other append depends on the record alone, so that appends of several processes do not
@@ -77,7 +78,7 @@ class StreamName:
 
 
 def store_spec(tenant: str, replicas: int) -> StreamSpec:
-    kinds = ("s", "a", "p", "f", "g", "x")  # the last three belong to sessions (`sessions/records.py`)
+    kinds = ("s", "a", "p", "i", "f", "g", "x")  # the last three belong to sessions (`sessions/records.py`)
     subjects = tuple(f"{kind}.{tenant}.>" for kind in kinds)
     options = {
         "allow_atomic": True,
@@ -136,6 +137,9 @@ class StreamStore:
     def committer(self, name: StreamName) -> Committer:
         return self._committers.of(name.store)
 
+    def committer_of(self, tenant: str) -> Committer:
+        return self._committers.of(streams_store(tenant))
+
     async def delete_all(self, tenant: str) -> None:
         self._ensured.discard(tenant)
         self._committers.forget(streams_store(tenant), StreamNotFound("the tenant was deleted"))
@@ -147,7 +151,7 @@ class StreamStore:
         """Current state of a stream, whether it exists or not."""
         await self.ensure(name.tenant)
         entries = await stream_reader.newest(self.connection, name.store, (name.data_and_record, name.last_read))
-        snapshot = _snapshot_of(name, entries)
+        snapshot = snapshot_of(name, entries)
         return await self._with_producers(name, snapshot) if with_producers else snapshot
 
     async def record(self, name: StreamName) -> StreamRecord | None:
@@ -227,7 +231,8 @@ class StreamStore:
         await purge_stream(self.connection, streams_store(tenant), subject, before=before)
 
 
-def _snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
+def snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
+    """The state of a stream from the newest entries of its subjects."""
     snapshot = StreamSnapshot(None, stream=name.id)
     for entry in entries:
         if entry.subject == name.record:

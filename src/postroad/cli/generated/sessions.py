@@ -1,11 +1,12 @@
 """Commands of `postroad sessions`. Generated from the route table by `make generate`; do not edit."""
 
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
-from postroad.cli.rendering import show_done, show_item
+from postroad.cli.rendering import show_done, show_item, show_list
 from postroad.cli.sessions import sessions
 
 
@@ -34,6 +35,29 @@ def fanout_sessions(
     """Show the progress of a stream's fan-out."""
     with connected() as client:
         show_item(client.sessions.fanout(stream, project=project), as_json, wide=wide)
+
+
+@sessions.command("list")
+def list_sessions(
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only ids that begin with this.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Tenant; default: that of the credential.")] = None,
+    limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """List sessions.
+
+    In the order of their ids, without expired ones. A key that is restricted to some streams sees the sessions whose
+    streams (`session:<id>`) it may use. A page may have fewer items than `limit`; the list ends where `nextCursor` is
+    missing.
+    """
+    with connected() as client:
+        show_list(
+            list(islice(client.sessions.list(prefix=prefix, project=project, page_size=min(limit, 1000)), limit)),
+            as_json,
+            ("session_id", "subscriptions", "appends", "last_activity_at", "expires_at_ms"),
+            wide=wide,
+        )
 
 
 @sessions.command("show")

@@ -1,7 +1,7 @@
 """Calls of `client.sessions`. Generated from the route table by `make generate`; do not edit."""
 
-from postroad.api.sessions import Fanout, Session, Touched, Unsubscribed
-from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
+from postroad.api.sessions import Fanout, ListedSession, ListedSessionPage, Session, Touched, Unsubscribed
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import body_of, segment, segments, tenant_segment
 
 
@@ -20,6 +20,23 @@ class SessionsCalls:
     def fanout(self, stream: str, *, project: str | None = None) -> Call[Fanout]:
         """Show the progress of a stream's fan-out. Raises StreamNotFound, StreamGone, InvalidParameter."""
         return Call(method="GET", path=f"/v1/{tenant_segment(project)}/fanout/{segments(stream)}", response=Fanout)
+
+    @pages
+    def list(self, *, prefix: str | None = None, project: str | None = None, page_size: int = 100) -> Pages[ListedSession]:
+        """List sessions.
+
+        In the order of their ids, without expired ones. A key that is restricted to some streams sees the sessions whose
+        streams (`session:<id>`) it may use. A page may have fewer items than `limit`; the list ends where `nextCursor` is
+        missing. Raises InvalidParameter.
+        """
+        return Pages(
+            call=Call(
+                method="GET",
+                path=f"/v1/{tenant_segment(project)}/sessions",
+                query={"prefix": prefix, "limit": page_size},
+                response=ListedSessionPage,
+            )
+        )
 
     @operation
     def get(self, session: str, *, project: str | None = None) -> Call[Session]:

@@ -2,12 +2,30 @@
 
 from collections.abc import Sequence
 
-from postroad.api.stream_subscriptions import Claim, StreamSubscription
-from postroad.client.calls import AsyncNamespace, Call, SyncNamespace, operation
+from postroad.api.stream_subscriptions import Claim, ListedStreamSubscription, ListedStreamSubscriptionPage, StreamSubscription
+from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import body_of, segment, segments, tenant_prefix
 
 
 class StreamSubscriptionsCalls:
+    @pages
+    def list(
+        self, *, prefix: str | None = None, project: str | None = None, page_size: int = 100
+    ) -> Pages[ListedStreamSubscription]:
+        """List subscriptions.
+
+        In the order of their ids. A key that is restricted to some streams sees those whose streams it may use. Raises
+        InvalidParameter.
+        """
+        return Pages(
+            call=Call(
+                method="GET",
+                path=f"/v1{tenant_prefix(project)}/stream/__ds/subscriptions",
+                query={"prefix": prefix, "limit": page_size},
+                response=ListedStreamSubscriptionPage,
+            )
+        )
+
     @operation
     def get(self, subscription: str, *, project: str | None = None) -> Call[StreamSubscription]:
         """Show a subscription. Raises SubscriptionNotFound, InvalidParameter."""
