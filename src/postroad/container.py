@@ -37,6 +37,7 @@ from postroad.jetstream.leader import Leadership
 from postroad.jetstream.management import ensure_stream
 from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.jetstream.storage_budget import StorageBudgets
+from postroad.jetstream.store_sync import StoreSync
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import Clock, EngineClock, now_ms
 from postroad.kernel.errors import PostroadError
@@ -62,6 +63,7 @@ __all__ = [
 LEASES_BUCKET = "postroad_leases"
 _LOAD_SECONDS = 30.0
 _FLUSH_SECONDS = 1.0
+_SYNC_DETAILS = {"group": "one sync per group of writes", "always": "one sync per write"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +220,27 @@ async def prepare_engine(platform: Platform) -> None:
 
 
 @asynccontextmanager
+async def group_sync(settings: Settings, connection: Connection) -> AsyncIterator[None]:
+    """During the block this process syncs what it writes through the connection, if the settings say so."""
+    if not settings.has_group_sync or settings.store_dir is None:
+        yield
+        return
+    connection.store_sync = StoreSync(settings.store_dir, deadline_seconds=settings.engine_timeout)
+    try:
+        yield
+    finally:
+        connection.store_sync.close()
+
+
+@asynccontextmanager
 async def running_platform(settings: Settings, name: str) -> AsyncIterator[Platform]:
     """The platform's services on an open connection, without capabilities or background jobs."""
     platform = build_platform(settings, Role.CONTROL, Connection(connection_settings(settings, name)))
     await platform.connection.open()
     try:
         await platform.clock_sync.measure()
-        yield platform
+        async with group_sync(settings, platform.connection):
+            yield platform
     finally:
         await platform.outbound.close()
         await platform.connection.close()
@@ -241,10 +257,12 @@ async def running_node(
     await connection.open()
     try:
         await platform.clock_sync.measure()
-        async with asyncio.TaskGroup() as background:
+        async with group_sync(settings, connection), asyncio.TaskGroup() as background:
             tables = [table for capability in assembly.capabilities for table in capability.tables()]
             tasks = [background.create_task(table.run()) for table in tables]
             tasks.append(background.create_task(connection.raise_when_closed()))
+            if connection.store_sync is not None:
+                tasks.append(background.create_task(connection.store_sync.raise_when_failed()))
             async with asyncio.timeout(_LOAD_SECONDS):
                 for table in tables:
                     await table.wait_loaded()
@@ -349,4 +367,4 @@ def _engine_check(platform: Platform) -> Check:
     if monitor.health.is_suspect:
         detail = f"the connected server has not completed a request for {monitor.unproven_seconds:.0f} s: {monitor.health.cause}"
         return Check(False, detail)
-    return Check(True, "answers")
+    return Check(True, f"answers; {_SYNC_DETAILS.get(platform.settings.sync, 'one sync per interval')}")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.deliveries import ACK, Acknowledgement, DeliveryRef
+from postroad.jetstream.management import delete_message
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineUnavailable, PostroadError
 
@@ -38,7 +38,7 @@ class Acknowledger:
                 raise EngineUnavailable("the engine's connection was lost", retry_after=1) from exc
 
     async def acknowledge(self, acks: Sequence[Acknowledgement], *, deadline_seconds: float = 10.0) -> None:
-        """Send acknowledgements and return once the server has stored them all. Idempotent.
+        """Send acknowledgements and return once all of them would survive a crash. Idempotent.
 
         Raises EngineUnavailable: then each may or may not be stored.
         """
@@ -60,6 +60,8 @@ class Acknowledger:
                 if loop.time() + delay > deadline:
                     raise EngineUnavailable("the engine did not confirm in time", retry_after=1)
                 await asyncio.sleep(delay)
+        if any(ack == ACK for _, ack in acks):  # the record of a removed message; a lost nak redelivers
+            await self._connection.wait_durable(self._stream)
 
     async def _delete(self, unconfirmed: Acknowledgement) -> bool:
         """Delete the message of an unconfirmed ack from the stream; True if it is gone.
@@ -74,12 +76,8 @@ class Acknowledger:
             entry = await stream_reader.at(self._connection, self._stream, ref.stream_sequence)
             if entry is None or entry.at_ms != ref.stored_at_ns // 1_000_000:  # deleted, or of a recreated stream
                 return True
-            await self._connection.api(
-                f"STREAM.MSG.DELETE.{self._stream}", {"seq": ref.stream_sequence, "no_erase": True}, timeout=2
-            )
-        except ApiFailure as failure:
-            return failure.error.err_code in NO_SUCH_MESSAGE
-        except EngineUnavailable:
+            await delete_message(self._connection, self._stream, ref.stream_sequence, timeout=2)
+        except PostroadError:
             return False
         return True
 

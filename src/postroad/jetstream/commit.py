@@ -350,6 +350,17 @@ class Committer:
         return error
 
     def _resolve(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
+        """Set the outcome; that of a stored write once it is durable."""
+        store_sync = self._connection.store_sync
+        if store_sync is None or isinstance(outcome, Exception):
+            self._set_outcome(write, outcome)
+        else:
+            store_sync.request(self.stream, outcome[-1].sequence, partial(self._on_synced, write, outcome))
+
+    def _on_synced(self, write: _PendingWrite, acks: Sequence[PublishAck], problem: PostroadError | None) -> None:
+        self._set_outcome(write, problem or acks)
+
+    def _set_outcome(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         self._buffer_limit.release(write.size)
         write.is_resolved = True
         if write.future.done():  # cancelled by its caller

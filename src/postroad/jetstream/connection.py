@@ -26,14 +26,13 @@ from nats.aio.msg import Msg
 from postroad.jetstream import nats_internals
 from postroad.jetstream.api_errors import ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
+from postroad.jetstream.store_sync import StoreSync
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
 VERSION_FLOOR = (2, 12)
 _DRAIN_SECONDS = 2.0
-_FLUSH_SECONDS = (
-    0.001  # delay of commands that are not urgent, so that they share a system call, which costs as much as ten messages
-)
+_FLUSH_SECONDS = 0.001  # delay of commands that are not urgent: they share a system call, which costs as much as ten messages
 # The server ends a connection for which it has too many bytes to send (`max_pending`, 64 MiB by default): these take turns.
 _LARGE_PULLS_MAX = 4
 _SCANS_MAX = 4
@@ -79,6 +78,7 @@ class Connection:
     large_pulls: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_LARGE_PULLS_MAX))
     large_transfer: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # for replies of many bytes
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
+    store_sync: StoreSync | None = field(init=False, default=None)  # set if the server does not sync its writes itself
     _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)
@@ -385,6 +385,16 @@ class Connection:
             return await self.api(call, body, timeout=timeout)
         except ApiFailure as failure:
             raise translate(failure.error) from failure
+
+    async def wait_durable(self, stream: str, sequence: int = 0) -> None:
+        """Return once what the engine has stored, at least to `sequence`, survives a power failure. Raises EngineUnavailable."""
+        if self.store_sync is not None:
+            await self.store_sync.wait(stream, sequence)
+
+    async def wait_definitions_durable(self) -> None:
+        """Like `wait_durable`, for changes of streams and consumers."""
+        if self.store_sync is not None:
+            await self.store_sync.wait_filesystem()
 
     async def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
         """Send a message without waiting for an acknowledgement."""

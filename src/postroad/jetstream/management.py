@@ -93,6 +93,7 @@ async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
             raise translate(failure.error) from failure
         info = _info(await connection.call(f"STREAM.UPDATE.{spec.name}", config))
     _compare(spec.name, config, info.config)
+    await connection.wait_definitions_durable()
     return info
 
 
@@ -108,6 +109,7 @@ async def ensure_consumer(connection: Connection, stream: str, name: str, config
     }
     response = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
     _compare(f"{stream}/{name}", wanted, msgspec.json.decode(response)["config"])
+    await connection.wait_definitions_durable()
 
 
 def _compare(name: str, wanted: Mapping[str, object], actual: Mapping[str, Any]) -> None:
@@ -234,17 +236,19 @@ async def delete_stream(connection: Connection, name: str) -> bool:
     """False if the stream did not exist."""
     try:
         await connection.api(f"STREAM.DELETE.{name}")
-        return True
     except ApiFailure as failure:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return False
         raise translate(failure.error) from failure
+    await connection.wait_definitions_durable()
+    return True
 
 
 async def pause_consumer(connection: Connection, stream: str, consumer: str, *, is_paused: bool) -> None:
     """A paused consumer delivers no messages; acknowledgements are accepted."""
     until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
     await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
+    await connection.wait_definitions_durable()
 
 
 async def purge_stream(connection: Connection, name: str, subject: str | None = None, *, before: int | None = None) -> int:
@@ -256,17 +260,22 @@ async def purge_stream(connection: Connection, name: str, subject: str | None = 
         if failure.error.err_code == STREAM_NOT_FOUND:
             return 0
         raise translate(failure.error) from failure
+    if subject:  # the server has written the removals to the stream's last block, as it does for acknowledgements
+        await connection.wait_durable(name)
+    else:
+        await connection.wait_definitions_durable()
     return int(msgspec.json.decode(response)["purged"])
 
 
-async def delete_message(connection: Connection, stream: str, sequence: int) -> bool:
-    """False if there is no message with this sequence."""
+async def delete_message(connection: Connection, stream: str, sequence: int, *, timeout: float = 5.0) -> bool:
+    """False if there is no message with this sequence. Raises EngineUnavailable."""
     try:
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True}, timeout=5)
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": True}, timeout=timeout)
     except ApiFailure as failure:
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return False
         raise translate(failure.error) from failure
+    await connection.wait_durable(stream)
     return True
 
 

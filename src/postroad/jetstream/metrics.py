@@ -11,6 +11,19 @@ commit_rejected_batches = Counter("postroad_commit_rejected_batches_total", "Bat
 commit_separate_writes = Counter(
     "postroad_commit_separate_writes_total", "Writes of refused batches that were sent again one by one."
 )
+sync_seconds = Histogram(
+    "postroad_store_sync_seconds",
+    "Duration of a group sync of the embedded server's store.",
+    buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5),
+)
+sync_callers = Histogram(
+    "postroad_store_sync_callers", "Callers that shared a group sync.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+)
+filesystem_sync_seconds = Histogram(
+    "postroad_store_filesystem_sync_seconds",
+    "Duration of a sync of the store's whole filesystem, after a change of streams or consumers.",
+    buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 30),
+)
 writes_refused = Counter(
     "postroad_writes_refused_total", "Writes refused for want of storage, by limit: quota, store.", ["limit"]
 )

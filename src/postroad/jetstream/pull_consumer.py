@@ -108,8 +108,11 @@ class PullConsumer(Acknowledger):
         else:
             self._inbox.put_nowait(None)
         try:
-            return await caller.future
-        except asyncio.CancelledError:
+            deliveries = await caller.future
+            if deliveries:
+                await self._connection.wait_durable(self._stream, max(one.ref.stream_sequence for one in deliveries))
+            return deliveries
+        except (asyncio.CancelledError, EngineUnavailable):
             # Messages that this caller has received are released at once; those still in flight go to another caller.
             if caller in self._callers:
                 self._callers.remove(caller)

@@ -3,6 +3,8 @@
 On a cluster any replica answers a direct get, and one that is not the leader may lack the latest messages: those of the last
 moments, or seconds if it was away. So reads that decisions depend on (`last`, `at`, `newest`) go to the leader, or are compared
 with it. A `read` returns what the replica has: in order and without gaps, but perhaps not to the end.
+
+Entries that a power failure could take back are not returned before they are durable (`Connection.wait_durable`).
 """
 
 import asyncio
@@ -188,6 +190,8 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
             break
         if headers.get("Status") not in ("204", "404"):  # end of the batch, or no entries
             raise EngineUnavailable(f"reading {stream} was answered {headers.get('Status')}", retry_after=1)
+        if entries:
+            await connection.wait_durable(stream, entries[-1].sequence)
         return entries, headers
     raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1)
 
@@ -196,14 +200,14 @@ async def last(connection: Connection, stream: str, subject: str) -> Entry | Non
     """The newest entry of a subject (a pattern is allowed), or None."""
     if connection.settings.has_replicas:
         return await _read_from_leader(connection, stream, {"last_by_subj": subject})
-    return _entry_or_none(await _direct_get(connection, f"{stream}.{subject}", b""))
+    return await _durable_entry(connection, stream, await _direct_get(connection, f"{stream}.{subject}", b""))
 
 
 async def at(connection: Connection, stream: str, sequence: int) -> Entry | None:
     """The entry with this sequence, or None."""
     if connection.settings.has_replicas:
         return await _read_from_leader(connection, stream, {"seq": sequence})
-    return _entry_or_none(await _direct_get(connection, stream, msgspec.json.encode({"seq": sequence})))
+    return await _durable_entry(connection, stream, await _direct_get(connection, stream, msgspec.json.encode({"seq": sequence})))
 
 
 class _StoredMessage(msgspec.Struct):
@@ -260,5 +264,9 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
         await asyncio.sleep(0.05)
 
 
-def _entry_or_none(reply: Reply) -> Entry | None:
-    return entry_of(reply.data, reply.headers or {}) if _POSITION in (reply.headers or {}) else None
+async def _durable_entry(connection: Connection, stream: str, reply: Reply) -> Entry | None:
+    if _POSITION not in (reply.headers or {}):
+        return None
+    entry = entry_of(reply.data, reply.headers or {})
+    await connection.wait_durable(stream, entry.sequence)
+    return entry

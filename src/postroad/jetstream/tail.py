@@ -52,7 +52,8 @@ class Source:
 class Tail:
     """Calls `deliver` with each entry after the sequence `after`, in order and without gaps, until cancelled.
 
-    `deliver` must be quick; a slow one should queue entries, with its own bound.
+    `deliver` must be quick; a slow one should queue entries, with its own bound. Entries are durable, unless `waits_durable` is
+    false: then `deliver` must wait for that itself, for many at once.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class Tail:
         deliver: Callable[[Entry], Awaitable[None]],
         *,
         poll_seconds: float = 5.0,
+        waits_durable: bool = True,
     ) -> None:
+        self._waits_durable = waits_durable
         self.position = after
         self.synced_at: float | None = None
         self.caught_up = asyncio.Event()  # set once the stream has been read to its end
@@ -93,6 +96,8 @@ class Tail:
             await unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
+        if self._connection.store_sync is not None:  # the next sync covers it
+            self._connection.store_sync.observe(self._source.stream, int((message.headers or {}).get("Nats-Sequence", 0)))
         try:
             self._inbox.put_nowait(message)
         except asyncio.QueueFull:  # it is read from the stream later
@@ -114,6 +119,12 @@ class Tail:
             metrics.tail_gaps.inc()
             await self._catch_up()
             return
+        if self._waits_durable:
+            try:
+                await self._connection.wait_durable(self._source.stream, sequence)
+            except EngineUnavailable:  # the disk does not answer
+                await self._catch_up()
+                return
         self.position = sequence
         await self._deliver(entry_of(message.data, headers))
 

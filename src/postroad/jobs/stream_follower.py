@@ -18,6 +18,7 @@ from postroad.jobs import metrics
 from postroad.jobs.event_decoder import read_frames
 from postroad.jobs.store import Store, remove
 from postroad.kernel.clock import Clock
+from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.task_group import run_all
 
 STREAM = "JOBS"
@@ -27,6 +28,7 @@ _FRAMES_AHEAD = 256
 _PAUSE_SECONDS = 0.05  # between two batches while no query waits: a batch has a fixed cost
 _FRAMES_BEHIND = 64  # with so many waiting there is no pause
 _LOGGED_MAX = 10
+_RETRY_SECONDS = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,9 +81,8 @@ class StreamFollower:
         self._awaited = asyncio.Event()
 
     async def run(self) -> None:
-        tail = Tail(
-            self._connection, Source(STREAM, SUBJECT, is_only_subject=True), self.position, self._ready.put, poll_seconds=2.0
-        )
+        source = Source(STREAM, SUBJECT, is_only_subject=True)
+        tail = Tail(self._connection, source, self.position, self._ready.put, poll_seconds=2.0, waits_durable=False)
         await run_all(tail.run(), self._apply())
 
     def set_awaited(self, *, is_awaited: bool) -> None:
@@ -104,11 +105,22 @@ class StreamFollower:
             while size < _BATCH_BYTES and not self._ready.empty():
                 entries.append(self._ready.get_nowait())
                 size += len(entries[-1].payload)
+            await self._wait_durable(entries[-1].sequence)
             with metrics.batch_seconds.time():
                 await self.thread.call(apply_frames, entries, self._clock())
             self.position, self.last_at_ms = entries[-1].sequence, entries[-1].at_ms
             self._on_applied()
             pause_until = asyncio.get_running_loop().time() + _PAUSE_SECONDS
+
+    async def _wait_durable(self, sequence: int) -> None:
+        """The store must not be ahead of the stream after a power failure: it would skip the events that reuse the sequences."""
+        while True:
+            try:
+                await self._connection.wait_durable(STREAM, sequence)
+                return
+            except EngineUnavailable as error:  # the disk does not answer
+                log.warning("events_not_durable", stream=STREAM, detail=error.detail)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def has_all(self) -> bool:
         """True if the stream has no frame beyond the position. Frames may have been removed."""

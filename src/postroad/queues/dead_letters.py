@@ -16,11 +16,10 @@ from postroad.api.dead_letters import DeadGroup, DeadLetterFilter
 from postroad.api.queues import MessageFilter, MessageNotFound
 from postroad.governance.audit import Audit
 from postroad.jetstream import stream_reader
-from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, purge_stream, stream_info
+from postroad.jetstream.management import StreamSpec, delete_message, delete_stream, ensure_stream, purge_stream, stream_info
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
@@ -250,11 +249,7 @@ class DeadLetters:
 
     async def remove(self, record: QueueRecord, sequence: int) -> None:
         """Delete the dead letter with this sequence. Idempotent."""
-        try:
-            await self._connection.api(f"STREAM.MSG.DELETE.{record.dead_stream}", {"seq": sequence, "no_erase": True}, timeout=5)
-        except ApiFailure as failure:
-            if failure.error.err_code not in NO_SUCH_MESSAGE:
-                raise
+        await delete_message(self._connection, record.dead_stream, sequence, timeout=5)
 
     async def remove_all(self, record: QueueRecord) -> int:
         """Delete the dead letters of a queue, and return their number."""

@@ -26,6 +26,7 @@ from postroad.settings import Secret, Settings
 _ENGINE_URL = "engine.url"  # in the data directory, for commands that connect to the engine of a running `postroad up`
 _NKEY_FILE = Path("nats", "user.nk")
 _PORTS, _PORT_ATTEMPTS = range(20_000, 32_000), 100
+_GROUP_INTERVAL = "1m"  # with group sync; for data without a waiting caller, such as the state of consumers
 _LOCK_SECONDS = 2.0  # after the end of a server, until the kernel has released its lock
 
 
@@ -149,7 +150,7 @@ class EmbeddedServer:
             f'authorization {{ users: [ {{ nkey: "{public_key}" }} ], timeout: 5 }}\n'
             "jetstream {\n"
             f'  store_dir: "{self.store_dir}"\n'
-            f'  sync_interval: "{settings.sync}"\n'
+            f'  sync_interval: "{_GROUP_INTERVAL if settings.sync == "group" else settings.sync}"\n'
             f"{store_limit}"
             f"{encryption}"
             "  limits { default_max_consumers: -1 }\n"

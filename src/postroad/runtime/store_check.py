@@ -11,7 +11,7 @@ from postroad.jetstream.integrity import StreamCheck, check_stream, stream_recor
 from postroad.kernel.errors import DataDirectoryInUse, PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, with_running_engine
 from postroad.runtime.process_supervisor import SupervisedProcess, supervised
-from postroad.runtime.supervisor import server_settings, store_monitor, with_store_limit
+from postroad.runtime.supervisor import server_settings, store_monitor, with_store
 from postroad.settings import Secret, Settings
 
 
@@ -29,7 +29,7 @@ async def _engine(settings: Settings) -> AsyncIterator[Connection]:
     """A connection to the server of the settings, to the running embedded server, or to one that runs for the block only."""
     if settings.nats_url is None and not (settings.data_dir / "nats").exists():
         raise PostroadError(f"there is no data in {settings.data_dir}: use --data, or set POSTROAD_NATS_URL")
-    server = EmbeddedServer(server_settings(with_store_limit(settings)))
+    server = EmbeddedServer(server_settings(with_store(settings)))
     try:
         command = server.prepare() if settings.nats_url is None else None
     except DataDirectoryInUse:

@@ -23,7 +23,7 @@ from postroad.access.capability import AccessCapability
 from postroad.access.identity_cache import DEFAULT_TENANT
 from postroad.access.keys import PLATFORM_PREFIX, TENANT_PREFIX, new_key
 from postroad.access.settings import AccessSettings
-from postroad.container import Role, build, connection_settings, platform_keys, prepare_engine, running_platform
+from postroad.container import Role, build, connection_settings, group_sync, platform_keys, prepare_engine, running_platform
 from postroad.http.tls import TlsCertificate
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
@@ -35,6 +35,7 @@ from postroad.runtime.process_supervisor import Command, SupervisedProcess, runn
 from postroad.runtime.store_monitor import StoreMonitor
 from postroad.runtime.store_watch import watch_store
 from postroad.runtime.sync_check import check_sync
+from postroad.runtime.sync_mode import choose_sync
 from postroad.runtime.watchdog import Watchdog
 from postroad.settings import Secret, Settings
 
@@ -68,7 +69,7 @@ async def up(settings: Settings, announce: Announce) -> None:
     if settings.nats_url is not None:
         await serve(settings, Role.ALL, announce)
         return
-    settings = with_store_limit(settings)
+    settings = with_store(settings)
     server = EmbeddedServer(server_settings(settings))
     command = server.prepare()
     try:
@@ -76,7 +77,7 @@ async def up(settings: Settings, announce: Announce) -> None:
         await asyncio.to_thread(monitor.check_blocks)
         process = SupervisedProcess(command, before_start=monitor.scan)
         async with supervised(process), running(watch_store(process, server, _reserve_of(settings))):
-            engine = f"nats-server (child), fsync {settings.sync}"
+            engine = f"nats-server (child), sync {settings.sync}"
             embedded = replace(settings, nats_url=Secret(server.url), nats_nkey=server.nkey_file)
             await _serve(embedded, Role.ALL, announce, engine, monitor)
         monitor.record_stop()
@@ -89,6 +90,7 @@ async def serve(settings: Settings, role: Role, announce: Announce) -> None:
     connection_settings(settings, "check")  # reports missing settings here, and not in every worker
     platform_keys(settings)
     await check_sync(settings)
+    settings = replace(settings, sync="always" if settings.sync in ("auto", "group") else settings.sync)
     await _serve(settings, role, announce, "POSTROAD_NATS_URL")
 
 
@@ -104,6 +106,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
             metrics = stack.enter_context(contextlib.closing(SupervisorMetrics(metrics_dir)))
             if monitor is not None:
                 connection = Connection(connection_settings(settings, "postroad-monitor"))
+                await stack.enter_async_context(group_sync(settings, connection))
                 monitoring = monitor.running(connection, partial(metrics.set, *_DAMAGE_METRIC))
                 await _unless_stopped(stop, stack.enter_async_context(monitoring))
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
@@ -215,7 +218,7 @@ def _record_end(metrics: SupervisorMetrics, metrics_dir: Path, name: str) -> Cal
 def _worker_command(
     settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
 ) -> Command:
-    env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max)}
+    env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max), "POSTROAD_SYNC": settings.sync}
     if settings.store_dir is not None:
         env["POSTROAD_STORE_DIR"] = str(settings.store_dir)
     env |= {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
@@ -281,11 +284,16 @@ def _write_credentials(data_dir: Path) -> dict[str, str]:
     return credentials
 
 
-def with_store_limit(settings: Settings) -> Settings:
-    """Add the directory of the embedded server's store, and its largest size, if that is not set."""
+def with_store(settings: Settings) -> Settings:
+    """Add the directory of the embedded server's store, how it is synced, and its largest size, if that is not set."""
     directory = settings.data_dir.resolve() / "nats" / "jetstream"
     directory.mkdir(parents=True, exist_ok=True)
-    return replace(settings, store_dir=directory, store_bytes_max=settings.store_bytes_max or default_store_bytes(directory))
+    return replace(
+        settings,
+        store_dir=directory,
+        sync=choose_sync(settings.sync, directory),
+        store_bytes_max=settings.store_bytes_max or default_store_bytes(directory),
+    )
 
 
 def _reserve_of(settings: Settings) -> int:

@@ -14,12 +14,14 @@ import uvloop
 from postroad.container import Role, running_node
 from postroad.http.server import RequestLimits, Server
 from postroad.http.tls import TlsCertificate
+from postroad.jetstream.store_sync import STREAMS_OPEN_MAX
 from postroad.kernel.buffered_metrics import start_flusher
 from postroad.logs import configure_logging
 from postroad.runtime.watchdog import send_heartbeats
 from postroad.settings import Settings, load_settings
 
 _RESERVED_DESCRIPTORS = 64  # for the engine, other systems, files, and connections that are being refused
+_SYNC_DESCRIPTORS = 2 * STREAMS_OPEN_MAX  # for the files that group sync keeps open
 
 
 def _tune_garbage_collector() -> None:
@@ -32,11 +34,12 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-def _connections_max() -> int:
+def _connections_max(settings: Settings) -> int:
     """Client connections for which the process has descriptors. At the limit of descriptors it could not reconnect to the engine,
     and the event loop could stop listening for good."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, limit - len(os.listdir("/dev/fd")) - _RESERVED_DESCRIPTORS)  # noqa: PTH208  # no paths are needed
+    reserved = _RESERVED_DESCRIPTORS + (_SYNC_DESCRIPTORS if settings.has_group_sync else 0)
+    return max(1, limit - len(os.listdir("/dev/fd")) - reserved)  # noqa: PTH208  # no paths are needed
 
 
 async def run(settings: Settings, role: Role, listener: socket.socket, heartbeat: int) -> None:
@@ -56,7 +59,7 @@ async def _serve(settings: Settings, role: Role, listener: socket.socket) -> Non
             settings.body_seconds_max,
             settings.write_timeout_seconds,
             settings.keepalive_seconds,
-            _connections_max(),
+            _connections_max(settings),
         )
         async with _tls(settings) as certificate:
             server = Server(node.app, limits, stop_seconds=settings.stop_seconds, certificate=certificate)
