@@ -72,6 +72,25 @@ async def test_the_schedule_example_runs_every_second(running: Installation) -> 
     assert output.splitlines()[-1] == "deleted"
 
 
+async def test_the_topics_example_replays_its_orders(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run(
+        [sys.executable, str(ROOT / "examples" / "topics" / "orders.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key
+    )
+
+    assert output.splitlines() == [
+        "orders keeps messages for 30 days",
+        "created: [1, 2, 3]",
+        "in the US, or paid: 3",
+        "open: [3]",
+        "new since then: [1] 1",
+        "the key stands for another message",
+        "purged: 2",
+        "deleted",
+    ]
+
+
 async def test_the_access_example_shows_what_was_done(running: Installation) -> None:
     key = running.credentials["admin_key"]
 

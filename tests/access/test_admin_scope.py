@@ -24,6 +24,9 @@ _DATA = {
     ("POST", f"{_QUEUE}/ack"),
     ("POST", f"{_QUEUE}/nack"),
     ("POST", f"{_QUEUE}/extend"),
+    ("POST", "/v1/topics/{topic}/messages"),
+    ("POST", "/v1/topics/{topic}/messages/batch"),
+    ("GET", "/v1/topics/{topic}/messages"),
     ("POST", "/v1/tokens"),  # reads what the token is for
 }
 _STREAMS = ("/v1/stream/", "/v1/{project}/")

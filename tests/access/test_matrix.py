@@ -372,6 +372,8 @@ class Owner:
         some: dict[str, dict[str, Any]] = {
             "publish": {"payload": "mine"},
             "publish_batch": {"messages": [{"payload": "mine"}]},
+            "publish_to_topic": {"subject": "a", "payload": "mine"},
+            "publish_batch_to_topic": {"messages": [{"subject": "a", "payload": "mine"}]},
             "ack": {"receiptId": self.receipt},
             "nack": {"receiptId": self.receipt, "action": "dlq"},
             "extend": {"receiptId": self.receipt, "visibilityTimeoutMs": 1},
@@ -421,7 +423,10 @@ async def owner(gateway: Gateway, control: Gateway) -> Owner:
     stream = "orders/log"
     (await client.put(f"/v1/stream/{stream}", [marker, {"at": marker}])).ok(201)
     names = {"queue": "orders", "key": key["id"], "secret": secret["id"], "tenant": tenant.id, "invite": invite["id"]}
-    names |= {"stream": stream, "project": tenant.id}
+    names |= {"stream": stream, "project": tenant.id, "topic": "orders"}
+    (await client.put("/v1/topics/orders", {"retentionMs": 987_654_321})).ok(201)
+    new = {"subject": marker, "payload": marker, "headers": {"x": marker}}
+    (await client.post("/v1/topics/orders/messages", new)).ok(201)
     return Owner(tenant, marker, names, leased["receiptId"])
 
 

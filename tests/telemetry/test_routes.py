@@ -134,11 +134,16 @@ def test_a_restricted_key_sees_the_events_of_its_resources_only(kind: type[Event
     visibility, line = EventVisibility(event_types()), encode_event(sample(kind))
     name = event_name(kind)
     assert visibility.type_of(caller(), line) == name
-    is_of_queue = any(field.name == "queue" for field in msgspec.structs.fields(kind))
-    assert kind.resource == (("queue", "queue") if is_of_queue else None)
-    assert visibility.type_of(caller(queue=("text",)), line) == (name if is_of_queue else None)
-    assert visibility.type_of(caller(stream=()), line) == (name if is_of_queue else None), "queues are not restricted"
-    assert visibility.type_of(caller(queue=("other",)), line) is None
+    fields = {field.name for field in msgspec.structs.fields(kind)}
+    resource = next((one for one in ("queue", "topic") if one in fields), None)
+    assert kind.resource == (None if resource is None else (resource, resource))
+    for restricted in ("queue", "topic", "stream"):
+        is_own = restricted == resource
+        shown = name if resource is not None else None
+        assert visibility.type_of(caller(**{restricted: ("text",)}), line) == shown
+        assert visibility.type_of(caller(**{restricted: ("other",)}), line) == (None if is_own else shown), (
+            "others are not restricted"
+        )
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class TopicRoutes:
                 query=TopicQuery,
                 response=TopicPage,
                 sdk="topics.list",
+                allows_admin=True,
             ),
             Route(
                 "PUT",
@@ -92,6 +93,7 @@ class TopicRoutes:
                 errors=(TopicNotFound, EngineUnavailable),
                 sdk="topics.get",
                 cli=Command("topics show"),
+                allows_admin=True,
             ),
             Route(
                 "DELETE",
@@ -118,6 +120,7 @@ class TopicRoutes:
                 description="All messages, or those whose subject matches a pattern, up to a sequence if one is given. "
                 "The sequences of the other messages stay.",
                 sdk="topics.purge",
+                allows_admin=True,
                 repeatable=True,
             ),
         ]
