@@ -13,7 +13,7 @@ from tests.jetstream.streams import committer_of, entries_of, make_stream, new_m
 from tests.servers import OpenConnection, TcpProxy
 from tests.waiting import eventually
 
-from postroad.jetstream import metrics, stream_reader
+from postroad.jetstream import commit, metrics, stream_reader
 from postroad.jetstream.commit import Committer, PendingMessage, PublishAck
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.protocol import header_lines
@@ -92,6 +92,47 @@ async def test_repeated_keys_fail_alone_and_the_others_are_stored_together(
     assert _sent_alone() == sent_alone
     await _last_is_everywhere(connection, name)
     await _assert_one_message_per_key(connection, name, {key: key if key < repeated else 1000 + key for key in range(256)})
+
+
+async def test_while_keys_are_repeated_a_batch_is_sent_once(
+    place: ConnectionSettings, open_connection: OpenConnection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read before a batch replaces its rejection, until some reads have found nothing."""
+    monkeypatch.setattr(commit, "_READS_FIRST", 2)
+    connection = await _opened(open_connection, place, name)
+    committer = committer_of(connection, name)
+    await _outcomes(committer, [_keyed(name, key, key) for key in range(10)])
+    await _last_is_everywhere(connection, name)
+    really, reads = stream_reader.last_sequences_of, list[int]()
+
+    async def spy(connection: Connection, stream: str, subjects: Sequence[str]) -> list[tuple[str, int]]:
+        reads.append(len(subjects))
+        return await really(connection, stream, subjects)
+
+    monkeypatch.setattr(stream_reader, "last_sequences_of", spy)
+    counted = []
+    for batch, first in enumerate((0, 5, 100, 200, 300)):  # with ten repeated keys, five, none, none and none
+        rejected = metrics.commit_rejected_batches._value.get()
+        keys = [*range(first, first + 10), *range(1000 + 100 * batch, 1090 + 100 * batch)]
+        outcomes = await _outcomes(committer, [_keyed(name, key, key) for key in keys])
+        conflicts = sum(isinstance(outcome, Conflict) for outcome in outcomes)
+        await _last_is_everywhere(connection, name)
+        counted.append((conflicts, metrics.commit_rejected_batches._value.get() - rejected, list(reads)))
+        reads.clear()
+    assert counted == [(10, 1, [100]), (5, 0, [100]), (0, 0, [100]), (0, 0, [100]), (0, 0, [])]
+
+
+async def test_a_batch_of_cancelled_writes_after_a_conflict_does_no_harm(connection: Connection, name: str) -> None:
+    await make_stream(connection, name)
+    committer = committer_of(connection, name)
+    for expected in (20, 0):
+        outcomes = await _outcomes(committer, [_keyed(name, key, key) for key in range(20)])
+        assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) == expected
+    cancelled = [committer.submit(_keyed(name, key, key)) for key in range(20, 40)]
+    for one in cancelled:
+        one.cancel()
+    await asyncio.sleep(0)
+    assert [type(outcome) for outcome in await _outcomes(committer, [_keyed(name, 100, 100)])] == [tuple]
 
 
 async def test_the_first_of_a_batch_with_a_key_wins(

@@ -1,7 +1,7 @@
 """With group sync nothing is answered, and nothing is shown, before it is durable."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from postroad.jetstream.pull_consumer import PullConsumer, ensure_work_consumer
 from postroad.jetstream.store_sync import StoreSync
 from postroad.jetstream.tail import Source, follow, republish
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
-from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.errors import Conflict, EngineUnavailable
 from postroad.runtime.embedded_server import EmbeddedServerSettings
 
 __all__ = ["disk"]
@@ -98,6 +98,33 @@ async def test_an_atomic_write_is_acknowledged_after_the_sync(committer: Committ
     acks = await assert_waits(disk, lambda: committer.append_together([message(1), message(2)]))
 
     assert [ack.sequence for ack in acks] == [1, 2]  # type: ignore[attr-defined]
+
+
+async def test_stored_writes_of_a_batch_with_a_conflict_are_done_after_the_sync(
+    committers: Committers, committer: Committer, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that waits for the sync is not judged again, by what it has stored itself."""
+    await committer.append(PendingMessage("q.3", b"", "first"))
+    headers = "Nats-Expected-Last-Subject-Sequence: 0\r\n"
+    writes = [PendingMessage(f"q.{number}", b"", f"id-{number}", headers, is_conditional=True) for number in range(30)]
+    really, reads = stream_reader.last_sequences_of, list[int]()
+
+    async def spy(connection: Connection, stream: str, subjects: Sequence[str]) -> list[tuple[str, int]]:
+        reads.append(len(subjects))
+        return await really(connection, stream, subjects)
+
+    monkeypatch.setattr(stream_reader, "last_sequences_of", spy)
+    outcomes: list[object] = []
+
+    async def write() -> None:
+        outcomes.extend(await asyncio.gather(*(committer.append(one) for one in writes), return_exceptions=True))
+
+    await assert_waits(disk, write)
+
+    assert [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)] == [3]
+    assert isinstance(outcomes[3], Conflict)
+    assert reads == [30]
+    assert committers.buffer_limit.bytes == 0
 
 
 async def test_a_key_is_written_after_the_sync(synced: Connection, committers: Committers, disk: Disk) -> None:

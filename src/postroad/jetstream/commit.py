@@ -36,6 +36,8 @@ __all__ = ["CommitPolicy", "Committer", "Committers", "PendingMessage", "Publish
 _ALWAYS_REJECTED = "Nats-Rollup: never\r\n"
 _COALESCE_FROM = 16  # single messages in flight, from which on they are written to the socket once a millisecond
 _RESOLUTIONS_MAX = 5  # of one rejected batch, before its writes are sent one by one
+_READS_FIRST = 8  # batches after a conflict
+_LAG_SECONDS = 0.005  # a healthy replica lags less
 _BACKOFF = Backoff(first_seconds=0.02, max_seconds=1.0)
 _UNANSWERED = (ConnectionLost, TimeoutError, EngineUnavailable)
 
@@ -49,7 +51,7 @@ class _PendingWrite:
         self.messages = messages
         self.size = size
         self.deadline = deadline
-        self.is_resolved = False
+        self.is_resolved = False  # its outcome is known, and at most waits to be durable
         self.may_be_stored = False  # by an earlier attempt that was not answered
         self.future: asyncio.Future[Sequence[PublishAck]] = asyncio.get_running_loop().create_future()
 
@@ -81,6 +83,7 @@ class Committer:
         self._has_timer = False
         self._is_batch_in_flight = False
         self._is_send_scheduled = False
+        self._reads_first = 0  # batches that are to begin with a read of their preconditions
         self._closed_by: PostroadError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -239,30 +242,36 @@ class Committer:
 
     async def _store_batch(self, writes: list[_PendingWrite]) -> None:
         try:
-            rejection = await self._send_until_acknowledged(writes)
-            if rejection is not None:
-                metrics.commit_rejected_batches.inc()
-                await self._store_rejected(writes, rejection)
+            rejection = None if self._reads_first else await self._send_until_acknowledged(writes)
+            if self._reads_first or rejection is not None:
+                await self._store_in_parts(writes, rejection)
         finally:
             self._is_batch_in_flight = False
             self._schedule_send()
 
-    async def _store_rejected(self, writes: list[_PendingWrite], rejection: Exception) -> None:
-        """A batch was rejected as a whole, without naming the message at fault: only the writes at fault may fail.
+    async def _store_in_parts(self, writes: list[_PendingWrite], rejection: Exception | None) -> None:
+        """Store a batch that was rejected as a whole, without naming the message at fault, or that probably would be.
 
-        After a failed precondition one read finds the writes whose precondition does not hold; the others are sent again at once.
+        Only the writes at fault may fail. One read finds those whose precondition does not hold; the others are sent together.
+        The next batches begin with such a read: repeated keys rarely come alone, and a rejected batch costs more than a read.
         """
         for _ in range(_RESOLUTIONS_MAX):
             writes = [write for write in writes if not write.is_resolved]
+            if not writes:
+                return
             # A precondition may also fail because an earlier attempt, which was not answered, has stored the write.
-            if not writes or not isinstance(rejection, Conflict) or any(write.may_be_stored for write in writes):
+            if not isinstance(rejection, Conflict | None) or any(write.may_be_stored for write in writes):
                 break
             resolution = await read_resolution(self._connection, self.stream, writes, min(write.deadline for write in writes))
             if resolution is None:
                 break
+            is_any_at_fault = bool(resolution.stale or resolution.deferred)
+            self._reads_first = _READS_FIRST if is_any_at_fault else max(0, self._reads_first - 1)
+            if rejection is not None and not is_any_at_fault:
+                await asyncio.sleep(_LAG_SECONDS)  # the replica that answered does not know yet what the batch was rejected for
             for write in resolution.stale:
                 self._resolve(write, Conflict("a precondition does not hold: the last sequence of its subject is another"))
-            rejection = await self._send_until_acknowledged(resolution.sendable) or rejection
+            rejection = await self._send_until_acknowledged(resolution.sendable)
         await self._store_separately([write for write in writes if not write.is_resolved])
 
     async def _store_separately(self, writes: list[_PendingWrite]) -> None:
@@ -270,8 +279,9 @@ class Committer:
         conditional, unconditional = split_conditional(writes)
         if conditional and unconditional and await self._send_until_acknowledged(unconditional) is None:
             unconditional = []
-        metrics.commit_separate_writes.inc(len(conditional) + len(unconditional))
-        await asyncio.gather(*[self._send_until_acknowledged([write]) for write in conditional + unconditional])
+        left = [write for write in conditional + unconditional if not write.is_resolved]
+        metrics.commit_separate_writes.inc(len(left))
+        await asyncio.gather(*[self._send_until_acknowledged([write]) for write in left])
 
     async def _send_until_acknowledged(self, writes: list[_PendingWrite]) -> Exception | None:
         """Send, and repeat while there is no answer, until stored or past the deadline.
@@ -299,6 +309,7 @@ class Committer:
                 continue
             except Exception as rejection:  # includes encoding errors, which must reach their caller and no other
                 if len(writes) > 1:
+                    metrics.commit_rejected_batches.inc()
                     return rejection
                 self._resolve(writes[0], await self._outcome_of_rejected(writes[0], rejection))
                 return None
@@ -351,6 +362,7 @@ class Committer:
 
     def _resolve(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         """Set the outcome; that of a stored write once it is durable."""
+        write.is_resolved = True
         store_sync = self._connection.store_sync
         if store_sync is None or isinstance(outcome, Exception):
             self._set_outcome(write, outcome)
@@ -362,7 +374,6 @@ class Committer:
 
     def _set_outcome(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         self._buffer_limit.release(write.size)
-        write.is_resolved = True
         if write.future.done():  # cancelled by its caller
             return
         if isinstance(outcome, Exception):

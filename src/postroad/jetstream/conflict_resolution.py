@@ -1,4 +1,4 @@
-"""Group commit, part 3: which writes of a rejected batch have a precondition that fails, found by one read of the stream."""
+"""Group commit, part 3: which writes of a batch have a precondition that fails, found by one read of the stream."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,8 +17,6 @@ from postroad.jetstream.connection import Connection
 from postroad.kernel.errors import PostroadError
 
 W = TypeVar("W", bound=PendingWrite)
-
-_LAG_SECONDS = 0.005  # a healthy replica lags less
 
 
 async def read_resolution(connection: Connection, stream: str, writes: Sequence[W], deadline: float) -> Resolution[W] | None:
@@ -43,7 +41,5 @@ async def read_resolution(connection: Connection, stream: str, writes: Sequence[
 
 
 async def _last_on_leader(connection: Connection, stream: str, subjects: Sequence[str]) -> dict[str, int]:
-    if not subjects:  # the replica that answered does not know yet what the batch was rejected for
-        await asyncio.sleep(_LAG_SECONDS)
     entries = await asyncio.gather(*[stream_reader.last(connection, stream, subject) for subject in subjects])
     return {subject: 0 if entry is None else entry.sequence for subject, entry in zip(subjects, entries, strict=True)}
