@@ -109,7 +109,12 @@ class Installation:
     @property
     def worker_pids(self) -> list[int]:
         """The workers that answer on its port."""
-        return [pid for pid in self.children("postroad.runtime.worker") if pid not in self.children("background")]
+        return self.children("postroad.runtime.worker gateway")
+
+    @property
+    def background_pids(self) -> list[int]:
+        """The processes for control and delivery."""
+        return self.children("postroad.runtime.worker control") + self.children("postroad.runtime.worker delivery")
 
     async def stop(self, number: int = signal.SIGINT, seconds: float = 30) -> tuple[int, str]:
         """Its exit code and what it printed."""

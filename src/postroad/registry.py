@@ -21,6 +21,7 @@ PACKAGES: tuple[str, ...] = (
     "postroad.queues",
     "postroad.schedules",
     "postroad.topics",
+    "postroad.subscriptions",
     "postroad.jobs",
     "postroad.streams",
     "postroad.stream_subscriptions",

@@ -80,7 +80,7 @@ class Deployment(ABC):
 class Single(Deployment):
     """`postroad up`: its supervisor brings back whatever dies."""
 
-    victims = ("engine", "worker-0", "worker-1", "background", "installation")
+    victims = ("engine", "worker-0", "worker-1", "control", "delivery", "installation")
 
     def __init__(self, home: Path) -> None:
         self.running = Installation(home, POSTROAD_WORKERS="2", POSTROAD_INTEGRITY_SECONDS="0.5", **SETTINGS)
@@ -106,7 +106,7 @@ class Single(Deployment):
         if victim.startswith("worker-"):
             at = int(victim.removeprefix("worker-"))
             return self.running.worker_pids[at : at + 1]
-        return self.running.children({"engine": "nats-server"}.get(victim, victim))
+        return self.running.children("nats-server" if victim == "engine" else f"postroad.runtime.worker {victim}")
 
     async def heal(self) -> None:
         await self.running.ready(_READY_SECONDS)

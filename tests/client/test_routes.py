@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from postroad.api.dead_letters import DeadLetterFilter
+from postroad.api.subscriptions import SubscriptionDeadLetterFilter
 from postroad.client import AsyncPostroad, Claim, Postroad
 from postroad.client.calls import Call, Pages, Poll, SyncNamespace, live, operation, pages, poll
 from postroad.client.follower import Follower
@@ -85,6 +86,14 @@ FITTING = {
     "grain": "hour",
     "catch_up": "all",
     "on_full": "refuse",
+    "delivery_type": "http_push",
+    "start_from": "all",
+    "ordering": "key",
+    "ordering_key": "header:x",
+    "format": "cloudevents",
+    "max_deliver": 7,
+    "max_in_flight": 7,
+    "filter": ["a.>"],
     "count": 7,
     "on_progress": None,
     "claim": Claim(wake_id="w", generation=1, token="t", streams=[], lease_ttl_ms=1000),
@@ -93,6 +102,12 @@ FITTING = {
 FITTING_HERE = {
     ("queues.peek", "state"): "delayed",
     ("queues.peek_page", "state"): "delayed",
+    ("subscriptions.list", "state"): "paused",
+    ("subscriptions.attempts", "outcome"): "failed",
+    ("subscriptions.attempts", "limit"): 7,
+    ("subscriptions.dead_letters", "cursor"): 7,
+    ("subscriptions.redrive_dead_letters", "filter"): SubscriptionDeadLetterFilter(reason="r"),
+    ("subscriptions.purge_dead_letters", "filter"): SubscriptionDeadLetterFilter(reason="r"),
     ("topics.publish", "content_type"): "application/cloudevents+json",
     ("topics.publish_batch", "messages"): [{"subject": "a", "payload": b"x", "idempotencyKey": "k"}],
     ("topics.messages_page", "cursor"): "0123456789ab.7",
@@ -238,6 +253,7 @@ def test_what_comes_back_is_what_the_route_says(name: str) -> None:
 ONCE = (
     r"(?<!^streams)(?<!^stream_subscriptions)\.create$|\.(rotate|claim|rebuild)$|^queues\.dead_letters\.redrive$"
     r"|^streams\.(append|append_many|close)$|^sessions\.(publish|publish_many)$|^schedules\.run$|^jobs\.retry$"
+    r"|^subscriptions\.(rotate_secret|test|replay|redrive_dead_letters)$"
 )
 
 

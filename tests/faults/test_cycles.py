@@ -116,7 +116,7 @@ async def kill_at_times(running: Installation, cyclers: Cyclers) -> None:
     for number in range(1, KILLS + 1):
         due = CYCLES * number // (KILLS + 1)
         await eventually(lambda due=due: len(cyclers.published) >= due, 600)  # type: ignore[misc]
-        victims = {2: running.engine_pid, 3: running.children("background")[0]}
+        victims = {2: running.engine_pid, 3: running.background_pids[0]}
         os.kill(victims.get(number, running.worker_pids[0]), signal.SIGKILL)
 
 

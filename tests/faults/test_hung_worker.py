@@ -29,7 +29,7 @@ def _is_connected(pid: int) -> bool:
 async def test_a_hung_worker_and_a_hung_background_process_are_replaced(install: Install) -> None:
     running = await install("up", "--workers", "2", POSTROAD_WATCHDOG_SECONDS="2").start().ready()
     await eventually(lambda: len(running.worker_pids) == 2)
-    hung, background = running.worker_pids[0], running.children("background")[0]
+    hung, background = running.worker_pids[0], running.background_pids[0]
     for pid in (hung, background):
         await eventually(partial(_is_connected, pid))
         os.kill(pid, signal.SIGSTOP)
@@ -39,7 +39,7 @@ async def test_a_hung_worker_and_a_hung_background_process_are_replaced(install:
         return len(running.worker_pids) == 2 and hung not in running.worker_pids
 
     await eventually(is_replaced)
-    await eventually(lambda: running.children("background") not in ([], [background]))
+    await eventually(lambda: len(running.background_pids) == 2 and background not in running.background_pids)
 
     log = [line for line in running.log().splitlines() if "process_hung" in line]
     assert len(log) == 2

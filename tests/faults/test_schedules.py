@@ -19,9 +19,9 @@ def kill(*pids: int) -> None:
 
 
 KILLS: tuple[Callable[[Installation], None], ...] = (
-    lambda running: kill(*running.children("background")),
+    lambda running: kill(*running.background_pids),
     lambda running: kill(running.engine_pid),
-    lambda running: kill(*running.worker_pids, *running.children("background"), running.engine_pid),
+    lambda running: kill(*running.worker_pids, *running.background_pids, running.engine_pid),
 )
 
 

@@ -1,4 +1,4 @@
-"""Fan-out to many sessions through kill -9 of gateways, the background process and the engine: every subscriber gets every
+"""Fan-out to many sessions through kill -9 of gateways, the delivery process and the engine: every subscriber gets every
 acknowledged message once, in the order of its source.
 
 `SESSIONS=5000 pytest tests/faults/test_sessions.py --timeout 900` is the long run.
@@ -104,12 +104,12 @@ async def in_parts(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 
 async def kill_at_times(running: Installation, publishers: list[Publisher]) -> None:
-    """A worker, the engine, the background process, and again, spread over the run."""
+    """A worker, the engine, the delivery process, and again, spread over the run."""
     for number in range(1, KILLS + 1):
         due = len(publishers) * MESSAGES * number // (KILLS + 1)
         await eventually(lambda due=due: sum(one.acknowledged for one in publishers) >= due, 600)  # type: ignore[misc]
         which = {1: lambda: running.worker_pids, 2: lambda: running.children("nats-server")}
-        victims = await eventually(which.get(number % 3, lambda: running.children("background")))
+        victims = await eventually(which.get(number % 3, lambda: running.background_pids[1:]))
         os.kill(victims[0], signal.SIGKILL)
 
 

@@ -17,12 +17,25 @@ _STATE = {
     "receipt-invalid",  # a receipt is any text until it is opened
     "idempotency-mismatch",  # the same key came with another body
     "invite-ended",
+    "filter-invalid",  # the grammar of content filters
+    "webhook-refused",
     "too-large",  # the tenant chose its own limit
 }
 # And by a part of the problem's detail.
 _MEANING = (
     "must have one of the forms",  # the resources are those of the route table, which grows
     "is in the past",
+    "is required for `",  # the target of a delivery type
+    "is required with `startFrom",
+    "is for `http_push` only",
+    "is set by the delivery",
+    "give `fromSequence` or `fromTime`",
+    "the range has no messages",
+    "a subject is tokens",
+    "a pattern is tokens",
+    "is reserved and not allowed in a subject",
+    "a subject has at most",
+    "can be tested; publish",
     "is after the year 9999",
     "is a word of the API",
     "differs from the header Idempotency-Key",

@@ -32,6 +32,7 @@ from postroad.api.streams import (
     StreamGone,
     StreamNotFound,
 )
+from postroad.api.subscriptions import FilterInvalid
 from postroad.api.tasks import TaskNotFound
 from postroad.api.topics import LoopDetected, TopicFed, TopicInUse, TopicNotFound
 from postroad.kernel.errors import (
@@ -84,6 +85,7 @@ __all__ = [
     "EngineFull",
     "EngineRefused",
     "EngineUnavailable",
+    "FilterInvalid",
     "Forbidden",
     "HeaderTimeout",
     "HeadersTooLarge",

@@ -1,5 +1,6 @@
 """Identifiers: sortable UUIDs for stored records, short ids for requests."""
 
+import hashlib
 import itertools
 import os
 import time
@@ -33,6 +34,13 @@ def new_id() -> str:
     stamp = f"{time.time_ns() // 1_000_000:012x}"
     noise = hexlify(_random(10)).decode()
     return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
+
+
+def derived_id(at_ms: int, *parts: object) -> str:
+    """A UUID version 8 that depends on its arguments only: the time, which it sorts by, and a hash of the parts."""
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+    stamp = f"{at_ms:012x}"
+    return f"{stamp[:8]}-{stamp[8:]}-8{digest[:3]}-{_VARIANT[digest[3]]}{digest[4:7]}-{digest[7:19]}"
 
 
 def new_request_id() -> str:

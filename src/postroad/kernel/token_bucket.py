@@ -2,12 +2,12 @@
 
 
 class TokenBucket:
-    """Holds up to `burst` tokens, two seconds' worth, and gains `rate` per second."""
+    """Holds up to `burst` tokens, two seconds' worth by default, and gains `rate` per second."""
 
     __slots__ = ("_at", "_tokens", "burst", "rate")
 
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate, self.burst = rate, max(1.0, 2 * rate)
+    def __init__(self, rate: float, now: float, burst: float | None = None) -> None:
+        self.rate, self.burst = rate, max(1.0, 2 * rate if burst is None else burst)
         self._tokens, self._at = self.burst, now
 
     def take(self, now: float) -> float:

@@ -151,6 +151,25 @@ class Publisher:
         """Check a message against the limits. Raises TooLarge, BodyInvalid."""
         check_message(new, self._limits, self._tenant_settings.of(tenant).max_message_bytes, self._clock())
 
+    async def deliver(self, context: RequestContext, queue: str, message: StoredMessage) -> None:
+        """Publish a message that another capability has made, with the ids that it chose.
+
+        Repeated with the same ids it is stored once for a minute, and its event has the same id. The queue is not created.
+        Raises like `publish`.
+        """
+        new = NewMessage(payload=message.payload, headers=message.headers)
+        self.check(context.tenant, new)
+        record = self._lifecycle.cached(context.tenant, queue) or await self._lifecycle.find(context.tenant, queue)
+        if record.settings.schema is not None:
+            await self._check_schema(record, new)
+        pending = _PendingPublish(new, message, 0, (_message_write(record, message, 0),), "")
+        [outcome] = await self._store(record, [pending])
+        if isinstance(outcome, PostroadError):
+            raise outcome
+        await self._outbox.commit(context, _queued_event(record, pending, message, outcome[-1].sequence))
+        metrics.published.add(context.tenant)
+        self._throughput.add_published(record.stream, 1)
+
     async def publish_numbered(self, context: RequestContext, queue: str, new: NewMessage, sequence: str, number: int) -> bool:
         """Publish the message with this number of a sequence: once, whenever and by however many processes it is published.
 

@@ -20,7 +20,6 @@ from postroad.telemetry.outbox import Outbox
 
 REDRIVE = "redrive"
 _CHUNK_SIZE = 100
-_CANCEL_CHECK_SECONDS = 0.25
 
 
 class Redriver:
@@ -83,7 +82,7 @@ class Redriver:
                 return
             position = found.next_sequence
             await task.save(position, progress, last)
-            await _pause(task, len(chunk) / request.rate_per_second)
+            await task.pause(len(chunk) / request.rate_per_second)
 
     async def _move(self, task: TaskRecord, record: QueueRecord, target: QueueRecord, chunk: list[StoredDeadLetter]) -> int:
         if not chunk:
@@ -97,11 +96,3 @@ class Redriver:
         if retryable is not None:  # JetStream is unavailable or full: the task is resumed from the same position
             raise retryable
         return len(stored)
-
-
-async def _pause(task: TaskContext, seconds: float) -> None:
-    """Sleep. Raises TaskCancelled soon after a cancellation."""
-    while seconds > 0:
-        task.check()
-        await asyncio.sleep(min(seconds, _CANCEL_CHECK_SECONDS))
-        seconds -= _CANCEL_CHECK_SECONDS

@@ -110,10 +110,10 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                 monitoring = monitor.running(connection, partial(metrics.set, *_DAMAGE_METRIC))
                 await _unless_stopped(stop, stack.enter_async_context(monitoring))
             credentials, is_first = await _unless_stopped(stop, _first_start(settings))
-            roles = [role] * settings.workers if role is not Role.ALL else [Role.GATEWAY] * settings.workers + [Role.BACKGROUND]
-            for number, worker_role in enumerate(roles):
-                # The background process does not serve the shared port: its work and the requests must not delay each other.
-                own = stack.enter_context(_listen("127.0.0.1", 0)) if worker_role is Role.BACKGROUND else listener
+            for number, worker_role in enumerate(_worker_roles(role, settings.workers)):
+                # Background processes do not serve the shared port: their work and the requests must not delay each other.
+                is_background = role is Role.ALL and worker_role is not Role.GATEWAY
+                own = stack.enter_context(_listen("127.0.0.1", 0)) if is_background else listener
                 watchdog = stack.enter_context(contextlib.closing(Watchdog(settings.watchdog_seconds, _WATCHDOG_START_SECONDS)))
                 command = _worker_command(settings, f"worker-{number}", worker_role, own, watchdog, metrics_dir)
                 worker = SupervisedProcess(
@@ -137,6 +137,11 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
         return
     finally:
         listener.close()
+
+
+def _worker_roles(role: Role, workers: int) -> list[Role]:
+    """All roles together are gateways, and a process each for control and delivery: slow endpoints delay no background job."""
+    return [Role.GATEWAY] * workers + [Role.CONTROL, Role.DELIVERY] if role is Role.ALL else [role] * workers
 
 
 class _Stopped(Exception):

@@ -11,7 +11,8 @@ from postroad.kernel.clock import rfc3339
 class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Stored under `<tenant>.<id>`. `position` and `bound` are the progress of the handler, in its own terms.
 
-    `target_kind` is the kind of the resource `target`: keys that are restricted to other resources do not see the task.
+    `target_kind` is the kind of the resource `target`: keys that are restricted to other resources do not see the task. `part` is
+    what the task works on within the target, such as a subscription of a topic.
     """
 
     v: int = 1
@@ -20,6 +21,7 @@ class TaskRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     kind: str
     target: str
     target_kind: str = "queue"
+    part: str = ""
     wanted: dict[str, Any] = {}
     state: TaskState = TaskState.QUEUED
     is_cancel_wanted: bool = False

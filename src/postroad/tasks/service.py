@@ -26,6 +26,7 @@ _RETENTION_SECONDS = 7 * 86_400
 _CONCURRENCY = 8
 _ACTIVE_MAX = 100
 _POLL_SECONDS = 5.0
+_CANCEL_CHECK_SECONDS = 0.25
 
 log = structlog.get_logger("postroad.tasks")
 
@@ -39,11 +40,20 @@ class Tasks:
         self.table, self._audit, self._clock = table, audit, clock
 
     async def start(
-        self, context: RequestContext, kind: str, target_kind: str, target: str, wanted: msgspec.Struct, total: int
+        self,
+        context: RequestContext,
+        kind: str,
+        target_kind: str,
+        target: str,
+        wanted: msgspec.Struct,
+        total: int,
+        *,
+        part: str = "",
     ) -> TaskRecord:
-        """Raises PreconditionFailed if a task of this kind is active on the same target, or too many are active."""
+        """Raises PreconditionFailed if a task of this kind is active on the same part of the target, or too many are."""
         active = [one for one in self.of(context.caller) if not one.state.is_final]
-        same = next((one for one in active if (one.kind, one.target_kind, one.target) == (kind, target_kind, target)), None)
+        wanted_key = (kind, target_kind, target, part)
+        same = next((one for one in active if (one.kind, one.target_kind, one.target, one.part) == wanted_key), None)
         if same is not None:
             raise PreconditionFailed(f"task {same.id} already does this: /v1/tasks/{same.id}")
         if len(active) >= _ACTIVE_MAX:
@@ -55,6 +65,7 @@ class Tasks:
             kind=kind,
             target=target,
             target_kind=target_kind,
+            part=part,
             wanted=msgspec.to_builtins(wanted),
             progress=Progress(total=total),
             created_by=context.caller.key_id,
@@ -112,11 +123,22 @@ class TaskContext:
         if self.record.is_cancel_wanted:
             raise TaskCancelled
 
+    @property
+    def is_cancelled(self) -> bool:
+        known = self._table.get(self.record.key)
+        return known is None or known.is_cancel_wanted
+
     def check(self) -> None:
         """For handlers that wait. Raises TaskCancelled."""
-        known = self._table.get(self.record.key)
-        if known is None or known.is_cancel_wanted:
+        if self.is_cancelled:
             raise TaskCancelled
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep. Raises TaskCancelled soon after a cancellation."""
+        while seconds > 0:
+            self.check()
+            await asyncio.sleep(min(seconds, _CANCEL_CHECK_SECONDS))
+            seconds -= _CANCEL_CHECK_SECONDS
 
     async def begin(self) -> None:
         if self.record.started_at_ms is None:

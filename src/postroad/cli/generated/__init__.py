@@ -11,6 +11,7 @@ MODULES = frozenset(
         "secrets",
         "sessions",
         "streams",
+        "subscriptions",
         "tasks",
         "tenants",
         "tokens",
@@ -21,4 +22,5 @@ MODULES = frozenset(
 GROUPS: dict[str, str] = {
     "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read.",
     "schedules": "Messages published by cron expression or interval.",
+    "subscriptions": "Messages of topics, delivered to endpoints and queues.",
 }

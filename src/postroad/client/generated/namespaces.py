@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from postroad.client.generated.jwt_secrets import AsyncJwtSecrets, JwtSecrets
     from postroad.client.generated.pipeline import AsyncPipeline, Pipeline
     from postroad.client.generated.schedules import AsyncSchedules, Schedules
+    from postroad.client.generated.subscriptions import AsyncSubscriptions, Subscriptions
     from postroad.client.generated.tenants import AsyncTenants, Tenants
     from postroad.client.generated.tokens import AsyncTokens, Tokens
     from postroad.client.jobs import AsyncJobs, Jobs
@@ -86,6 +87,12 @@ class GeneratedNamespaces:
         from postroad.client.topics import Topics
 
         return Topics(self._transport)
+
+    @cached_property
+    def subscriptions(self) -> "Subscriptions":
+        from postroad.client.generated.subscriptions import Subscriptions
+
+        return Subscriptions(self._transport)
 
     @cached_property
     def jobs(self) -> "Jobs":
@@ -187,6 +194,12 @@ class AsyncGeneratedNamespaces:
         from postroad.client.topics import AsyncTopics
 
         return AsyncTopics(self._transport)
+
+    @cached_property
+    def subscriptions(self) -> "AsyncSubscriptions":
+        from postroad.client.generated.subscriptions import AsyncSubscriptions
+
+        return AsyncSubscriptions(self._transport)
 
     @cached_property
     def jobs(self) -> "AsyncJobs":

@@ -1,0 +1,1 @@
+"""Subscriptions: messages of topics are delivered to HTTP endpoints and queues."""

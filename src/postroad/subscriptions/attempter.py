@@ -1,0 +1,138 @@
+"""Attempts: send one message, judge the result, and apply it to the subscription's progress."""
+
+import structlog
+
+from postroad.api.subscriptions import DeliveryType
+from postroad.crypto.secret_encryption import DecryptionFailed
+from postroad.kernel.clock import Clock
+from postroad.subscriptions import metrics
+from postroad.subscriptions.attempt_log import AttemptLog
+from postroad.subscriptions.dead_letters import SubscriptionDeadLetterStore
+from postroad.subscriptions.endpoint_rules import Decision, Outcome, Step, decide
+from postroad.subscriptions.endpoints import Endpoints
+from postroad.subscriptions.events import DeliveryDead, SubscriptionFailing, SubscriptionRecovered
+from postroad.subscriptions.owned_subscription import OwnedSubscription, Started
+from postroad.subscriptions.push_client import AttemptResult, PushClient
+from postroad.subscriptions.queue_target import QueueTarget
+from postroad.subscriptions.records import AttemptRecord, SubscriptionRecord
+from postroad.telemetry.outbox import Outbox
+from postroad.topics.records import StoredTopicMessage
+
+log = structlog.get_logger("postroad.subscriptions")
+
+
+class Attempter:
+    def __init__(
+        self,
+        push: PushClient,
+        queues: QueueTarget,
+        endpoints: Endpoints,
+        dead_letters: SubscriptionDeadLetterStore,
+        attempts: AttemptLog,
+        outbox: Outbox,
+        clock: Clock,
+    ) -> None:
+        self._push, self._queues, self._endpoints = push, queues, endpoints
+        self._dead_letters, self._attempts, self._outbox, self._clock = dead_letters, attempts, outbox, clock
+
+    async def send(self, record: SubscriptionRecord, message: StoredTopicMessage, attempt: int) -> AttemptResult:
+        """One attempt, to wherever the subscription delivers. Does not raise for failures of the target."""
+        if record.delivery_type is DeliveryType.QUEUE:
+            return await self._queues.attempt(record, message)
+        try:
+            endpoint = self._endpoints.of(record, self._clock())
+        except DecryptionFailed:
+            log.error("subscription_secret_unreadable", tenant=record.tenant, subscription=record.id)
+            return AttemptResult(Outcome.TRANSIENT, 0, error="the secret cannot be decrypted", is_ours=True)
+        return await self._push.attempt(endpoint, message, attempt)
+
+    async def attempt(self, owned: OwnedSubscription, started: Started, message: StoredTopicMessage) -> Decision:
+        """Send and apply the result. A dead letter is durable before its message is settled. Raises EngineUnavailable."""
+        record, cursor = owned.record, started.cursor.cursor
+        result = await self.send(record, message, started.attempt)
+        now_ms = self._clock()
+        decision = decide(
+            result.outcome,
+            started.attempt,
+            cause=result.cause,
+            max_deliver=record.max_deliver,
+            retry_delays_ms=record.retry_delays_ms,
+            retry_after_ms=result.retry_after_ms,
+        )
+        metrics.attempts.labels(record.delivery_type.value, result.outcome.value).inc()
+        if owned.is_released:
+            return decision
+        owned.count(result, now_ms)
+        self._record_health(owned, result)
+        if decision.step is Step.DEAD_LETTER:
+            await self._dead_letter(record, message, decision.reason, started.attempt, now_ms)
+        if decision.step is Step.RETRY:
+            owned.paused_until_ms = max(owned.paused_until_ms, now_ms + decision.pause_ms if decision.pause_ms else 0)
+            cursor.retry(started.sequence, now_ms + decision.delay_ms)
+        elif decision.step is Step.DISABLE:
+            cursor.release(started.sequence)
+        else:
+            cursor.settle(started.sequence)
+        if result.outcome is Outcome.DELIVERED:
+            metrics.delivered.add(record.tenant)
+            metrics.latency.observe(max(0, now_ms - message.at_ms) / 1000)
+        self._log(record, message, started.attempt, result, decision, now_ms)
+        return decision
+
+    async def _dead_letter(
+        self, record: SubscriptionRecord, message: StoredTopicMessage, reason: str, attempts: int, now_ms: int
+    ) -> None:
+        await self._dead_letters.store(record, message, reason, attempts, now_ms)
+        metrics.dead.add(record.tenant)
+        self._outbox.record(
+            None,
+            DeliveryDead(
+                tenant=record.tenant,
+                subscription=record.id,
+                topic=record.topic,
+                sequence=message.sequence,
+                subject=message.subject,
+                reason=reason,
+                attempt_count=attempts,
+            ),
+        )
+
+    def _record_health(self, owned: OwnedSubscription, result: AttemptResult) -> None:
+        """Record the first opening of the breaker, and the first success after it."""
+        record = owned.record
+        if not owned.is_failing and owned.breaker.half_open_at_ms is not None:
+            owned.is_failing = True
+            self._outbox.record(
+                None,
+                SubscriptionFailing(
+                    tenant=record.tenant, subscription=record.id, topic=record.topic, error=owned.last_error or ""
+                ),
+            )
+        elif owned.is_failing and result.outcome is Outcome.DELIVERED:
+            owned.is_failing = False
+            self._outbox.record(None, SubscriptionRecovered(tenant=record.tenant, subscription=record.id, topic=record.topic))
+
+    def _log(
+        self,
+        record: SubscriptionRecord,
+        message: StoredTopicMessage,
+        attempt: int,
+        result: AttemptResult,
+        decision: Decision,
+        now_ms: int,
+    ) -> None:
+        self._attempts.add(
+            record,
+            AttemptRecord(
+                at=now_ms - result.duration_ms,
+                seq=message.sequence,
+                subject=message.subject,
+                n=attempt,
+                outcome=result.outcome.value,
+                ms=result.duration_ms,
+                status=result.status,
+                error=result.error,
+                body=result.response_body if result.outcome is not Outcome.DELIVERED else None,
+                next=now_ms + decision.delay_ms if decision.step is Step.RETRY else None,
+            ),
+        )

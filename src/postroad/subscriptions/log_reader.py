@@ -1,0 +1,114 @@
+"""Reads the log of a topic for cursors that are behind: after a start, a pause, a full cursor, or for a replay."""
+
+import asyncio
+from collections.abc import Callable
+
+from postroad.jetstream import stream_reader
+from postroad.jetstream.connection import Connection
+from postroad.subscriptions.message_cache import MessageCache
+from postroad.subscriptions.owned_subscription import OwnedCursor, OwnedSubscription
+from postroad.subscriptions.received_message import ReceivedMessage, has_matching_subject, ordering_key
+from postroad.subscriptions.topic_follower import TopicFollower
+from postroad.topics.records import StoredTopicMessage, TopicRecord, read_message
+from postroad.topics.rules import common_pattern
+
+_PAGE_SIZE = 256
+_LAG_SECONDS = 0.02  # before a lagging replica is read again, or a follower that does not run yet
+
+
+def offer(owned: OwnedSubscription, one: OwnedCursor, message: ReceivedMessage) -> bool:
+    """Open a message whose subject matches, if its content does. False if the cursor is full: read it again later."""
+    if message.stored.sequence <= one.cursor.read_to:
+        return True
+    if not message.passes(owned.content):
+        one.cursor.skip_to(message.stored.sequence)
+        return True
+    if not one.cursor.capacity:
+        one.cursor.skip_to(message.stored.sequence - 1)
+        return False
+    one.cursor.open(message.stored.sequence, ordering_key(owned.record, message) if one.cursor.is_ordered else "")
+    return True
+
+
+class LogReader:
+    def __init__(self, connection: Connection, cache: MessageCache) -> None:
+        self._connection, self._cache = connection, cache
+
+    def cache(self, stream: str, message: ReceivedMessage) -> None:
+        self._cache.put(stream, message.stored)
+
+    async def message(self, topic: TopicRecord, sequence: int) -> StoredTopicMessage | None:
+        """One message; None if it was removed. Raises EngineUnavailable."""
+        found = self._cache.get(topic.stream, sequence)
+        if found is None:
+            entry = await stream_reader.at(self._connection, topic.stream, sequence)
+            found = None if entry is None else read_message(topic, entry)
+        return found
+
+    async def set_keys(self, owned: OwnedSubscription, one: OwnedCursor, topic: TopicRecord) -> None:
+        """Set the keys of the open messages of a loaded cursor; removed messages are settled. Raises EngineUnavailable."""
+        for sequence in one.cursor.unkeyed:
+            found = await self.message(topic, sequence)
+            if found is None:
+                one.cursor.settle(sequence)
+            else:
+                one.cursor.set_key(sequence, ordering_key(owned.record, ReceivedMessage(found)))
+
+    async def catch_up(
+        self, owned: OwnedSubscription, one: OwnedCursor, follower: TopicFollower, on_open: Callable[[], None]
+    ) -> None:
+        """Read until the cursor is full, has reached the follower (then it is live), or the end of its replay; or until the
+        follower is closed.
+
+        Raises EngineUnavailable.
+        """
+        topic = follower.topic
+        pattern = f"{topic.subject}.{self._pattern(owned)}"
+        while not follower.is_closed and not owned.is_released and owned.record.is_active and not one.is_finished:
+            position = follower.position  # stored before the read below
+            if position is None:
+                await asyncio.sleep(_LAG_SECONDS)
+                continue
+            start = one.cursor.read_to + 1
+            limit = min(_PAGE_SIZE, max(1, one.cursor.capacity))
+            page = await stream_reader.read(self._connection, topic.stream, pattern, start, limit)
+            if owned.is_released or start != one.cursor.read_to + 1:
+                return
+            for entry in page.entries:
+                if one.replay is not None and entry.sequence > one.replay.last:
+                    break
+                if not self._offer(owned, one, ReceivedMessage(read_message(topic, entry)), topic):
+                    on_open()
+                    return
+            on_open()
+            if one.replay is not None and page.next_sequence > one.replay.last:
+                one.cursor.skip_to(one.replay.last)
+                return
+            if page.is_end and await self._is_current(topic, pattern, page.next_sequence - 1, position):
+                one.cursor.skip_to(position if one.replay is None else min(position, one.replay.last))
+                if one.replay is None and one.cursor.read_to >= (follower.position or 0):
+                    one.is_live = True
+                    return
+
+    def _pattern(self, owned: OwnedSubscription) -> str:
+        """What the engine filters by. On a cluster nothing: a lagging replica shows only if every message is read."""
+        return ">" if self._connection.settings.has_replicas else common_pattern(owned.record.patterns)
+
+    def _offer(self, owned: OwnedSubscription, one: OwnedCursor, message: ReceivedMessage, topic: TopicRecord) -> bool:
+        if not has_matching_subject(owned.record, message.stored.subject):
+            one.cursor.skip_to(message.stored.sequence)
+            return True
+        is_taken = offer(owned, one, message)
+        if is_taken:
+            self.cache(topic.stream, message)
+        return is_taken
+
+    async def _is_current(self, topic: TopicRecord, pattern: str, read_to: int, position: int) -> bool:
+        """True if the replica that answered had all messages up to the position."""
+        if not self._connection.settings.has_replicas or read_to >= position:
+            return True
+        newest = await stream_reader.last(self._connection, topic.stream, pattern)
+        if newest is None or newest.sequence <= read_to:
+            return True
+        await asyncio.sleep(_LAG_SECONDS)
+        return False

@@ -1,0 +1,27 @@
+"""Recently read messages, so that open ones need not be read from the log again. Bounded by bytes."""
+
+from collections import OrderedDict
+
+from postroad.topics.records import StoredTopicMessage
+
+_OVERHEAD_BYTES = 512
+
+
+class MessageCache:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._messages: OrderedDict[tuple[str, int], StoredTopicMessage] = OrderedDict()
+
+    def put(self, stream: str, message: StoredTopicMessage) -> None:
+        key = (stream, message.sequence)
+        if key in self._messages:
+            return
+        self._messages[key] = message
+        self._bytes += len(message.body) + _OVERHEAD_BYTES
+        while self._bytes > self._bytes_max:
+            _, oldest = self._messages.popitem(last=False)
+            self._bytes -= len(oldest.body) + _OVERHEAD_BYTES
+
+    def get(self, stream: str, sequence: int) -> StoredTopicMessage | None:
+        return self._messages.get((stream, sequence))

@@ -1,0 +1,170 @@
+"""Stored formats of subscriptions: the subscription, its progress, attempts. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from postroad.api.subscriptions import (
+    DeliveryType,
+    Ordering,
+    PushFormat,
+    Subscription,
+    SubscriptionState,
+    SubscriptionStatus,
+)
+from postroad.kernel.clock import rfc3339
+from postroad.kernel.names import topic_stream
+from postroad.subscriptions.delivery_cursor import CursorState
+
+LIVE_CURSOR = "live"
+
+
+class StoredSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A secret, encrypted and bound to its subscription. `valid_until_ms`: set while it is being replaced."""
+
+    encrypted: str
+    valid_until_ms: int | None = None
+
+
+class ReplayRange(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A replay that runs beside the live delivery: the messages from one sequence to another, both included."""
+
+    task: str
+    first: int
+    last: int
+    rate_per_second: int
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A subscription, under `<tenant>.<id>`. `start_after` is the sequence that its delivery starts after.
+
+    The id of a subscription with a name is derived from topic and name, so that two requests at once create it once. Its
+    progress, attempts and dead letters are stored under `incarnation`: a later subscription of the same name does not inherit
+    them.
+
+    `topic_incarnation` is that of the topic: the subscription ends with it. Secrets are ordered from the oldest to the newest.
+    `headers` is the encrypted JSON object of the custom headers, whose names are in `header_names`.
+    """
+
+    v: int = 1
+    id: str
+    incarnation: str
+    tenant: str
+    topic: str
+    topic_incarnation: str
+    name: str | None = None
+    delivery_type: DeliveryType
+    state: SubscriptionState = SubscriptionState.ACTIVE
+    disabled_reason: str | None = None
+    patterns: tuple[str, ...]
+    content_filter: dict[str, Any] | None = None
+    url: str | None = None
+    queue: str | None = None
+    secrets: tuple[StoredSecret, ...] = ()
+    headers: str | None = None
+    header_names: tuple[str, ...] = ()
+    start_after: int
+    max_deliver: int
+    retry_delays_ms: tuple[int, ...]
+    ack_wait_ms: int
+    max_per_second: int | None = None
+    max_in_flight: int
+    ordering: Ordering = Ordering.NONE
+    ordering_key: str = "subject"
+    format: PushFormat = PushFormat.RAW
+    replays: tuple[ReplayRange, ...] = ()
+    created_at_ms: int
+    updated_at_ms: int
+
+    @property
+    def key(self) -> str:
+        return record_key(self.tenant, self.id)
+
+    @property
+    def stream(self) -> str:
+        """The stream of its topic."""
+        return topic_stream(self.tenant, self.topic)
+
+    @property
+    def secret_owner(self) -> str:
+        """The context that its secrets are encrypted for."""
+        return f"subscription/{self.tenant}/{self.incarnation}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.state is SubscriptionState.ACTIVE
+
+
+class ProgressRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The stored progress of one cursor, on `progress.<tenant>.<subscription>.<cursor>`, and what its owner last observed."""
+
+    v: int = 1
+    owner: str
+    at_ms: int
+    cursor: CursorState
+    delivered_count: int = 0
+    failed_count: int = 0
+    in_flight: int = 0
+    recent_successes: int = 0
+    recent_failures: int = 0
+    breaker: str = "closed"
+    resumes_at_ms: int | None = None
+    last_error: str | None = None
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt, as a line of a frame on `attempts.<tenant>.<subscription>`."""
+
+    at: int
+    seq: int
+    subject: str
+    n: int
+    outcome: str
+    ms: int
+    status: int | None = None
+    error: str | None = None
+    body: str | None = None
+    next: int | None = None
+
+
+def record_key(tenant: str, subscription: str) -> str:
+    return f"{tenant}.{subscription}"
+
+
+def progress_subject(record: SubscriptionRecord, cursor: str = LIVE_CURSOR) -> str:
+    return f"progress.{record.tenant}.{record.incarnation}.{cursor}"
+
+
+def attempts_subject(record: SubscriptionRecord) -> str:
+    return f"attempts.{record.tenant}.{record.incarnation}"
+
+
+def subscription_of(
+    record: SubscriptionRecord, *, status: SubscriptionStatus | None = None, secret: str | None = None
+) -> Subscription:
+    return Subscription(
+        id=record.id,
+        topic=record.topic,
+        name=record.name,
+        delivery_type=record.delivery_type,
+        state=record.state,
+        filter=record.patterns,
+        max_deliver=record.max_deliver,
+        retry_delays_ms=record.retry_delays_ms,
+        ack_wait_ms=record.ack_wait_ms,
+        max_in_flight=record.max_in_flight,
+        ordering=record.ordering,
+        ordering_key=record.ordering_key,
+        format=record.format,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+        content_filter=record.content_filter,
+        url=record.url,
+        queue=record.queue,
+        header_names=record.header_names,
+        max_per_second=record.max_per_second,
+        disabled_reason=record.disabled_reason,
+        secret=secret,
+        secrets=len(record.secrets),
+        status=status,
+    )

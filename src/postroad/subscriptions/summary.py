@@ -1,0 +1,37 @@
+"""One sentence on the delivery of a subscription. Pure."""
+
+from collections.abc import Sequence
+
+from postroad.api.subscriptions import SubscriptionState
+from postroad.kernel.clock import rfc3339
+from postroad.subscriptions.records import ProgressRecord, SubscriptionRecord
+
+_STALE_MS = 15_000
+
+
+def summary(
+    record: SubscriptionRecord, progress: ProgressRecord | None, lag: int, dead: int, members: Sequence[str], now_ms: int
+) -> str:
+    """One sentence: what is delivered, or why nothing is."""
+    if record.state is SubscriptionState.DISABLED:
+        return f"Disabled: {record.disabled_reason}. Resume it once the endpoint accepts messages again."
+    if record.state is SubscriptionState.PAUSED:
+        return f"Paused; {_messages(lag)} wait until it is resumed."
+    if not members:
+        return f"No delivery process runs; {_messages(lag)} wait."
+    if progress is None or (not progress.owner and lag):
+        return f"A delivery process is about to take it over; {_messages(lag)} wait."
+    if progress.resumes_at_ms is not None and progress.resumes_at_ms > now_ms:
+        why = "The circuit breaker is open" if progress.breaker != "closed" else "The endpoint asked for a pause"
+        return f"{why} after {progress.last_error or 'failures'}; the next attempt is at {rfc3339(progress.resumes_at_ms)}."
+    if lag and progress.owner and progress.owner not in members and now_ms - progress.at_ms > _STALE_MS:
+        return f"Its delivery process stopped; another one is taking it over, {_messages(lag)} wait."
+    if progress.last_error is not None:
+        return f"Retrying after {progress.last_error}; {_messages(lag)} are not delivered yet."
+    if lag:
+        return f"Delivering; {_messages(lag)} are not delivered yet."
+    return "Everything is delivered." if not dead else f"Everything else is delivered; {_messages(dead)} are dead letters."
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"

@@ -1,0 +1,93 @@
+"""Checks of requests, and the changes that they make to a subscription. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from postroad.api.subscriptions import (
+    DeliveryType,
+    NewSubscription,
+    StartFrom,
+    SubscriptionPatch,
+)
+from postroad.kernel.errors import InvalidParameter
+from postroad.kernel.json import invalid_field
+from postroad.subscriptions.content_filter import ContentFilter
+from postroad.subscriptions.outgoing import is_own_header
+from postroad.subscriptions.records import SubscriptionRecord
+from postroad.topics.rules import check_pattern
+
+_PLAIN_FIELDS = (
+    "content_filter",
+    "url",
+    "queue",
+    "max_deliver",
+    "retry_delays_ms",
+    "ack_wait_ms",
+    "max_per_second",
+    "max_in_flight",
+    "ordering",
+    "ordering_key",
+    "format",
+)
+
+
+def patterns_of(given: tuple[str, ...] | str, path: str = "$.filter") -> tuple[str, ...]:
+    """The patterns, each once. Raises BodyInvalid with the path."""
+    patterns = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
+    for index, pattern in enumerate(patterns):
+        try:
+            check_pattern(pattern)
+        except InvalidParameter as problem:
+            raise invalid_field(path if isinstance(given, str) else f"{path}[{index}]", problem.detail) from problem
+    return patterns
+
+
+def check_new(new: NewSubscription) -> None:
+    """Check fields that depend on each other. Raises BodyInvalid, FilterInvalid."""
+    check_target(new.delivery_type, new.url, new.queue)
+    if new.delivery_type is DeliveryType.QUEUE and (new.secret is not None or new.headers):
+        raise invalid_field("$.secret" if new.secret is not None else "$.headers", "is for `http_push` only")
+    check_headers(new.headers)
+    if (new.start_sequence is not None) != (new.start_from is StartFrom.SEQUENCE):
+        raise invalid_field("$.startSequence", "is required with `startFrom: sequence`, and only then")
+    if (new.start_time is not None) != (new.start_from is StartFrom.TIME):
+        raise invalid_field("$.startTime", "is required with `startFrom: time`, and only then")
+    if new.content_filter is not None:
+        ContentFilter(new.content_filter)
+
+
+def check_target(delivery_type: DeliveryType, url: str | None, queue: str | None) -> None:
+    """Raises BodyInvalid unless exactly the target of the delivery type is given."""
+    is_push = delivery_type is DeliveryType.HTTP_PUSH
+    if (url is not None) != is_push:
+        raise invalid_field("$.url", "is required for `http_push`, and only for it")
+    if (queue is not None) == is_push:
+        raise invalid_field("$.queue", "is required for `queue`, and only for it")
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises BodyInvalid for a header that deliveries set themselves."""
+    for name in headers:
+        if is_own_header(name):
+            raise invalid_field("$.headers", f"{name[:100]!r} is set by the delivery")
+
+
+def patched(record: SubscriptionRecord, patch: SubscriptionPatch, now_ms: int) -> SubscriptionRecord:
+    """The record with the changes, other than headers, which are encrypted. Raises BodyInvalid, FilterInvalid."""
+    changes: dict[str, Any] = {name: value for name in _PLAIN_FIELDS if (value := getattr(patch, name)) is not UNSET}
+    if patch.filter is not UNSET:
+        changes["patterns"] = patterns_of(patch.filter)
+    if changes.get("content_filter") is not None:
+        ContentFilter(changes["content_filter"])
+    changed = msgspec.structs.replace(record, **changes)
+    check_target(changed.delivery_type, changed.url, changed.queue)
+    return record if changed == record else msgspec.structs.replace(changed, updated_at_ms=now_ms)
+
+
+def has_equal_settings(record: SubscriptionRecord, other: SubscriptionRecord) -> bool:
+    """True if a repeated request to create the subscription asks for what exists. Secrets and headers are not compared."""
+    same = ("topic", "delivery_type", "patterns", *_PLAIN_FIELDS)
+    return all(getattr(record, name) == getattr(other, name) for name in same)

@@ -1,0 +1,338 @@
+"""Deliveries to an HTTP endpoint: headers, signatures, the table of statuses, retries, breaker, limits."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+
+from tests.gateway import Gateway, Tenant
+from tests.subscriptions.receiver import Receiver
+from tests.subscriptions.topic_client import TopicClient
+from tests.waiting import eventually
+
+
+async def test_a_message_is_posted_with_the_six_headers(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(f"{receiver.url}/hook", secret="a secret of the test")
+    assert "secret" not in made
+    sequence = await topic.publish("eu.created", {"amount": 5}, headers={"x-source": "shop ü"})
+    await eventually(lambda: receiver.received)
+    [got] = receiver.received
+    assert got.body == b'{"amount":5}'
+    assert got.headers["content-type"] == "application/json"
+    assert got.headers["x-mq-topic"] == "orders"
+    assert got.headers["x-mq-subject"] == f"t.{tenant.id}__orders.eu.created"
+    assert got.headers["x-mq-published-subject"] == "eu.created"
+    assert got.headers["x-mq-id"] == str(sequence)
+    assert got.headers["x-mq-attempt"] == "1"
+    assert got.headers["x-mq-hops"] == "1"
+    assert got.headers["x-mq-meta-x-source"] == "shop %C3%BC"
+    stamp = got.headers["x-mq-timestamp"]
+    signed = hmac.new(b"a secret of the test", stamp.encode() + b"." + got.body, hashlib.sha256).hexdigest()
+    assert got.headers["x-mq-signature"] == f"sha256={signed}"
+
+    async def is_settled() -> bool:
+        status = await topic.status(made)
+        return bool(status["lag"] == 0 and status["deliveredCount"] == 1)
+
+    await eventually(is_settled)
+    assert (await topic.status(made))["summary"] == "Everything is delivered."
+
+
+async def test_a_generated_secret_is_shown_once_and_verifies_by_standard_webhooks(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    key = base64.b64decode(made["secret"].removeprefix("whsec_"))
+    assert "secret" not in await topic.show(made)
+    await topic.publish()
+    await eventually(lambda: receiver.received)
+    got = receiver.received[0]
+    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
+    expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert got.headers["webhook-signature"] == f"v1,{expected}"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 422])
+async def test_other_client_errors_are_dead_letters_at_once(tenant: Tenant, receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda _received: (status, {}, b"no thanks")
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    sequence = await topic.publish(payload={"a": 1})
+
+    async def dead() -> list[dict[str, Any]]:
+        return await topic.dead(made)
+
+    await eventually(dead)
+    [letter] = await topic.dead(made)
+    assert (letter["sequence"], letter["attempt_count"], letter["reason"]) == (sequence, 1, f"HTTP {status}")
+    assert letter["payload"] == {"a": 1}
+    assert len(receiver.received) == 1
+
+    async def attempts() -> list[dict[str, Any]]:
+        return await topic.attempts(made)
+
+    await eventually(attempts)
+    [attempt] = await topic.attempts(made)
+    assert (attempt["outcome"], attempt["status"], attempt["response"]) == ("refused", status, "no thanks")
+    assert (await topic.status(made))["breaker"] == "closed"
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503, 302])
+async def test_transient_failures_are_retried(tenant: Tenant, receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda got: 200 if got.attempt == 3 else status
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, retryDelaysMs=[100, 100])
+    await topic.publish()
+    await eventually(lambda: len(receiver.received) == 3)
+    assert [one.attempt for one in receiver.received] == [1, 2, 3]
+    assert len({one.body for one in receiver.received}) == 1
+    assert await topic.dead(made) == []
+
+
+async def test_the_last_attempt_is_followed_by_the_dead_letters(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 503
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, retryDelaysMs=[100], maxDeliver=3)
+    await topic.publish()
+
+    async def dead() -> list[dict[str, Any]]:
+        return await topic.dead(made)
+
+    await eventually(dead)
+    [letter] = await topic.dead(made)
+    assert (letter["attempt_count"], letter["reason"]) == (3, "HTTP 503, after 3 attempts")
+    assert len(receiver.received) == 3
+
+
+async def test_410_disables_the_subscription_and_resuming_delivers(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 410
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    await topic.publish()
+
+    async def is_disabled() -> bool:
+        return bool((await topic.show(made))["state"] == "disabled")
+
+    await eventually(is_disabled)
+    shown = await topic.show(made)
+    assert shown["disabledReason"] == "HTTP 410"
+    assert shown["status"]["summary"].startswith("Disabled: HTTP 410")
+    assert shown["status"]["lag"] == 1
+    receiver.answer = lambda _got: 200
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/resume")).ok()
+    await eventually(lambda: len(receiver.received) == 2)
+    events = [event for event in await tenant.events("TELEMETRY") if event["event"] == "subscription.changed"]
+    assert [event["change"] for event in events] == ["created", "disabled", "resumed"]
+
+
+async def test_a_long_retry_after_pauses_the_whole_subscription(node: Gateway, tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda got: (429, {"Retry-After": "60"}, b"") if got.attempt == 1 and got.sequence == 1 else 200
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, maxInFlight=1)
+    await topic.publish()
+
+    async def is_waiting() -> bool:
+        return bool((await topic.status(made))["nextAttemptAt"])
+
+    await eventually(is_waiting)
+    await topic.publish()
+    status = await topic.status(made)
+    assert "asked for a pause" in status["summary"]
+    assert receiver.sequences == [1]
+    node.clock.ahead_ms = 61_000
+    await eventually(lambda: sorted(receiver.sequences) == [1, 1, 2])
+
+
+async def test_the_breaker_opens_after_ten_failures_and_probes_once(node: Gateway, tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda _got: 500
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, retryDelaysMs=[100], maxInFlight=1, maxDeliver=100)
+    await topic.publish_many(3)
+
+    async def is_open() -> bool:
+        return bool((await topic.status(made))["breaker"] == "open")
+
+    await eventually(is_open)
+    assert len(receiver.received) == 10
+    assert "circuit breaker is open" in (await topic.status(made))["summary"]
+    node.clock.ahead_ms = 31_000
+    await eventually(lambda: len(receiver.received) == 11)
+    node.clock.ahead_ms = 31_000 + 31_000  # the failed probe doubled the time
+    await eventually(is_open)
+    assert len(receiver.received) == 11
+    receiver.answer = lambda _got: 200
+    node.clock.ahead_ms = 31_000 + 61_000
+    await eventually(lambda: len(receiver.received) == 14)
+
+    async def events() -> bool:
+        found = [event["event"] for event in await tenant.events("TELEMETRY")]
+        return "subscription.failing" in found and "subscription.recovered" in found
+
+    await eventually(events)
+
+
+async def test_an_endpoint_that_does_not_answer_times_out(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.hold()
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, ackWaitMs=1000, maxDeliver=1)
+    await topic.publish()
+
+    async def dead() -> list[dict[str, Any]]:
+        return await topic.dead(made)
+
+    await eventually(dead)
+    assert (await topic.dead(made))[0]["reason"] == "no response: timeout, after 1 attempts"
+
+
+async def test_at_most_max_in_flight_requests_are_open(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.hold()
+    topic = TopicClient(tenant)
+    await topic.create()
+    await topic.subscribe(receiver.url, maxInFlight=3)
+    await topic.publish_many(10)
+    await eventually(lambda: receiver.in_flight == 3)
+    receiver.released.set()
+    await eventually(lambda: len(receiver.received) == 10)
+    assert receiver.in_flight_max == 3
+
+
+async def test_messages_of_one_key_are_delivered_in_order(tenant: Tenant, receiver: Receiver) -> None:
+    receiver.answer = lambda got: 500 if got.attempt == 1 and got.sequence % 3 == 1 else 200
+    topic = TopicClient(tenant)
+    await topic.create()
+    await topic.subscribe(receiver.url, ordering="key", retryDelaysMs=[100], filter=["a", "b"])
+    for subject in ["a", "b", "a", "a", "b", "b", "a"]:
+        await topic.publish(subject)
+
+    def delivered() -> list[tuple[int, str]]:
+        done = [one for one in receiver.received if one.attempt > 1 or one.sequence % 3 != 1]
+        return [(one.sequence, one.headers["x-mq-published-subject"]) for one in done]
+
+    await eventually(lambda: len(delivered()) == 7)
+    for subject in ("a", "b"):
+        of_key = [sequence for sequence, one in delivered() if one == subject]
+        assert of_key == sorted(of_key)
+
+
+async def test_patterns_and_content_select_messages(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(
+        receiver.url, filter=["eu.*", "us.>"], contentFilter={"payload": {"amount": {"gte": 100}}, "headers": {"x-test": "no"}}
+    )
+    await topic.publish("eu.created", {"amount": 500})
+    await topic.publish("asia.created", {"amount": 500}, headers={"x-test": "no"})
+    await topic.publish("eu.created", {"amount": 5}, headers={"x-test": "no"})
+    await topic.publish("eu.created", {"amount": 100}, headers={"X-Test": "no"})
+    await topic.publish("us.ca.created", {"amount": 101}, headers={"x-test": "no"})
+    await eventually(lambda: len(receiver.received) == 2)
+    assert receiver.sequences == [4, 5]
+
+    async def has_no_lag() -> bool:
+        return bool((await topic.status(made))["lag"] == 0)
+
+    await eventually(has_no_lag)
+
+
+async def test_delivery_starts_where_it_was_asked_to(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    sequences = await topic.publish_many(5)
+    await topic.subscribe(f"{receiver.url}/all", startFrom="all")
+    await topic.subscribe(f"{receiver.url}/from", startFrom="sequence", startSequence=sequences[3])
+    await topic.subscribe(f"{receiver.url}/new")
+    await topic.publish()
+    await eventually(lambda: len(receiver.received) == 6 + 3 + 1)
+    by_path = {path: sorted(one.sequence for one in receiver.received if one.path == path) for path in ("/all", "/from", "/new")}
+    assert by_path == {"/all": [1, 2, 3, 4, 5, 6], "/from": [4, 5, 6], "/new": [6]}
+
+
+async def test_a_paused_subscription_waits_and_loses_nothing(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url)
+    await topic.publish()
+    await eventually(lambda: receiver.sequences == [1])
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/pause")).ok()
+    await asyncio.sleep(0)
+    await topic.publish_many(3)
+
+    async def is_paused() -> bool:
+        status = await topic.status(made)
+        return bool(status["summary"].startswith("Paused; 3 messages wait"))
+
+    await eventually(is_paused)
+    (await tenant.client.post(f"/v1/subscriptions/{made['id']}/resume")).ok()
+    await eventually(lambda: sorted(receiver.sequences) == [1, 2, 3, 4])
+
+
+async def test_a_long_backlog_is_read_from_the_log_in_parts(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    for _ in range(3):
+        await topic.publish_many(900)
+    await topic.subscribe(receiver.url, startFrom="all", maxInFlight=32)
+    await eventually(lambda: len(receiver.received) >= 2700, seconds=60)
+    assert sorted(receiver.sequences) == list(range(1, 2701))
+
+
+async def test_custom_headers_are_sent_and_never_shown(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, headers={"Authorization": "Bearer of the endpoint"})
+    assert made["headerNames"] == ["Authorization"]
+    await topic.publish()
+    await eventually(lambda: receiver.received)
+    assert receiver.received[0].headers["authorization"] == "Bearer of the endpoint"
+    assert "of the endpoint" not in str(await topic.show(made))
+    tested = (await tenant.client.post(f"/v1/subscriptions/{made['id']}/test", {})).ok()
+    assert tested["requestHeaders"]["Authorization"] == "***"
+    assert (tested["outcome"], tested["status"]) == ("delivered", 200)
+
+
+async def test_cloud_events_have_their_attributes_in_headers(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    await topic.subscribe(receiver.url, format="cloudevents")
+    await topic.publish("eu.created", {"a": 1})
+    await eventually(lambda: receiver.received)
+    headers = receiver.received[0].headers
+    assert (headers["ce-specversion"], headers["ce-id"]) == ("1.0", "1")
+    assert (headers["ce-type"], headers["ce-source"]) == ("eu.created", "/v1/topics/orders")
+
+
+async def test_bytes_are_delivered_as_they_were_published(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    await topic.subscribe(receiver.url)
+    raw = bytes(range(256))
+    await topic.publish(body_b64=base64.b64encode(raw).decode(), contentType="image/png")
+    await eventually(lambda: receiver.received)
+    assert receiver.received[0].body == raw
+    assert receiver.received[0].headers["content-type"] == "image/png"
+
+
+async def test_during_a_rotation_both_secrets_sign(tenant: Tenant, receiver: Receiver) -> None:
+    topic = TopicClient(tenant)
+    await topic.create()
+    made = await topic.subscribe(receiver.url, secret="the older secret")
+    rotated = (await tenant.client.post(f"/v1/subscriptions/{made['id']}/secret", {"graceSeconds": 3600})).ok()
+    assert rotated["secret"].startswith("whsec_")
+    await topic.publish()
+    await eventually(lambda: receiver.received)
+    got = receiver.received[0]
+    expected = hmac.new(b"the older secret", got.headers["x-mq-timestamp"].encode() + b"." + got.body, hashlib.sha256)
+    assert got.headers["x-mq-signature"] == f"sha256={expected.hexdigest()}"
+    assert len(got.headers["webhook-signature"].split(" ")) == 2
