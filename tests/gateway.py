@@ -64,7 +64,7 @@ class Answer:
         assert self.headers["content-type"] == "application/problem+json"
         assert found["status"] == status
         assert found["type"] == f"/docs/errors#{code}"
-        assert found["title"]
+        assert found["title"] and found["detail"]
         assert isinstance(found["retryable"], bool)
         assert found["requestId"] == self.headers["x-request-id"]
         assert set(found) <= {"type", "title", "status", "detail", "code", "retryable", "requestId", "errors"}

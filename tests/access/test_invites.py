@@ -50,6 +50,13 @@ async def test_a_claim_creates_a_tenant_and_its_first_key(gateway: Gateway) -> N
     assert (view["state"], view["claimedTenant"]) == ("claimed", name) and view["claimedAt"]
 
 
+async def test_an_invite_for_a_taken_name_is_refused(gateway: Gateway, tenant: Tenant) -> None:
+    problem = (await gateway.admin.post(INVITES, {"tenant": tenant.id})).problem(409, "already-exists")
+    assert tenant.id in problem["detail"]
+    code, _ = await invite(gateway, tenant=fresh())
+    (await claim(gateway, code)).ok(201)
+
+
 async def test_an_invite_can_be_claimed_once(gateway: Gateway, second_gateway: Gateway) -> None:
     code, _ = await invite(gateway)
     name = fresh()

@@ -17,7 +17,7 @@ from postroad.client.worker.outcomes import Outcome, reason_of
 from postroad.client.worker.workers import WorkerSettings
 from tests.waiting import eventually
 
-EXPIRED = Problem(type="", code="lease-expired", status=409, title="Lease expired", retryable=False)
+EXPIRED = Problem(type="", code="lease-expired", status=409, title="Lease expired", detail="expired", retryable=False)
 
 
 def message(number: int = 0) -> Message:

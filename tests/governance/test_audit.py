@@ -27,11 +27,13 @@ from tests.servers import Server
 from postroad.api.governance import AuditEntry
 from postroad.governance.audit import AUDIT_STREAM, AuditFilter, _masked
 from postroad.governance.capability import GovernanceCapability
+from postroad.governance.platform_reads import PlatformReads
 from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import delete_stream, purge_stream, stream_info
 from postroad.kernel.clock import rfc3339
+from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineRefused
-from postroad.kernel.identity import Scope
+from postroad.kernel.identity import Caller, Scope
 from postroad.kernel.ids import new_id
 
 Entry = dict[str, Any]
@@ -160,11 +162,11 @@ async def test_all_changing_routes_of_the_control_plane_are_tested(gateway: Gate
         ("DELETE", f"{INVITES}/{{invite}}"),
         ("POST", CLAIM),
     }
-    changes_nothing = {("POST", "/v1/tokens")}
+    tested.add(("POST", "/v1/tokens"))
     capabilities = (gateway.node.access, gateway.node.platform.use(GovernanceCapability))
     routes = [route for capability in capabilities for route in capability.routes()]
     changing = {(route.method, route.path) for route in routes if route.method != "GET"}
-    assert changing == tested | changes_nothing
+    assert changing == tested
 
 
 async def test_changes_of_the_platform_are_recorded_under_platform(gateway: Gateway) -> None:
@@ -213,10 +215,66 @@ async def test_platform_access_is_in_the_tenants_audit_log(gateway: Gateway, ten
     await admin.get("/v1/whoami")
     await gateway.admin.get(TENANTS)
     uses = await read(tenant.client, "?action=platform.use")
-    assert [entry["target"] for entry in uses] == [f"GET {KEYS}", "POST /v1/queues/{queue}/pull", "GET /v1/queues"]
+    assert [entry["target"] for entry in uses] == ["POST /v1/queues/{queue}/pull", "GET /v1/queues"]
     assert all(entry["actorIsPlatform"] is True for entry in uses)
     await tenant.client.get("/v1/queues")
-    assert len(await read(tenant.client, "?action=platform.use")) == 3
+    assert len(await read(tenant.client, "?action=platform.use")) == 2
+
+
+async def test_reads_with_a_platform_key_are_one_entry_per_key_tenant_and_interval(gateway: Gateway, tenant: Tenant) -> None:
+    other = await gateway.tenant()
+    text, record = await new_key_by(gateway.admin, platform=True)
+    for one in (tenant, other):
+        for client in (gateway.admin, gateway.with_key(text)):
+            acting = client.with_headers(**{"X-Postroad-Tenant": one.id})
+            await asyncio.gather(*[acting.get("/v1/queues") for _ in range(5)])
+    for one in (tenant, other):
+        actors = [entry["actorKeyId"] for entry in await read(one.client, "?action=platform.use")]
+        assert len(actors) == 2 and record["id"] in actors
+
+
+async def test_the_next_interval_of_reads_has_an_entry_of_its_own() -> None:
+    written: list[str] = []
+    now = 0.0
+
+    async def write(_context: RequestContext, operation: str) -> None:
+        if operation == "GET /broken":
+            raise EngineRefused("no audit today")
+        written.append(operation)
+
+    reads = PlatformReads(write, lambda: now)
+    context = RequestContext(Caller("t", "k", frozenset(), is_platform=True), "r", "192.0.2.1")
+    with pytest.raises(EngineRefused):
+        await reads.record(context, "GET /broken")
+    for at, operation in ((0.0, "GET /a"), (599.0, "GET /b"), (600.0, "GET /c")):
+        now = at
+        await reads.record(context, operation)
+    assert written == ["GET /a", "GET /c"]
+
+
+async def test_the_issue_of_stream_tokens_is_recorded(gateway: Gateway, tenant: Tenant) -> None:
+    for _ in range(3):
+        (await tenant.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)
+    (await tenant.client.post("/v1/tokens", {"resource": "stream/a"})).ok(201)
+    entries = await read(tenant.client, "?action=token.create")
+    assert [(entry["target"], entry["after"]) for entry in entries] == [("stream/a", {"issued": 1}), ("telemetry", {"issued": 1})]
+    assert entries[0]["actorKeyId"] == tenant.record.id
+    await gateway.node.platform.audit.issued_tokens.flush()
+    [last, *_] = await read(tenant.client, "?action=token.create")
+    assert (last["target"], last["after"]) == ("telemetry", {"issued": 2})
+
+
+async def test_a_token_that_cannot_be_audited_is_not_issued(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise EngineRefused("no audit today")
+
+    monkeypatch.setattr(gateway.node.platform.audit, "record", fail)
+    (await tenant.client.post("/v1/tokens", {"resource": "telemetry"})).problem(502, "engine-refused")
+    monkeypatch.undo()
+    (await tenant.client.post("/v1/tokens", {"resource": "telemetry"})).ok(201)
+    assert len(await read(tenant.client, "?action=token.create")) == 1
 
 
 # Reading

@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 from tests.access.control import AUDIT, DEFAULTS, EVERY_SCOPE, KEYS, SETTINGS, TENANTS, entries_of
 from tests.gateway import Gateway, Tenant
 
-from postroad.governance.refused_attempts import OPERATIONS_PER_TENANT_MAX, RefusedAttempts
+from postroad.governance.counted_entries import TARGETS_PER_TENANT_MAX
+from postroad.governance.refused_attempts import RefusedAttempts
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import EngineUnavailable
 from postroad.kernel.identity import Caller, Scope
@@ -75,12 +76,12 @@ async def test_a_tenant_has_few_entries_per_interval() -> None:
     attempts = RefusedAttempts(written)
     for key in range(1000):
         await attempts.record(context_of("loud", str(key)), "GET /x")
-    assert len(written.entries) == OPERATIONS_PER_TENANT_MAX
+    assert len(written.entries) == TARGETS_PER_TENANT_MAX
     await attempts.record(context_of("quiet", "k"), "GET /x")
     assert written.entries[-1] == ("quiet", "GET /x", 1), "other tenants are not affected"
     await attempts.flush()
-    assert written.entries[-1] == ("loud", "other operations", 1000 - OPERATIONS_PER_TENANT_MAX)
-    assert len(written.entries) == OPERATIONS_PER_TENANT_MAX + 2
+    assert written.entries[-1] == ("loud", "other operations", 1000 - TARGETS_PER_TENANT_MAX)
+    assert len(written.entries) == TARGETS_PER_TENANT_MAX + 2
 
 
 async def test_a_refusal_does_not_depend_on_the_log() -> None:

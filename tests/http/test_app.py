@@ -363,6 +363,29 @@ async def test_authorization_precedes_the_body(gateway: Gateway) -> None:
     answer.problem(401, "unauthenticated")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/queues/q/messages", b'{"payload": 1, "payload": 2}', "payload"),
+        ("/v1/queues/q/messages", b'{"payload": 1, "headers": {"a": "1", "a": "2"}}', "a"),
+        ("/v1/queues/q/messages/batch", b'{"messages": [{"payload": 1}, {"payload": 1, "delayMs": 0, "delayMs": 9}]}', "delayMs"),
+        ("/v1/queues/q/pull", b'{"maxMessages": 1, "maxMessages": 2}', "maxMessages"),
+        ("/v1/admin/settings", b'{"auditMode": "off", "auditMode": "full"}', "auditMode"),
+        ("/api/control/keys", b'{"name": "k", "scopes": ["read"], "scopes": ["admin"]}', "scopes"),
+    ],
+)
+async def test_a_key_that_is_given_twice_is_refused(tenant: Tenant, path: str, body: bytes, key: str) -> None:
+    await tenant.queue("q")
+    answer = await tenant.client.post(path, data=body, headers={"Content-Type": "application/json"})
+    assert repr(key) in answer.problem(400, "malformed-json")["detail"]
+
+
+async def test_keys_of_a_payload_are_not_looked_at(tenant: Tenant) -> None:
+    queue = await tenant.queue("q")
+    body = b'{"payload": {"a": 1, "a": 2}}'
+    (await tenant.client.post(f"{queue}/messages", data=body, headers={"Content-Type": "application/json"})).ok(201)
+
+
 # What goes wrong inside
 
 

@@ -24,8 +24,11 @@ async def url() -> AsyncIterator[str]:
 
 
 def assert_rejected(answer: Answer, status: int, code: str) -> None:
-    """An error of the connection: without a request there is no request id."""
+    """An error of the connection, which has the fields and headers of every other error."""
     problem = msgspec.json.decode(answer.body)
+    assert set(problem) == {"type", "title", "status", "detail", "code", "retryable", "requestId"}
+    assert problem["detail"] and problem["requestId"] == answer.headers["x-request-id"]
+    assert answer.headers["access-control-allow-origin"] == "*"
     assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["connection"] == "close"

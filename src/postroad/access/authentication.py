@@ -59,9 +59,8 @@ class RequestAuthenticator:
                 await self._audit.refused_attempts.record(context, operation_of(route))
             raise
         if caller.is_platform and _acts_for_tenant(request, route):
-            await self._audit.record(
-                RequestContext(caller, request.request_id, request.client), "platform.use", f"{route.method} {route.path}"
-            )
+            context = RequestContext(caller, request.request_id, request.client)
+            await self._audit.record_platform_use(context, route.method, operation_of(route))
         return caller
 
     async def _read_body(self, request: Request, caller: Caller | None) -> None:

@@ -80,7 +80,7 @@ class AccessCapability(Capability):
 
     def routes(self) -> Sequence[Route]:
         platform = self.platform
-        own = AccessRoutes(platform.identities, self.keys, self.secrets, self.tokens)
+        own = AccessRoutes(platform.identities, self.keys, self.secrets, self.tokens, platform.audit)
         control = PlatformRoutes(self.tenants, self.invites, self._throttle, platform.clock)
         return [*own.table(), *control.table()]
 

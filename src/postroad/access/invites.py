@@ -24,9 +24,11 @@ class Invites:
         self._table, self._tenants, self._keys, self._audit, self._clock = table, tenants, keys, audit, clock
 
     async def create(self, context: RequestContext, wanted: NewInvite) -> tuple[InviteRecord, str]:
-        """Create an invite; return it and its code, which is not stored. Raises BodyInvalid."""
+        """Create an invite; return it and its code, which is not stored. Raises BodyInvalid, and AlreadyExists if the tenant that
+        it names exists."""
         if wanted.tenant is not None:
             self._tenants.check_id(wanted.tenant, "$.tenant")
+            await self._tenants.check_unused(wanted.tenant)
         code = new_key(INVITE_PREFIX)
         now = self._clock()
         record = InviteRecord(

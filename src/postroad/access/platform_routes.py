@@ -133,7 +133,7 @@ class PlatformRoutes:
                 body=NewInvite,
                 response=IssuedInvite,
                 status=201,
-                errors=(EngineUnavailable,),
+                errors=(AlreadyExists, EngineUnavailable),
                 description="Its code creates one tenant and its first key, once. The code is shown once.",
                 sdk="invites.create",
                 cli=Command("invites create", shown_once="code", options=(("expires_in_seconds", "expires-in"),)),

@@ -24,6 +24,7 @@ from postroad.api.access import (
     SecretNotFound,
     WhoAmI,
 )
+from postroad.governance.audit import Audit
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Command, Route
@@ -35,8 +36,8 @@ NO_STORE = (b"cache-control", b"no-store")  # responses with secrets
 
 
 class AccessRoutes:
-    def __init__(self, identities: IdentityCache, keys: KeyService, secrets: JwtSecrets, tokens: Tokens) -> None:
-        self._identities, self._keys, self._secrets, self._tokens = identities, keys, secrets, tokens
+    def __init__(self, identities: IdentityCache, keys: KeyService, secrets: JwtSecrets, tokens: Tokens, audit: Audit) -> None:
+        self._identities, self._keys, self._secrets, self._tokens, self._audit = identities, keys, secrets, tokens, audit
 
     def table(self) -> Sequence[Route]:
         return [*self._caller_routes(), *self._key_routes(), *self._secret_routes()]
@@ -65,6 +66,7 @@ class AccessRoutes:
                 body=NewToken,
                 response=IssuedToken,
                 status=201,
+                errors=(EngineUnavailable,),
                 description=(
                     "For live reads where the client cannot send a header. "
                     "The token is read-only and valid for one resource. It becomes invalid with the key."
@@ -261,6 +263,7 @@ class AccessRoutes:
     async def create_token(self, request: Request) -> Response:
         wanted: NewToken = request.body
         token, expires_at_ms = self._tokens.issue(request.caller, wanted)
+        await self._audit.issued_tokens.record(request.context, wanted.resource)
         return Response(IssuedToken(token=token, resource=wanted.resource, expires_at=rfc3339(expires_at_ms)), status=201)
 
     async def list_keys(self, request: Request) -> Response:

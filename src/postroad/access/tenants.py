@@ -80,7 +80,7 @@ class Tenants:
         """Raises AlreadyExists, BodyInvalid."""
         self.check_id(wanted.id, "$.id")
         record = self._record(wanted.id, wanted.description)
-        await self._check_unused(record.id)
+        await self.check_unused(record.id)
         async with self._audit.change(context, "tenant.create", record.id, tenant=record.id, after=tenant_of(record)):
             await self.add(record, auto_create_queues=wanted.auto_create_queues)
         return record
@@ -90,7 +90,7 @@ class Tenants:
 
         The settings are stored first, so that every tenant that exists has them.
         """
-        await self._check_unused(record.id)
+        await self.check_unused(record.id)
         await self._tenant_settings.set_up(
             record.id, auto_create_queues=auto_create_queues, auto_create_topics=auto_create_topics
         )
@@ -99,7 +99,8 @@ class Tenants:
         except Conflict as exc:
             raise AlreadyExists(f"the tenant {record.id!r} exists") from exc
 
-    async def _check_unused(self, name: str) -> None:
+    async def check_unused(self, name: str) -> None:
+        """Raises AlreadyExists, also for the id of a deleted tenant."""
         found = await self._table.fetch(name)
         if found is not None:
             state = "existed" if found.state is TenantState.DELETED else "exists"

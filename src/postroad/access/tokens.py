@@ -19,7 +19,7 @@ from postroad.http.routing import Route
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.storage_budget import StoreBudget
 from postroad.kernel.clock import Clock
-from postroad.kernel.errors import Conflict, Forbidden
+from postroad.kernel.errors import Conflict, Forbidden, InvalidParameter
 from postroad.kernel.identity import Caller, Credential, Scope
 from postroad.kernel.ids import new_id
 from postroad.kernel.json import invalid_field
@@ -49,11 +49,11 @@ class Tokens:
         self._identities, self._signer, self._used, self._clock = identities, signer, used, clock
         self._store = store or StoreBudget()
         self._resources: list[tuple[re.Pattern[str], str]] = []
-        self._kinds: frozenset[str] = frozenset()
+        self._kinds: dict[str, ResourceKind] = {}
 
     def set_resources(self, routes: Iterable[Route], kinds: Iterable[ResourceKind]) -> None:
         """Set the routes that tokens can be issued for, and the kinds of resources that keys can be restricted to."""
-        self._kinds = frozenset(kind.name for kind in kinds)
+        self._kinds = {kind.name: kind for kind in kinds}
         templates = sorted({route.resource for route in routes if route.resource is not None})
         self._resources = [(_compiled(template), template) for template in templates]
 
@@ -67,8 +67,7 @@ class Tokens:
             forms = ", ".join(template for _, template in self._resources)
             raise invalid_field("$.resource", f"must have one of the forms: {forms}")
         for kind, name in match.groupdict().items():
-            if kind in self._kinds and not caller.may_use(kind, name):
-                raise Forbidden(f"the key may not use the {kind} {name!r}")
+            self._check_name(caller, kind, name)
         wanted_until_ms = self._clock() + wanted.expires_in_seconds * 1000
         expires_at_ms = min(wanted_until_ms, caller.expires_at_ms or wanted_until_ms)
         once_id = new_id() if wanted.once else None
@@ -106,6 +105,19 @@ class Tokens:
             max_requests_per_second=key.max_requests_per_second,
             max_live_connections=key.max_live_connections,
         )
+
+    def _check_name(self, caller: Caller, kind: str, name: str) -> None:
+        """Raises BodyInvalid if no resource of this kind can have the name, Forbidden if the caller may not use it."""
+        known = self._kinds.get(kind)
+        if known is None:
+            return
+        try:
+            if known.check is not None:
+                known.check(name)
+        except InvalidParameter as exc:
+            raise invalid_field("$.resource", str(exc)) from exc
+        if not caller.may_use(kind, name):
+            raise Forbidden(f"the key may not use the {kind} {name!r}")
 
     async def _is_first_use(self, once_id: str, left_ms: int) -> bool:
         """Raises EngineFull: recording uses must not fill the reserve of the store."""

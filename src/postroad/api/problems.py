@@ -19,8 +19,10 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
     type: Annotated[str, Meta(description="`/docs/errors#<code>`: the meaning of the error.")]
     title: str
     status: int
-    detail: str | None = None
+    detail: str
     code: str
     retryable: Annotated[bool, Meta(description="True if the same request may succeed later.")]
-    request_id: str | None = None
+    request_id: Annotated[
+        str | None, Meta(description="Of the response, as in its `X-Request-Id`; not in the results of a batch.")
+    ] = None
     errors: list[FieldError] | None = None

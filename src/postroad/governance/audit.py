@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from postroad.api.governance import AuditEntry
+from postroad.governance.counted_entries import CountedEntries
+from postroad.governance.platform_reads import PlatformReads
 from postroad.governance.refused_attempts import RefusedAttempts
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import Committers, PendingMessage
@@ -57,6 +59,9 @@ class AuditFilter:
         )
 
 
+_TOKENS_INTERVAL_SECONDS = 600.0
+
+
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
     """A page of entries, the number of entries read for it, and the sequence before which the search continues."""
@@ -84,6 +89,10 @@ class Audit:
         self._connection, self._clock = connection, clock
         self._committer, self._storage = committers.of(AUDIT_STREAM), committers.storage
         self.refused_attempts = RefusedAttempts(self._record_refused)
+        self.platform_reads = PlatformReads(self._record_platform_use)
+        self.issued_tokens = CountedEntries(
+            self._record_tokens, interval_seconds=_TOKENS_INTERVAL_SECONDS, others="other resources"
+        )
 
     async def record(
         self,
@@ -122,6 +131,19 @@ class Audit:
 
     async def _record_refused(self, context: RequestContext, operation: str, attempts: int) -> None:
         await self.record(context, "access.refused", operation, outcome="refused", after={"attempts": attempts})
+
+    async def _record_platform_use(self, context: RequestContext, operation: str) -> None:
+        await self.record(context, "platform.use", operation)
+
+    async def _record_tokens(self, context: RequestContext, resource: str, count: int) -> None:
+        await self.record(context, "token.create", resource, after={"issued": count})
+
+    async def record_platform_use(self, context: RequestContext, method: str, operation: str) -> None:
+        """Record that a platform key acts for a tenant: each change, and reads once per interval."""
+        if method in ("GET", "HEAD"):
+            await self.platform_reads.record(context, operation)
+        else:
+            await self._record_platform_use(context, operation)
 
     async def record_checkpoint(self, number: int, checkpoint: dict[str, Any]) -> None:
         entry = AuditEntry(

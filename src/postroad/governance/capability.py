@@ -73,6 +73,7 @@ class GovernanceCapability(Capability):
         return (
             BackgroundJob(self.storage.run),
             BackgroundJob(self.platform.audit.refused_attempts.run),
+            BackgroundJob(self.platform.audit.issued_tokens.run),
             BackgroundJob(checks, Role.CONTROL, leader_only=True),
         )
 
@@ -85,6 +86,7 @@ class GovernanceCapability(Capability):
 
     async def flush(self) -> None:
         await self.platform.audit.refused_attempts.flush()
+        await self.platform.audit.issued_tokens.flush()
 
     async def readiness(self) -> Mapping[str, Check]:
         return {"storage": self.storage.check()}

@@ -23,10 +23,11 @@ from postroad.http.problems import problem_response
 from postroad.http.request import ClientDisconnected, Receive, Request, RevocationWatch, Scope, Send
 from postroad.http.response import Response
 from postroad.http.routing import Route, Router
-from postroad.http.security_headers import default_headers
+from postroad.http.security_headers import API, default_headers
 from postroad.kernel import json
 from postroad.kernel.errors import (
     InvalidParameter,
+    MalformedJson,
     Overloaded,
     PostroadError,
     RouteNotFound,
@@ -35,6 +36,7 @@ from postroad.kernel.errors import (
 )
 from postroad.kernel.identity import Caller, Credential, RouteRequirement
 from postroad.kernel.ids import new_request_id
+from postroad.kernel.json_keys import JsonShape, duplicate_key
 from postroad.kernel.log_limit import LogLimit
 from postroad.kernel.names import project_name
 from postroad.kernel.usage_counters import ANONYMOUS, TenantCounters, UsageCounters
@@ -195,7 +197,12 @@ class App:
             return
         if is_optional and body:
             _check_json(request)  # clients add a content type of their own to an empty body
-        request.body = route.empty_body if is_optional and not body else json.decode(route.body_decoder, body)
+        if is_optional and not body:
+            request.body = route.empty_body
+            return
+        request.body = json.decode(route.body_decoder, body)
+        if route.body_shape is not None:
+            _check_unique_keys(body, route.body_shape)
 
     def _admit_caller(self, request: Request, route: Route) -> int:
         """Apply the limits that depend on the caller, and return that of the body, which is not read yet. Raises RateLimited."""
@@ -264,6 +271,14 @@ class App:
                 (b"access-control-max-age", b"86400"),
             ]
         return response
+
+    def rejection(self, problem: PostroadError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Headers and body of an error that precedes a request, such as bytes that are not HTTP."""
+        request_id = new_request_id()
+        response = problem_response(problem, request_id)
+        body = response.encoded()
+        headers = [*API, *self._cors_headers, (b"x-request-id", request_id.encode()), *response.headers]
+        return [*headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())], body
 
     async def _send(
         self,
@@ -368,6 +383,13 @@ class App:
             duration.observe(seconds)
         if self._settings.access_log:
             log.info("request", request_id=request_id, method=method, route=path, status=status, ms=round(seconds * 1000, 2))
+
+
+def _check_unique_keys(body: bytes, shape: JsonShape) -> None:
+    """Raises MalformedJson. The body was decoded, so it is valid JSON of this shape."""
+    key = duplicate_key(body, shape)
+    if key is not None:
+        raise MalformedJson(f"the key {key[:100]!r} is given twice in one object")
 
 
 def _check_json(request: Request) -> None:

@@ -11,6 +11,7 @@ from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.kernel.errors import InvalidParameter, MethodNotAllowed, PostroadError, RouteNotFound
 from postroad.kernel.identity import RouteRequirement, Scope
+from postroad.kernel.json_keys import JsonShape, shape_of
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -84,10 +85,12 @@ class Route:
     repeatable: bool | None = None  # safe to send again when no response came; None: all methods but POST
     guarded: tuple[str, ...] = ()  # parameters that a key's restrictions are checked against; set when the process is built
     body_decoder: Any = field(init=False, default=None)
+    body_shape: JsonShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.body is not None:
             object.__setattr__(self, "body_decoder", msgspec.json.Decoder(self.body))
+            object.__setattr__(self, "body_shape", shape_of(self.body))
         if not self.action:
             first, *more = getattr(self.handler, "__name__", "").split("_")
             object.__setattr__(self, "action", first + "".join(word.capitalize() for word in more))

@@ -17,10 +17,8 @@ from postroad.http import metrics
 from postroad.http.app import App
 from postroad.http.body_discarder import BodyDiscarder
 from postroad.http.coalescing_transport import CoalescingTransport
-from postroad.http.problems import problem_response
 from postroad.http.request import Scope
 from postroad.http.request_cycle import RequestCycle
-from postroad.http.security_headers import API
 from postroad.http.tls import TlsCertificate
 from postroad.kernel.errors import BodyTooSlow, HeadersTooLarge, HeaderTimeout, MalformedRequest, Overloaded, PostroadError
 from postroad.kernel.log_limit import LogLimit
@@ -354,9 +352,8 @@ class HttpConnection(HttpToolsProtocol):
             self._send_rejection(error)
 
     def _send_rejection(self, error: PostroadError) -> None:
-        response = problem_response(error)
-        body = response.encoded()
-        headers = [*API, *response.headers, (b"content-type", response.media), (b"content-length", str(len(body)).encode())]
+        app: Any = self.app
+        headers, body = app.rejection(error)
         lines = [b"%b: %b\r\n" % header for header in (*headers, (b"connection", b"close"))]
         self.transport.write(STATUS_LINE[error.status] + b"".join(lines) + b"\r\n" + body)
         self.transport.close()

@@ -16,7 +16,7 @@ from postroad.api.queues import (
 from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jetstream.replicated_table import ReplicatedTable
-from postroad.kernel.names import QUEUE
+from postroad.kernel.names import QUEUE, queue_name
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.queues.browsing import QueueBrowser
@@ -52,7 +52,11 @@ _COMPACT_SECONDS = 10.0
 
 class QueuesCapability(Capability):
     name = "queues"
-    resources = (ResourceKind("queue", {"pattern": f"^{QUEUE.pattern}$", "description": "Name of the queue."}, ("Q", "D")),)
+    resources = (
+        ResourceKind(
+            "queue", {"pattern": f"^{QUEUE.pattern}$", "description": "Name of the queue."}, ("Q", "D"), check=queue_name
+        ),
+    )
     errors = (
         QueueNotFound,
         MessageNotFound,

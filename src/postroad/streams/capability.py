@@ -14,7 +14,7 @@ from postroad.api.streams import (
 )
 from postroad.http.routing import Route
 from postroad.http.sse import HEARTBEAT_SECONDS
-from postroad.kernel.names import STREAM, STREAM_CHARS_MAX
+from postroad.kernel.names import STREAM, STREAM_CHARS_MAX, stream_id
 from postroad.kernel.resources import ResourceKind
 from postroad.platform import BackgroundJob, Capability, Platform, Role, every
 from postroad.streams.events import EVENTS
@@ -35,6 +35,7 @@ class StreamsCapability(Capability):
             {"pattern": f"^{STREAM.pattern}$", "maxLength": STREAM_CHARS_MAX, "description": "Stream id, such as `orders/2027`."},
             ("S",),
             counted_by="s.{tenant}.*.m",
+            check=stream_id,
         ),
     )
     events = EVENTS

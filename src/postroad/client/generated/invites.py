@@ -20,7 +20,10 @@ class InvitesCalls:
         auto_create_queues: bool = False,
         expires_in_seconds: int | None = None,
     ) -> Call[IssuedInvite]:
-        """Create an invite. Its code creates one tenant and its first key, once. The code is shown once."""
+        """Create an invite.
+
+        Its code creates one tenant and its first key, once. The code is shown once. Raises AlreadyExists.
+        """
         body = body_of(
             {
                 "tenant": tenant,
