@@ -133,8 +133,9 @@ class Installation:
         """Writes of a bucket from this process, whose processor time takes the gateway's place."""
         connection = Connection(self.server.engine)
         await connection.open()
+        store_sync = StoreSync(self.server.home / "nats" / "jetstream")
         if self.sync == "group":
-            connection.store_sync = StoreSync(self.server.home / "nats" / "jetstream")
+            connection.store_sync = store_sync
         policy = CommitPolicy(batch_min_pending=16 if self.sync == "always" else 256)
         bucket = Bucket(connection, "bench", Committers(connection, policy, WriteBufferLimit(2**26)))
         await bucket.ensure()
@@ -153,8 +154,7 @@ class Installation:
         into.gateway.append((time.process_time() - own) / count * 1e6)
         into.engine.append((processor_seconds(self.pids["engine"]) - before) / count * 1e6)
         into.background.append(0.0)
-        if connection.store_sync is not None:
-            connection.store_sync.close()
+        store_sync.close()
         await connection.close()
 
 

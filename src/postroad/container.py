@@ -225,11 +225,11 @@ async def group_sync(settings: Settings, connection: Connection) -> AsyncIterato
     if not settings.has_group_sync or settings.store_dir is None:
         yield
         return
-    connection.store_sync = StoreSync(settings.store_dir, deadline_seconds=settings.engine_timeout)
+    connection.store_sync = store_sync = StoreSync(settings.store_dir, deadline_seconds=settings.engine_timeout)
     try:
         yield
     finally:
-        connection.store_sync.close()
+        store_sync.close()
 
 
 @asynccontextmanager
@@ -261,8 +261,7 @@ async def running_node(
             tables = [table for capability in assembly.capabilities for table in capability.tables()]
             tasks = [background.create_task(table.run()) for table in tables]
             tasks.append(background.create_task(connection.raise_when_closed()))
-            if connection.store_sync is not None:
-                tasks.append(background.create_task(connection.store_sync.raise_when_failed()))
+            tasks.append(background.create_task(connection.store_sync.raise_when_failed()))
             async with asyncio.timeout(_LOAD_SECONDS):
                 for table in tables:
                     await table.wait_loaded()

@@ -41,12 +41,12 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 async def synced(own_server: Server, open_connection: OpenConnection, disk: Disk) -> AsyncIterator[Connection]:
     """A connection with a stream and a consumer, whose process syncs the store."""
     connection = await open_connection(own_server.url)
-    connection.store_sync = StoreSync(own_server.store)
+    connection.store_sync = store_sync = StoreSync(own_server.store)
     options = {"retention": "workqueue", "allow_atomic": True, "republish": republish("q.>")}
     await ensure_stream(connection, StreamSpec("Q", ("q.>",), options))
     await ensure_work_consumer(connection, "Q", "workers", "q.>")
     yield connection
-    connection.store_sync.close()
+    store_sync.close()
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_readers_wait_for_entries_that_are_not_durable(
     async def read() -> object:
         return (await stream_reader.read(synced, "Q", "q.a")).entries
 
-    await synced.wait_durable("Q")
+    await synced.store_sync.wait("Q")
     reads: list[Callable[[], Awaitable[object]]] = [
         read,
         lambda: stream_reader.last(synced, "Q", "q.a"),
@@ -205,7 +205,7 @@ async def test_readers_wait_for_entries_that_are_not_durable(
 async def test_a_pull_waits_for_messages_that_are_not_durable(
     synced: Connection, own_server: Server, open_connection: OpenConnection, disk: Disk
 ) -> None:
-    await synced.wait_durable("Q")
+    await synced.store_sync.wait("Q")
     await store_unsynced(synced, own_server, open_connection, 1)
     consumer = PullConsumer(synced, "Q", "workers")
 
@@ -217,7 +217,7 @@ async def test_a_pull_waits_for_messages_that_are_not_durable(
 async def test_a_cancelled_pull_releases_messages_that_are_not_durable(
     synced: Connection, own_server: Server, open_connection: OpenConnection, disk: Disk
 ) -> None:
-    await synced.wait_durable("Q")
+    await synced.store_sync.wait("Q")
     await store_unsynced(synced, own_server, open_connection, 1)
     consumer = PullConsumer(synced, "Q", "workers")
     disk.is_holding = True
@@ -233,7 +233,7 @@ async def test_a_cancelled_pull_releases_messages_that_are_not_durable(
 async def test_a_live_reader_sees_a_message_after_the_sync(
     synced: Connection, own_server: Server, open_connection: OpenConnection, disk: Disk
 ) -> None:
-    await synced.wait_durable("Q")
+    await synced.store_sync.wait("Q")
     entries = follow(synced, Source("Q", "q.>"), 0)
     try:
         await store_unsynced(synced, own_server, open_connection, 1)

@@ -61,7 +61,7 @@ class Acknowledger:
                     raise EngineUnavailable("the engine did not confirm in time", retry_after=1)
                 await asyncio.sleep(delay)
         if any(ack == ACK for _, ack in acks):  # the record of a removed message; a lost nak redelivers
-            await self._connection.wait_durable(self._stream)
+            await self._connection.store_sync.wait(self._stream)
 
     async def _delete(self, unconfirmed: Acknowledgement) -> bool:
         """Delete the message of an unconfirmed ack from the stream; True if it is gone.

@@ -363,14 +363,11 @@ class Committer:
     def _resolve(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         """Set the outcome; that of a stored write once it is durable."""
         write.is_resolved = True
-        store_sync = self._connection.store_sync
-        if store_sync is None or isinstance(outcome, Exception):
+        if isinstance(outcome, Exception):
             self._set_outcome(write, outcome)
         else:
-            store_sync.request(self.stream, outcome[-1].sequence, partial(self._on_synced, write, outcome))
-
-    def _on_synced(self, write: _PendingWrite, acks: Sequence[PublishAck], problem: PostroadError | None) -> None:
-        self._set_outcome(write, problem or acks)
+            last = outcome[-1].sequence
+            self._connection.store_sync.request(self.stream, last, lambda problem: self._set_outcome(write, problem or outcome))
 
     def _set_outcome(self, write: _PendingWrite, outcome: Sequence[PublishAck] | Exception) -> None:
         self._buffer_limit.release(write.size)

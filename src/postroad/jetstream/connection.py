@@ -26,7 +26,7 @@ from nats.aio.msg import Msg
 from postroad.jetstream import nats_internals
 from postroad.jetstream.api_errors import ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
-from postroad.jetstream.store_sync import StoreSync
+from postroad.jetstream.store_sync import NoSync, StoreSync
 from postroad.kernel.backoff import Backoff
 from postroad.kernel.errors import EngineRefused, EngineUnavailable
 
@@ -78,7 +78,7 @@ class Connection:
     large_pulls: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_LARGE_PULLS_MAX))
     large_transfer: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # for replies of many bytes
     scans: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(_SCANS_MAX))
-    store_sync: StoreSync | None = field(init=False, default=None)  # set if the server does not sync its writes itself
+    store_sync: StoreSync | NoSync = field(init=False, default_factory=NoSync)
     _nc: nats_internals.Client = field(init=False)
     _prefix: str = field(init=False)
     _replies: dict[str, "asyncio.Future[Reply]"] = field(init=False, default_factory=dict)
@@ -385,16 +385,6 @@ class Connection:
             return await self.api(call, body, timeout=timeout)
         except ApiFailure as failure:
             raise translate(failure.error) from failure
-
-    async def wait_durable(self, stream: str, sequence: int = 0) -> None:
-        """Return once what the engine has stored, at least to `sequence`, survives a power failure. Raises EngineUnavailable."""
-        if self.store_sync is not None:
-            await self.store_sync.wait(stream, sequence)
-
-    async def wait_definitions_durable(self) -> None:
-        """Like `wait_durable`, for changes of streams and consumers."""
-        if self.store_sync is not None:
-            await self.store_sync.wait_filesystem()
 
     async def publish(self, subject: str, payload: bytes, reply_subject: str = "") -> None:
         """Send a message without waiting for an acknowledgement."""

@@ -93,7 +93,7 @@ async def ensure_stream(connection: Connection, spec: StreamSpec) -> StreamInfo:
             raise translate(failure.error) from failure
         info = _info(await connection.call(f"STREAM.UPDATE.{spec.name}", config))
     _compare(spec.name, config, info.config)
-    await connection.wait_definitions_durable()
+    await connection.store_sync.wait_filesystem()
     return info
 
 
@@ -109,7 +109,7 @@ async def ensure_consumer(connection: Connection, stream: str, name: str, config
     }
     response = await connection.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted, "action": ""})
     _compare(f"{stream}/{name}", wanted, msgspec.json.decode(response)["config"])
-    await connection.wait_definitions_durable()
+    await connection.store_sync.wait_filesystem()
 
 
 def _compare(name: str, wanted: Mapping[str, object], actual: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ async def delete_stream(connection: Connection, name: str) -> bool:
         if failure.error.err_code == STREAM_NOT_FOUND:
             return False
         raise translate(failure.error) from failure
-    await connection.wait_definitions_durable()
+    await connection.store_sync.wait_filesystem()
     return True
 
 
@@ -248,7 +248,7 @@ async def pause_consumer(connection: Connection, stream: str, consumer: str, *, 
     """A paused consumer delivers no messages; acknowledgements are accepted."""
     until = "9999-12-31T00:00:00Z" if is_paused else "0001-01-01T00:00:00Z"
     await connection.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until})
-    await connection.wait_definitions_durable()
+    await connection.store_sync.wait_filesystem()
 
 
 async def purge_stream(connection: Connection, name: str, subject: str | None = None, *, before: int | None = None) -> int:
@@ -261,9 +261,9 @@ async def purge_stream(connection: Connection, name: str, subject: str | None = 
             return 0
         raise translate(failure.error) from failure
     if subject:  # the server has written the removals to the stream's last block, as it does for acknowledgements
-        await connection.wait_durable(name)
+        await connection.store_sync.wait(name)
     else:
-        await connection.wait_definitions_durable()
+        await connection.store_sync.wait_filesystem()
     return int(msgspec.json.decode(response)["purged"])
 
 
@@ -275,7 +275,7 @@ async def delete_message(connection: Connection, stream: str, sequence: int, *, 
         if failure.error.err_code in NO_SUCH_MESSAGE:
             return False
         raise translate(failure.error) from failure
-    await connection.wait_durable(stream)
+    await connection.store_sync.wait(stream)
     return True
 
 

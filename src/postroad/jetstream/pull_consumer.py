@@ -110,7 +110,7 @@ class PullConsumer(Acknowledger):
         try:
             deliveries = await caller.future
             if deliveries:
-                await self._connection.wait_durable(self._stream, max(one.ref.stream_sequence for one in deliveries))
+                await self._connection.store_sync.wait(self._stream, max(one.ref.stream_sequence for one in deliveries))
             return deliveries
         except (asyncio.CancelledError, EngineUnavailable):
             # Messages that this caller has received are released at once; those still in flight go to another caller.

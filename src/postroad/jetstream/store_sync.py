@@ -37,6 +37,25 @@ class StoreSyncFailed(Exception):
     """The kernel could not write data to the disk. It has dropped them, so a retry would succeed without effect."""
 
 
+class NoSync:
+    """For a server that has synced a write when it answers: nothing is waited for."""
+
+    def request(self, _stream: str, _sequence: int, callback: Callback) -> None:
+        callback(None)
+
+    def observe(self, stream: str, sequence: int) -> None:
+        pass
+
+    async def wait(self, stream: str, sequence: int = 0) -> None:
+        pass
+
+    async def wait_filesystem(self) -> None:
+        pass
+
+    async def raise_when_failed(self) -> None:
+        pass
+
+
 class StoreSync:
     """Syncs of one process. `store_dir` is the directory of the embedded server's store. Raises OSError without kernel AIO.
 

@@ -4,7 +4,7 @@ On a cluster any replica answers a direct get, and one that is not the leader ma
 moments, or seconds if it was away. So reads that decisions depend on (`last`, `at`, `newest`) go to the leader, or are compared
 with it. A `read` returns what the replica has: in order and without gaps, but perhaps not to the end.
 
-Entries that a power failure could take back are not returned before they are durable (`Connection.wait_durable`).
+Entries that a power failure could take back are not returned before they are durable (`StoreSync.wait`).
 """
 
 import asyncio
@@ -191,7 +191,7 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
         if headers.get("Status") not in ("204", "404"):  # end of the batch, or no entries
             raise EngineUnavailable(f"reading {stream} was answered {headers.get('Status')}", retry_after=1)
         if entries:
-            await connection.wait_durable(stream, entries[-1].sequence)
+            await connection.store_sync.wait(stream, entries[-1].sequence)
         return entries, headers
     raise EngineUnavailable(f"reading {stream} was not answered", retry_after=1)
 
@@ -268,5 +268,5 @@ async def _durable_entry(connection: Connection, stream: str, reply: Reply) -> E
     if _POSITION not in (reply.headers or {}):
         return None
     entry = entry_of(reply.data, reply.headers or {})
-    await connection.wait_durable(stream, entry.sequence)
+    await connection.store_sync.wait(stream, entry.sequence)
     return entry

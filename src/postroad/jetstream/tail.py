@@ -96,8 +96,7 @@ class Tail:
             await unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
-        if self._connection.store_sync is not None:  # the next sync covers it
-            self._connection.store_sync.observe(self._source.stream, int((message.headers or {}).get("Nats-Sequence", 0)))
+        self._connection.store_sync.observe(self._source.stream, int((message.headers or {}).get("Nats-Sequence", 0)))
         try:
             self._inbox.put_nowait(message)
         except asyncio.QueueFull:  # it is read from the stream later
@@ -121,7 +120,7 @@ class Tail:
             return
         if self._waits_durable:
             try:
-                await self._connection.wait_durable(self._source.stream, sequence)
+                await self._connection.store_sync.wait(self._source.stream, sequence)
             except EngineUnavailable:  # the disk does not answer
                 await self._catch_up()
                 return

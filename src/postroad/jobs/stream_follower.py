@@ -116,7 +116,7 @@ class StreamFollower:
         """The store must not be ahead of the stream after a power failure: it would skip the events that reuse the sequences."""
         while True:
             try:
-                await self._connection.wait_durable(STREAM, sequence)
+                await self._connection.store_sync.wait(STREAM, sequence)
                 return
             except EngineUnavailable as error:  # the disk does not answer
                 log.warning("events_not_durable", stream=STREAM, detail=error.detail)

@@ -147,7 +147,7 @@ class StoreMonitor:
         last_records, sizes, starts = self._last_records, self._sizes, self._starts
         at_ms = now_ms()
         streams = await stream_records(connection)
-        await connection.wait_definitions_durable()
+        await connection.store_sync.wait_filesystem()
         damages = {one.stream: one for one in self._truncated(sizes, streams, at_ms)}
         damages |= {one.stream: one for one in _discarded(last_records, self._record.streams, streams, at_ms)}
         is_clean = is_first and self._record.is_clean

@@ -17,10 +17,9 @@ from postroad.api.subscriptions import (
     SubscriptionDeadLetterFilter,
 )
 from postroad.jetstream import stream_reader
-from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, ApiFailure
 from postroad.jetstream.commit import Committers, PendingMessage
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import purge_stream
+from postroad.jetstream.management import delete_message, purge_stream
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.matching import pattern_matches
@@ -157,12 +156,7 @@ class SubscriptionDeadLetterStore:
 
     async def remove(self, record: SubscriptionRecord, position: int) -> None:
         """Delete the dead letter at this position. Idempotent."""
-        body = {"seq": position, "no_erase": True}
-        try:
-            await self._connection.api(f"STREAM.MSG.DELETE.{dead_stream(record.tenant)}", body, timeout=5)
-        except ApiFailure as failure:
-            if failure.error.err_code not in NO_SUCH_MESSAGE:
-                raise
+        await delete_message(self._connection, dead_stream(record.tenant), position)
 
     async def remove_all(self, record: SubscriptionRecord) -> int:
         return await purge_stream(self._connection, dead_stream(record.tenant), f"{_subject(record)}.*")
