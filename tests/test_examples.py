@@ -60,6 +60,17 @@ async def test_the_worker_example_works_off_its_orders(running: Installation) ->
     assert "done 3 attempt 2" in output
 
 
+async def test_the_jobs_example_controls_its_jobs(running: Installation) -> None:
+    key = running.credentials["tenant_key"]
+
+    output = await run([sys.executable, str(ROOT / "examples" / "jobs.py")], running, POSTROAD_URL=running.url, POSTROAD_KEY=key)
+
+    lines = output.splitlines()
+    assert lines[0] == "the customer has an export already: True"
+    assert re.fullmatch(r"progress is shown: row \d+", lines[1])
+    assert lines[2:] == ["the worker stopped it: True", "it is delayed", "it ran: True"]
+
+
 async def test_the_schedule_example_runs_every_second(running: Installation) -> None:
     key = running.credentials["tenant_key"]
 

@@ -11,6 +11,7 @@ from postroad.client.errors import (
     JobEnded,
     JobInProgress,
     JobNotFound,
+    JobWasCancelled,
     MessageNotFound,
     PayloadGone,
     PreconditionFailed,
@@ -299,6 +300,25 @@ async def test_a_job_is_cancelled_retried_and_run_at_once(whole: Sdk) -> None:
         await whole("jobs.retry", published.job_id)
     later = await whole("queues.publish", "orders", 2, delay_ms=3_600_000)
     assert (await whole("jobs.run_now", later.job_id)).status == "queued"
+
+
+async def test_a_consumer_reports_progress_and_learns_of_a_cancellation(whole: Sdk) -> None:
+    await whole("queues.put", "orders")
+    published = await whole("queues.publish", "orders", 1, unique_key="k", expires_at="2030-01-01T00:00:00Z")
+    assert not published.duplicate
+    again = await whole("queues.publish", "orders", 2, unique_key="k")
+    assert (again.duplicate, again.job_id) == (True, published.job_id)
+    [message] = await pull(whole)
+    assert (await whole("queues.report_progress", "orders", message, percent=40, note="half")).ok
+
+    async def is_shown() -> bool:
+        progress = (await whole("jobs.get", published.job_id)).progress
+        return bool(progress is not None and (progress.percent, progress.note) == (40, "half"))
+
+    await eventually(is_shown)
+    await whole("jobs.cancel", published.job_id)
+    with pytest.raises(JobWasCancelled):
+        await whole("queues.report_progress", "orders", message, percent=50)
 
 
 async def test_jobs_are_listed_page_by_page_newest_first(whole: Sdk) -> None:

@@ -79,6 +79,7 @@ FITTING = {
     "rate_per_second": 7,
     "body_max": 7,
     "cursor": "7",
+    "percent": 7,
     "field": "order.id=7",
     "state": "running",
     "status": "done",

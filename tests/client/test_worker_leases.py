@@ -92,7 +92,7 @@ def no_pauses() -> Iterator[float]:
 
 
 async def test_a_lease_is_extended_after_a_third_of_its_time(fake: FakeClient, run: Callable[[Any], None]) -> None:
-    renewer = LeaseRenewer(fake, "q", 900, lambda _: None)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 900, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
     began = asyncio.get_running_loop().time()
     lease = renewer.add(message())
@@ -104,7 +104,7 @@ async def test_a_lease_is_extended_after_a_third_of_its_time(fake: FakeClient, r
 
 
 async def test_leases_of_similar_age_are_extended_together(fake: FakeClient, run: Callable[[Any], None]) -> None:
-    renewer = LeaseRenewer(fake, "q", 300, lambda _: None)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 300, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
     leases = [renewer.add(message(number)) for number in range(5)]
     await eventually(lambda: all(lease.extensions for lease in leases))
@@ -112,7 +112,7 @@ async def test_leases_of_similar_age_are_extended_together(fake: FakeClient, run
 
 
 async def test_a_removed_lease_is_not_extended(fake: FakeClient, run: Callable[[Any], None]) -> None:
-    renewer = LeaseRenewer(fake, "q", 90, lambda _: None)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 90, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
     removed, kept = renewer.add(message(1)), renewer.add(message(2))
     renewer.remove(removed)
@@ -123,7 +123,7 @@ async def test_a_removed_lease_is_not_extended(fake: FakeClient, run: Callable[[
 
 async def test_release_waits_for_an_extension_in_flight(fake: FakeClient, run: Callable[[Any], None]) -> None:
     """Otherwise the extension could arrive after the nack and replace the retry delay."""
-    renewer = LeaseRenewer(fake, "q", 600, lambda _: None)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 600, lambda *_: None)  # type: ignore[arg-type]
     run(renewer.run())
     fake.gate.clear()
     lease = renewer.add(message())
@@ -141,7 +141,7 @@ async def test_a_failed_extension_is_retried_until_the_lease_ends(
     fake: FakeClient, run: Callable[[Any], None], problem: Exception
 ) -> None:
     lost: list[Lease] = []
-    renewer = LeaseRenewer(fake, "q", 300, lost.append)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 300, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
     run(renewer.run())
     fake.problems = [problem] * 2
     lease = renewer.add(message())
@@ -153,7 +153,7 @@ async def test_a_failed_extension_is_retried_until_the_lease_ends(
 
 async def test_a_call_without_a_response_ends_with_the_lease(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    renewer = LeaseRenewer(fake, "q", 150, lost.append)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 150, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
     run(renewer.run())
     fake.gate.clear()
     lease = renewer.add(message())
@@ -162,7 +162,7 @@ async def test_a_call_without_a_response_ends_with_the_lease(fake: FakeClient, r
 
 async def test_only_expired_leases_are_lost(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    renewer = LeaseRenewer(fake, "q", 150, lost.append)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 150, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
     run(renewer.run())
     fake.expired = {"r-1"}
     bad, good = renewer.add(message(1)), renewer.add(message(2))
@@ -172,7 +172,7 @@ async def test_only_expired_leases_are_lost(fake: FakeClient, run: Callable[[Any
 
 async def test_all_leases_of_a_deleted_queue_are_lost_at_once(fake: FakeClient, run: Callable[[Any], None]) -> None:
     lost: list[Lease] = []
-    renewer = LeaseRenewer(fake, "q", 300, lost.append)  # type: ignore[arg-type]
+    renewer = LeaseRenewer(fake, "q", 300, lambda lease, _: lost.append(lease))  # type: ignore[arg-type]
     run(renewer.run())
     fake.problems = [QueueNotFound("gone")]
     leases = {renewer.add(message(1)), renewer.add(message(2))}

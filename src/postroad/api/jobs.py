@@ -40,6 +40,14 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The latest progress that a worker reported, and when."""
+
+    at: Timestamp
+    percent: float | None = None
+    note: str | None = None
+
+
 class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """The lifecycle of one message."""
 
@@ -55,6 +63,7 @@ class Job(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaul
     due_at: Annotated[Timestamp | None, Meta(description="Time of the next delivery, if the job is delayed or retrying.")] = None
     lease_until: Annotated[Timestamp | None, Meta(description="End of the lease, if the job is leased.")] = None
     expires_at: Annotated[Timestamp | None, Meta(description="Time when the queue drops the message unless it is done.")] = None
+    progress: Annotated[JobProgress | None, Meta(description="As its worker reported it.")] = None
     archived: Annotated[bool, Meta(description="The job ended long ago: it does not change any more and has no events.")] = False
 
 

@@ -52,6 +52,10 @@ class AlreadySettled(ConflictError, code="already-settled", status=409, title="L
     """The lease was ended before by another operation: an ack, or a nack with another action. The same one may be repeated."""
 
 
+class JobWasCancelled(ConflictError, code="job-cancelled", status=409, title="Job cancelled"):
+    """The job was cancelled while its message was leased. Stop the work: the message is not delivered again."""
+
+
 # Queues
 
 RetryDelayMs = Annotated[int, Meta(ge=0, le=VISIBILITY_TIMEOUT_MS_MAX)]
@@ -274,6 +278,19 @@ class NackRequest(ReceiptsRequest, frozen=True, kw_only=True):
 
 class ExtendRequest(ReceiptsRequest, frozen=True, kw_only=True):
     visibility_timeout_ms: Annotated[VisibilityTimeoutMs, Meta(description="New visibility timeout, from now.")]
+
+
+class ProgressRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    receipt_id: ReceiptId
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    note: Annotated[str, Meta(max_length=500, description="What is being done.")] | None = None
+
+
+class ProgressReported(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The report was accepted. The lease is not extended."""
+
+    ok: bool
+    lease_until: Timestamp
 
 
 class ReceiptResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):

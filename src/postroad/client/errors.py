@@ -5,6 +5,7 @@ from postroad.api.jobs import JobEnded, JobInProgress, JobNotFound, PayloadGone
 from postroad.api.queues import (
     AlreadySettled,
     IdempotencyMismatch,
+    JobWasCancelled,
     LeaseExpired,
     MessageNotFound,
     QueueNotFound,
@@ -97,6 +98,7 @@ __all__ = [
     "JobEnded",
     "JobInProgress",
     "JobNotFound",
+    "JobWasCancelled",
     "KeyNotFound",
     "LeaseExpired",
     "LeaseHeld",

@@ -13,6 +13,7 @@ from postroad.api.queues import (
     Message,
     NackAction,
     PeekPage,
+    ProgressReported,
     Published,
     Pulled,
 )
@@ -136,6 +137,14 @@ class QueueCalls(QueuesCalls):
         """Extend the leases of messages; `results` has the new receipt, or the problem, of each."""
         body = {"receiptIds": _receipts(messages), "visibilityTimeoutMs": visibility_timeout_ms}
         return Call(method="POST", path=_path(queue, "/extend"), body=body, response=ExtendedMany)
+
+    @operation
+    def report_progress(
+        self, queue: str, message: Leased, *, percent: float | None = None, note: str | None = None
+    ) -> Call[ProgressReported]:
+        """Report the progress of a leased message, which its job shows. Raises JobWasCancelled, LeaseExpired, ReceiptInvalid."""
+        body = {"receiptId": _receipt(message)} | given(percent=percent, note=note)
+        return Call(method="POST", path=_path(queue, "/progress"), body=body, response=ProgressReported)
 
     @operation
     def peek_page(

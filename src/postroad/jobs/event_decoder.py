@@ -8,7 +8,7 @@ import msgspec
 
 from postroad.api.jobs import JobStatus
 from postroad.jetstream.stream_reader import Entry
-from postroad.jobs.rules import PURGE_ERRORS, TRANSITIONS, EventRule, JobTransition, Purge, Step
+from postroad.jobs.rules import PURGE_ERRORS, TRANSITIONS, EventRule, JobTransition, Progress, Purge, Step
 from postroad.kernel.clock import LATEST_MS
 from postroad.kernel.event import event_name
 from postroad.queues.events import (
@@ -19,6 +19,7 @@ from postroad.queues.events import (
     JobExpired,
     JobExtended,
     JobLeased,
+    JobProgressed,
     JobPromoted,
     JobQueued,
     JobRedriven,
@@ -58,6 +59,7 @@ _KINDS: tuple[type[JobEvent], ...] = (
     JobQueued,
     JobLeased,
     JobExtended,
+    JobProgressed,
     JobRequeued,
     JobRetried,
     JobDone,
@@ -90,7 +92,12 @@ def transition_of(event: JobEvent) -> JobTransition:
         is_death=rule.is_death,
         is_redrive=rule.is_redrive,
         sequence=getattr(event, "message_sequence", 0),
+        progress=_progress(event, at) if isinstance(event, JobProgressed) else None,
     )
+
+
+def _progress(event: JobProgressed, at: int) -> Progress:
+    return Progress(at, -1 if event.percent is None else event.percent, event.note or "")
 
 
 def _queued(event: JobQueued, rule: EventRule, at: int) -> JobTransition:
@@ -146,6 +153,7 @@ AnyEvent = (
     JobQueued
     | JobLeased
     | JobExtended
+    | JobProgressed
     | JobDone
     | JobRetried
     | JobRequeued

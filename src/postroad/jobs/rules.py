@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from postroad.api.jobs import Job, JobStatus
+from postroad.api.jobs import Job, JobProgress, JobStatus
 from postroad.kernel.clock import rfc3339
 
 
@@ -47,6 +47,7 @@ TRANSITIONS: dict[str, EventRule] = {
     "job.redriven": EventRule(0, JobStatus.QUEUED, is_redrive=True),
     "job.leased": EventRule(1, JobStatus.LEASED),
     "job.extended": EventRule(2, JobStatus.LEASED),
+    "job.progressed": EventRule(2, JobStatus.LEASED),
     "job.requeued": EventRule(3, JobStatus.QUEUED, error_fields=("reason",)),
     "job.retried": EventRule(4, JobStatus.RETRYING, error_fields=("reason",)),
     "job.promoted": EventRule(5, JobStatus.QUEUED),
@@ -87,6 +88,14 @@ class Purge(NamedTuple):
     why: str
 
 
+class Progress(NamedTuple):
+    """Progress that a worker reported. The latest report counts; percent is -1 and the note empty if left out."""
+
+    at: int
+    percent: float
+    note: str
+
+
 class JobTransition(NamedTuple):
     """Effect of one event on its job. `is_first`: it creates the job; `is_death`, `is_redrive`: it ends a run, or begins one."""
 
@@ -102,6 +111,7 @@ class JobTransition(NamedTuple):
     expires_at: int = 0
     correlation_id: str | None = None
     sequence: int = 0
+    progress: Progress | None = None
 
 
 class Located(NamedTuple):
@@ -129,6 +139,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failure: Failure | None = None
     purge: Purge | None = None
     located: Located | None = None
+    progress: Progress | None = None
 
     @property
     def created_at(self) -> int:
@@ -184,6 +195,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
             failure,
             None,
             located,
+            transition.progress,
         )
     is_later = (at, transition.queue, transition.message_id) > (job.updated_at, job.queue, job.message_id)
     redriven_at, deaths = job.redriven_at, job.deaths
@@ -212,6 +224,7 @@ def fold(job: JobRecord | None, transition: JobTransition) -> JobRecord:
         max(failure, job.failure) if failure and job.failure else failure or job.failure,
         job.purge,
         max(located, job.located) if located and job.located else located or job.located,
+        max(transition.progress, job.progress) if transition.progress and job.progress else transition.progress or job.progress,
     )
 
 
@@ -304,4 +317,13 @@ def job_of(record: JobRecord, now: int) -> Job:
         due_at=rfc3339(step.due_at) if status in (JobStatus.DELAYED, JobStatus.RETRYING) else None,
         lease_until=rfc3339(step.lease_until) if status is JobStatus.LEASED else None,
         expires_at=rfc3339(record.expires_at) if has_expiry else None,
+        progress=_progress_of(record.progress) if record.progress else None,
+    )
+
+
+def _progress_of(progress: Progress) -> JobProgress:
+    return JobProgress(
+        at=rfc3339(progress.at),
+        percent=progress.percent if progress.percent >= 0 else None,
+        note=progress.note or None,
     )

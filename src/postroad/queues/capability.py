@@ -6,6 +6,7 @@ from typing import Any
 from postroad.api.queues import (
     AlreadySettled,
     IdempotencyMismatch,
+    JobWasCancelled,
     LeaseExpired,
     MessageNotFound,
     QueueNotFound,
@@ -30,6 +31,7 @@ from postroad.queues.lease_log import LeaseLog, lease_stream
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.message_locator import MessageLocator
 from postroad.queues.message_routes import MessageRoutes
+from postroad.queues.progress import ProgressReports
 from postroad.queues.publishing import Publisher
 from postroad.queues.records import QueueRecord
 from postroad.queues.redrive import REDRIVE, Redriver
@@ -66,6 +68,7 @@ class QueuesCapability(Capability):
         ReceiptInvalid,
         LeaseExpired,
         AlreadySettled,
+        JobWasCancelled,
     )
     events = EVENTS
     buckets = (QUEUES_BUCKET, FAILURES_BUCKET)
@@ -120,12 +123,14 @@ class QueuesCapability(Capability):
             self.lifecycle,
             self.table,
             self.dead_letters,
+            self.cancelled_messages,
             self.lease_log,
             outbox,
             platform.signer("receipt"),
             self.throughput,
             clock,
         )
+        self._progress = ProgressReports(self.consumer, outbox, clock)
         self._browser = QueueBrowser(connection, self._stats, self.lease_log, outbox, platform.audit, clock)
         self._redriver = Redriver(self.lifecycle, self.publisher, self.dead_letters, platform.tasks, outbox)
         self._sampler = QueueSampler(
@@ -149,7 +154,9 @@ class QueuesCapability(Capability):
         chosen = self.platform.settings.section(QueuesSettings)
         queues = QueueRoutes(self.lifecycle, self._browser, self._stats)
         messages = MessageRoutes(self.lifecycle, self.publisher, self._browser, batch_max=chosen.batch_messages_max)
-        consuming = ConsumingRoutes(self.consumer, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max)
+        consuming = ConsumingRoutes(
+            self.consumer, self._progress, self.platform.tenant_settings, wait_ms_max=chosen.pull_wait_ms_max
+        )
         dead_letters = DeadLetterRoutes(self.lifecycle, self.dead_letters, self._redriver)
         return [*queues.table(), *messages.table(), *consuming.table(), *dead_letters.table()]
 

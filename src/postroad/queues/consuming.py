@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from postroad.api.queues import AlreadySettled, LeaseExpired, Message, NackRequest, QueueNotFound, ReceiptInvalid
+from postroad.api.queues import (
+    AlreadySettled,
+    JobWasCancelled,
+    LeaseExpired,
+    Message,
+    NackRequest,
+    QueueNotFound,
+    ReceiptInvalid,
+)
 from postroad.crypto.signing import SignatureInvalid, Signer
 from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
@@ -19,6 +27,7 @@ from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import PostroadError
 from postroad.queues import job_events, metrics
+from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent
 from postroad.queues.lease_log import LeaseLog
@@ -52,6 +61,7 @@ class Consumer:
         lifecycle: QueueLifecycle,
         table: ReplicatedTable[QueueRecord],
         dead_letters: DeadLetters,
+        cancelled: CancelledMessages,
         lease_log: LeaseLog,
         outbox: Outbox,
         signer: Signer,
@@ -59,7 +69,7 @@ class Consumer:
         clock: Clock,
     ) -> None:
         self._connection, self._lifecycle, self._dead_letters, self._outbox = connection, lifecycle, dead_letters, outbox
-        self._lease_log = lease_log
+        self._cancelled, self._lease_log = cancelled, lease_log
         self._signer, self._throughput, self._clock = signer, throughput, clock
         self._pull_consumers: dict[str, PullConsumer] = {}
         table.on_change(self._queue_changed)
@@ -289,11 +299,30 @@ class Consumer:
             if not isinstance(receipt, Receipt):
                 extended.append(receipt or ReceiptInvalid("this is not a receipt of this queue"))
             elif receipt not in present:
-                extended.append(_gone(receipt))
+                extended.append(await self._gone(record, receipt))
             else:
                 signed = self._signer.sign(record.owner, replace(receipt, deadline_ms=deadline).to_bytes())
                 extended.append(ExtendedLease(signed, deadline))
         return extended
+
+    async def held_lease(self, context: RequestContext, queue: str, receipt_id: str) -> tuple[QueueRecord, Receipt]:
+        """The queue and the lease of a receipt, while the lease lasts and the message is there.
+
+        Raises QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, JobWasCancelled, EngineUnavailable.
+        """
+        record, [receipt] = await self._verify(context, queue, [receipt_id], Step.EXTENDED)
+        if not isinstance(receipt, Receipt):
+            raise receipt or ReceiptInvalid("this is not a receipt of this queue")
+        if await self._stored(record, [receipt]) == [None]:
+            raise await self._gone(record, receipt)
+        return record, receipt
+
+    async def _gone(self, record: QueueRecord, receipt: Receipt) -> PostroadError:
+        """The error for a receipt whose message is not in the queue any more."""
+        cancelled = await self._cancelled.find(record, receipt.message_id)
+        if cancelled is not None and cancelled.letter.cancelled_at >= receipt.leased_at_ms:
+            return JobWasCancelled(f"the job was cancelled at {rfc3339(cancelled.letter.cancelled_at)}")
+        return _gone(receipt)
 
     async def _record_extensions(self, record: QueueRecord, receipts: Set[Receipt], now: int, deadline: int) -> None:
         """A lease that ends before the deadline of an earlier receipt must end for that receipt, too, on every worker."""

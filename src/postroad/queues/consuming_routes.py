@@ -13,8 +13,11 @@ from postroad.api.queues import (
     ExtendedItem,
     ExtendedMany,
     ExtendRequest,
+    JobWasCancelled,
     LeaseExpired,
     NackRequest,
+    ProgressReported,
+    ProgressRequest,
     Pulled,
     PullRequest,
     QueueNotFound,
@@ -32,13 +35,17 @@ from postroad.kernel.errors import Draining, EngineUnavailable, PostroadError
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.consuming import Consumer, ExtendedLease
+from postroad.queues.progress import ProgressReports
 
 _RECEIPT_ERRORS = (QueueNotFound, ReceiptInvalid, LeaseExpired, AlreadySettled, EngineUnavailable)
 
 
 class ConsumingRoutes:
-    def __init__(self, consumer: Consumer, tenant_settings: TenantSettingsStore, *, wait_ms_max: int) -> None:
-        self._consumer, self._tenant_settings, self._wait_ms_max = consumer, tenant_settings, wait_ms_max
+    def __init__(
+        self, consumer: Consumer, progress: ProgressReports, tenant_settings: TenantSettingsStore, *, wait_ms_max: int
+    ) -> None:
+        self._consumer, self._progress = consumer, progress
+        self._tenant_settings, self._wait_ms_max = tenant_settings, wait_ms_max
 
     def table(self) -> Sequence[Route]:
         one, tag, scope = "/v1/queues/{queue}", "Messages", Scope.CONSUME
@@ -93,11 +100,32 @@ class ConsumingRoutes:
                 tag,
                 body=_one_or_many(ExtendRequest),
                 response=Extended | ExtendedMany,
-                errors=_RECEIPT_ERRORS,
+                errors=(JobWasCancelled, *_RECEIPT_ERRORS),
                 description="Each message gets a new receipt; the previous one stays valid until its own deadline, "
                 "or until the new one if that is earlier.",
             ),
+            Route(
+                "POST",
+                f"{one}/progress",
+                self.report_progress,
+                scope,
+                "Report progress",
+                tag,
+                body=ProgressRequest,
+                response=ProgressReported,
+                errors=(JobWasCancelled, *_RECEIPT_ERRORS),
+                description="The job shows the latest report. One a second of a message is recorded; the lease is not extended.",
+            ),
         ]
+
+    async def report_progress(self, request: Request) -> Response:
+        body: ProgressRequest = request.body
+        if body.percent is None and body.note is None:
+            raise invalid_field("$", "send `percent`, `note` or both")
+        until = await self._progress.report(
+            request.context, request.parameters["queue"], body.receipt_id, body.percent, body.note
+        )
+        return Response(ProgressReported(ok=True, lease_until=rfc3339(until)))
 
     async def pull(self, request: Request) -> Response:
         body: PullRequest = request.body

@@ -66,6 +66,18 @@ class JobExtended(JobEvent, frozen=True, kw_only=True, tag="job.extended"):
     request_id: str = ""
 
 
+class JobProgressed(JobEvent, frozen=True, kw_only=True, tag="job.progressed"):
+    """The consumer reported progress: at most one event a second of a message and worker process."""
+
+    version: int = 1
+    attempt: int
+    lease_until: str
+    percent: float | None = None
+    note: str | None = None
+    key_id: str = ""
+    request_id: str = ""
+
+
 class JobDone(JobEvent, frozen=True, kw_only=True, tag="job.done"):
     """The consumer acknowledged the message; `processing_ms` is the time since the lease began.
 
@@ -224,6 +236,7 @@ EVENTS: tuple[type[Event], ...] = (
     JobQueued,
     JobLeased,
     JobExtended,
+    JobProgressed,
     JobDone,
     JobRetried,
     JobRequeued,

@@ -11,6 +11,7 @@ from postroad.queues.events import (
     JobExpired,
     JobExtended,
     JobLeased,
+    JobProgressed,
     JobPromoted,
     JobQueued,
     JobRedriven,
@@ -60,6 +61,19 @@ def extended(record: QueueRecord, receipt: Receipt, now_ms: int, deadline_ms: in
         queue=record.name,
         attempt=receipt.attempt,
         lease_until=rfc3339(deadline_ms),
+    )
+
+
+def progressed(record: QueueRecord, receipt: Receipt, now_ms: int, percent: float | None, note: str | None) -> JobProgressed:
+    return JobProgressed(
+        timestamp=rfc3339(now_ms),
+        job_id=receipt.job_id,
+        message_id=receipt.message_id,
+        queue=record.name,
+        attempt=receipt.attempt,
+        lease_until=rfc3339(receipt.deadline_ms),
+        percent=percent,
+        note=note,
     )
 
 

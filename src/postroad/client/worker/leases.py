@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from postroad.api.queues import Message
 from postroad.client.clients import AsyncPostroad
-from postroad.client.errors import PostroadError, QueueNotFound
+from postroad.client.errors import JobWasCancelled, PostroadError, QueueNotFound
 from postroad.client.worker.outcomes import LeaseLost, Outcome
 
 _RECEIPTS_MAX = 1000
@@ -28,16 +28,34 @@ class Lease:
         self.ended_by: Outcome | None = None
         self.is_completing = False
         self.is_abandoned = False
+        self._report: Callable[[float | None, str | None], None] | None = None
 
     @property
     def is_lost(self) -> bool:
-        """True once the lease has ended: another worker gets, or has, the message."""
+        """True once the lease has ended: another worker gets, or has, the message, or the job was cancelled."""
         return self.ended_by is not None
 
     def check(self) -> None:
         """For handlers in threads, which cannot be cancelled. Raises LeaseLost if the lease has ended."""
         if self.is_lost:
             raise LeaseLost(f"the lease of message {self.message.message_id} has ended")
+
+    def on_progress(self, report: Callable[[float | None, str | None], None]) -> None:
+        self._report = report
+
+    def report_progress(self, percent: float | None = None, note: str | None = None) -> None:
+        """Show progress (0 to 100 percent, a note of up to 500 characters) in the job. From any thread; returns at once.
+
+        The latest report is sent in the background, at most once a second. Raises LeaseLost if the lease has ended.
+        """
+        self.check()
+        if self._report is not None and (percent is not None or note is not None):
+            self._report(percent, note)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once it is known that the job was cancelled: with the next extension of the lease or report of progress."""
+        return self.ended_by is Outcome.CANCELLED
 
     def end(self, outcome: Outcome) -> None:
         """End the lease, and cancel the handler."""
@@ -64,7 +82,7 @@ class LeaseRenewer:
     A lease that cannot be extended before it ends, because no server responds, is lost, too.
     """
 
-    def __init__(self, client: AsyncPostroad, queue: str, lease_ms: int, on_lost: Callable[[Lease], None]) -> None:
+    def __init__(self, client: AsyncPostroad, queue: str, lease_ms: int, on_lost: Callable[[Lease, Outcome], None]) -> None:
         self._client, self._queue, self._lease_ms, self._on_lost = client, queue, lease_ms, on_lost
         self._seconds = lease_ms / 1000
         self._leases: set[Lease] = set()
@@ -136,9 +154,10 @@ class LeaseRenewer:
                 lease.until, lease.renew_at = now + self._seconds, now + self._seconds / 3
                 lease.extensions += 1
             else:
-                self._lose(lease)
+                is_cancelled = result.problem is not None and result.problem.code == JobWasCancelled.code
+                self._lose(lease, Outcome.CANCELLED if is_cancelled else Outcome.LOST)
 
-    def _lose(self, lease: Lease) -> None:
+    def _lose(self, lease: Lease, outcome: Outcome = Outcome.LOST) -> None:
         if lease in self._leases:
             self._leases.discard(lease)
-            self._on_lost(lease)
+            self._on_lost(lease, outcome)

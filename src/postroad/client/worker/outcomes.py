@@ -27,7 +27,7 @@ class DeadLetter(Exception):
 
 
 class LeaseLost(Exception):
-    """The lease ended, and the message is or will be delivered again. Raised by `Lease.check`."""
+    """The lease ended: the message is or will be delivered again, or its job was cancelled. Raised by `Lease.check`."""
 
 
 class Outcome(StrEnum):
@@ -36,6 +36,7 @@ class Outcome(StrEnum):
     DEAD = "dead"
     REQUEUED = "requeued"
     LOST = "lost"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

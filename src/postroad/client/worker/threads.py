@@ -88,7 +88,7 @@ class SyncWorker:
             try:
                 await asyncio.shield(done)
             except asyncio.CancelledError:
-                if lease.ended_by is not Outcome.LOST or lease.is_abandoned:
+                if lease.ended_by not in (Outcome.LOST, Outcome.CANCELLED) or lease.is_abandoned:
                     raise
                 # The lease is lost, but the thread counts towards the concurrency until the function returns.
         done.result()

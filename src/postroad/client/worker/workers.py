@@ -16,6 +16,7 @@ from postroad.client.errors import PostroadError
 from postroad.client.worker.acker import Acker
 from postroad.client.worker.leases import Lease, LeaseRenewer, set_current_lease
 from postroad.client.worker.outcomes import DeadLetter, Ended, LeaseLost, Outcome, Retry, reason_of, truncate
+from postroad.client.worker.progress import ProgressSender
 
 T = TypeVar("T")
 Handler = Callable[[Message], Awaitable[object]]
@@ -72,7 +73,8 @@ class Worker:
 
     When the handler returns, the message is acknowledged. When it raises, the message is retried, with the exception as the
     reason; `Retry` and `DeadLetter` choose the delay and the outcome. When a lease is lost, the handler is cancelled, since
-    another worker gets the message. `on_end` is called with the outcome of each message.
+    another worker gets the message; so it is when the job is cancelled. `current_lease().report_progress` shows progress in the
+    job. `on_end` is called with the outcome of each message.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Worker:
     ) -> None:
         self._settings = WorkerSettings(**options)
         self._client, self._queue, self._handler, self._on_end = client, queue, handler, on_end
-        self._renewer = LeaseRenewer(client, queue, self._settings.visibility_timeout_ms, lambda lease: lease.end(Outcome.LOST))
+        self._renewer = LeaseRenewer(client, queue, self._settings.visibility_timeout_ms, Lease.end)
+        self._progress = ProgressSender(client, queue, lambda lease: lease.end(Outcome.CANCELLED))
         self._acker = Acker(client, queue, self._settings.pauses)
         self._in_flight: dict[asyncio.Task[None], Lease] = {}
         self._has_changed = asyncio.Event()
@@ -111,7 +114,8 @@ class Worker:
 
         Retries while no server responds. Cancelling it stops the worker without waiting for the messages in flight.
         """
-        self._background = (asyncio.create_task(self._renewer.run()), asyncio.create_task(self._acker.run()))
+        background = (self._renewer.run(), self._acker.run(), self._progress.run())
+        self._background = tuple(asyncio.create_task(one) for one in background)
         drain_seconds = self._settings.drain_seconds
         try:
             with self._signal_handlers():
@@ -193,7 +197,12 @@ class Worker:
     # Handling
 
     def _start(self, message: Message) -> None:
-        lease = self._renewer.add(message)
+        lease, loop = self._renewer.add(message), asyncio.get_running_loop()
+
+        def report(percent: float | None, note: str | None) -> None:
+            loop.call_soon_threadsafe(self._progress.report, lease, percent, note)
+
+        lease.on_progress(report)
         lease.handling = asyncio.create_task(self._handle(lease))
         task = asyncio.create_task(self._complete(lease, lease.handling))
         self._in_flight[task] = lease
@@ -217,8 +226,8 @@ class Worker:
         """Ack or nack the message by the outcome of its handler. If the handler finished in time, the message is done."""
         await asyncio.wait({handling})
         problem = asyncio.CancelledError() if handling.cancelled() else handling.exception()
-        if lease.ended_by is Outcome.LOST:
-            self._report(lease, Outcome.LOST)
+        if lease.ended_by in (Outcome.LOST, Outcome.CANCELLED):
+            self._report(lease, lease.ended_by)
             return
         if lease.ended_by is Outcome.REQUEUED and isinstance(problem, asyncio.CancelledError | LeaseLost):
             return  # `_drain` requeues it with all others
