@@ -227,3 +227,10 @@ def test_streams_are_listed(shell: Shell, name: str) -> None:
     listed = shell.run("streams", "list", "--prefix", f"list-{name}/", "--json").json
     assert [(one["id"], one["appends"]) for one in listed] == [(f"list-{name}/{number}", 1) for number in range(3)]
     assert f"list-{name}/2" in shell.run("streams", "list", "--prefix", f"list-{name}/").stdout
+
+
+def test_retention_is_set_and_shown(shell: Shell, name: str) -> None:
+    shell.run("streams", "create", name, "--max-age", "12h", "--max-bytes", "1000", "--max-count", "5")
+    info = shell.run("streams", "info", name, "--json").json
+    assert (info["maxAgeSeconds"], info["maxBytes"], info["maxCount"], info["startOffset"]) == (43_200, 1000, 5, None)
+    assert "43,200 s" in shell.run("streams", "info", name).stdout

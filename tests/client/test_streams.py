@@ -21,6 +21,7 @@ from postroad.client import (
 from postroad.client.errors import (
     ContentTypeMismatch,
     Forbidden,
+    OffsetGone,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -32,6 +33,7 @@ from postroad.client.errors import (
     Unreachable,
 )
 from postroad.kernel.identity import Scope
+from postroad.streams.capability import StreamsCapability
 from tests.client.conftest import Sdk, opened
 from tests.client.lossy_connection import LossyConnection
 from tests.gateway import Gateway, ShiftedClock, Tenant
@@ -459,3 +461,18 @@ async def test_streams_are_listed(sdk: Sdk) -> None:
     listed = await sdk("streams.list", prefix="logs/", page_size=2)
     assert [(one.id, one.appends) for one in listed] == [(f"logs/{number}", 2 if number == 3 else 1) for number in range(5)]
     assert (listed[3].next_offset, listed[3].is_closed) == ((await sdk("streams.info", "logs/3")).offset, False)
+
+
+async def test_retention_is_shown_and_an_offset_before_the_start_is_gone(sdk: Sdk, gateway: Gateway, tenant: Tenant) -> None:
+    await sdk("streams.create", "log", max_age_seconds=3600, max_bytes=1000, max_count=1)
+    first = await sdk("streams.append", "log", 1)
+    last = await sdk("streams.append", "log", 2)
+    third = await sdk("streams.append", "log", 3)
+    await gateway.node.platform.use(StreamsCapability).service.retention.enforce(tenant.id)
+    info = await sdk("streams.info", "log")
+    assert (info.max_age_seconds, info.max_bytes, info.max_count) == (3600, 1000, 1)
+    assert (info.start_offset, info.offset) == (last.offset, third.offset)
+    with pytest.raises(OffsetGone) as gone:
+        await sdk("streams.read", "log", first.offset)
+    assert gone.value.extra["start"] == last.offset
+    assert (await sdk("streams.read", "log")).messages == [3]

@@ -23,6 +23,10 @@ class StreamGone(NotFound, code="stream-gone", status=410, title="Stream deleted
     """The stream was deleted; only its forks can still read its data."""
 
 
+class OffsetGone(NotFound, code="offset-gone", status=410, title="Offset before the start of the stream"):
+    """Retention has dropped data after this offset; `Stream-Start-Offset` is the first offset that can be read."""
+
+
 class StreamExists(ConflictError, code="stream-exists", status=409, title="Stream exists with other properties"):
     """A stream with this name exists with a different content type, lifetime, origin or state."""
 
@@ -103,13 +107,18 @@ class StreamListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Properties of a stream. `offset` is its end. With `ttl_seconds` it expires after that time without reads and writes."""
+    """Properties of a stream. `offset` is its end. With `ttl_seconds` it expires after that time without reads and writes.
+    `start_offset` is the first offset that can be read, None if nothing was dropped. `max_…` are the limits of its retention."""
 
     content_type: str
     offset: str
     is_closed: bool
     ttl_seconds: int | None = None
     expires_at: str | None = None
+    start_offset: str | None = None
+    max_age_seconds: int | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
 
 
 class CreatedStream(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

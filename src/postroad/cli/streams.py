@@ -57,6 +57,9 @@ def create_stream(
         bool, typer.Option("--closed", help="Close the stream at once: the initial data is all it will contain.")
     ] = False,
     public: Annotated[bool, typer.Option("--public", help="Allow reading without a key.")] = False,
+    max_age: Annotated[str | None, typer.Option(help="Drop appends older than this: `12h`, `30d`.", show_default=False)] = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Drop the oldest appends beyond this.", min=1, show_default=False)] = None,
+    max_count: Annotated[int | None, typer.Option(help="Keep this many appends.", min=1, show_default=False)] = None,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,6 +73,9 @@ def create_stream(
             expires_at=from_now(expires) if expires else None,
             closed=closed,
             public=public,
+            max_age_seconds=duration(max_age) if max_age else None,
+            max_bytes=max_bytes,
+            max_count=max_count,
             body=None if first is None else body_of(first, content_type),
             project=project,
         )
@@ -333,6 +339,10 @@ def show_stream(stream: Stream, project: Project = None, as_json: AsJson = False
             closed=info.is_closed,
             expires_when_idle_for=None if info.ttl_seconds is None else f"{info.ttl_seconds:,} s",
             expires=info.expires_at,
+            starts_at=info.start_offset,
+            max_age=None if info.max_age_seconds is None else f"{info.max_age_seconds:,} s",
+            max_bytes=info.max_bytes,
+            max_count=info.max_count,
         )
 
 

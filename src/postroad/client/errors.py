@@ -25,6 +25,7 @@ from postroad.api.stream_subscriptions import (
 )
 from postroad.api.streams import (
     ContentTypeMismatch,
+    OffsetGone,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -110,6 +111,7 @@ __all__ = [
     "MisdirectedRequest",
     "NotFound",
     "NothingPending",
+    "OffsetGone",
     "OffsetRefused",
     "Overloaded",
     "PayloadGone",

@@ -25,6 +25,7 @@ _ERROR_HEADERS = {
     "producer-expected-seq": "expected",
     "producer-received-seq": "received",
     "stream-next-offset": "offset",
+    "stream-start-offset": "start",
 }
 
 

@@ -34,6 +34,9 @@ class StreamCalls(StreamsCalls):
         expires_at: Moment | None = None,
         closed: bool = False,
         public: bool = False,
+        max_age_seconds: int | None = None,
+        max_bytes: int | None = None,
+        max_count: int | None = None,
         body: bytes | None = None,
         messages: Sequence[Any] | None = None,
         project: str | None = None,
@@ -41,13 +44,16 @@ class StreamCalls(StreamsCalls):
         """Create a stream. Does nothing if it exists with the same properties. Raises StreamExists if it exists with others.
 
         Its first data is a `body` of that content type or, for a JSON stream, `messages`. With `ttl_seconds` it expires after
-        that time without reads and writes. `closed` closes it after the first data. A `public` stream can be read without a key.
+        that time without reads and writes. Appends older than `max_age_seconds` are dropped, and the oldest ones beyond
+        `max_bytes` or `max_count` appends. `closed` closes it after the first data. A `public` stream can be read without a key.
         """
         if body is not None and messages is not None:
             raise ValueError("pass `body` or `messages`, not both")
         content = Content(body or b"", content_type) if messages is None else content_of_messages(messages, content_type)
         flags = {"Stream-Closed": "true" if closed else None, "Stream-Public": "true" if public else None}
+        limits = {"Stream-Max-Age": max_age_seconds, "Stream-Max-Bytes": max_bytes, "Stream-Max-Count": max_count}
         headers = _lifetime(ttl_seconds, expires_at) | given(**flags)
+        headers |= {name: str(value) for name, value in limits.items() if value is not None}
         return Call(method="PUT", path=stream_path(stream, project), body=content, headers=headers, read=_created)
 
     @operation
@@ -120,7 +126,7 @@ class StreamCalls(StreamsCalls):
     def read(self, stream: str, offset: str | None = None, *, project: str | None = None) -> Call[Chunk]:
         """Read data after the offset (None: from the start; `"now"`: no data, only the current end), up to the server's limit.
 
-        Continue at `next_offset` until `is_up_to_date`. Raises StreamNotFound, StreamGone.
+        Continue at `next_offset` until `is_up_to_date`. Raises StreamNotFound, StreamGone, OffsetGone.
         """
         return _read(stream, offset, project)
 
@@ -151,7 +157,8 @@ class StreamCalls(StreamsCalls):
 
         Retries while no server responds; each message is returned once. To continue later without gaps and repetitions, save
         the `offset` and `skip` of the last processed message and pass both. `live` None uses server-sent events, except for text
-        streams, whose line endings only `"long-poll"` preserves. Raises StreamNotFound, StreamGone and other permanent errors.
+        streams, whose line endings only `"long-poll"` preserves. Raises StreamNotFound, StreamGone, OffsetGone and other
+        permanent errors.
         """
         return follower(stream, offset, skip, live, project)
 
@@ -186,7 +193,16 @@ def _info(response: httpx.Response) -> StreamInfo:
         is_closed=is_true(response, "stream-closed"),
         ttl_seconds=int(ttl) if ttl.isdecimal() else None,
         expires_at=response.headers.get("stream-expires-at"),
+        start_offset=response.headers.get("stream-start-offset"),
+        max_age_seconds=_integer(response, "stream-max-age"),
+        max_bytes=_integer(response, "stream-max-bytes"),
+        max_count=_integer(response, "stream-max-count"),
     )
+
+
+def _integer(response: httpx.Response, header: str) -> int | None:
+    text = response.headers.get(header, "")
+    return int(text) if text.isdecimal() else None
 
 
 def _chunk(response: httpx.Response) -> Chunk:

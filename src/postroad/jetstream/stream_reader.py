@@ -203,6 +203,13 @@ async def last(connection: Connection, stream: str, subject: str) -> Entry | Non
     return await _durable_entry(connection, stream, await _direct_get(connection, f"{stream}.{subject}", b""))
 
 
+async def last_before(connection: Connection, stream: str, subject: str, sequence: int) -> Entry | None:
+    """The newest entry of a subject with a lower sequence, or None. Not newer than a replica that lags."""
+    body: dict[str, object] = {"multi_last": [subject], "up_to_seq": sequence - 1, "max_bytes": _READ_BYTES_MAX}
+    entries, _ = await _batch(connection, stream, body) if sequence > 1 else ([], {})
+    return entries[-1] if entries else None
+
+
 async def at(connection: Connection, stream: str, sequence: int) -> Entry | None:
     """The entry with this sequence, or None."""
     if connection.settings.has_replicas:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from postroad.api.streams import (
     ContentTypeMismatch,
+    OffsetGone,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -42,6 +43,7 @@ class StreamsCapability(Capability):
     errors = (
         StreamNotFound,
         StreamGone,
+        OffsetGone,
         StreamExists,
         StreamClosed,
         ContentTypeMismatch,
@@ -62,7 +64,15 @@ class StreamsCapability(Capability):
         return StreamRoutes(self.service, live, self.platform.clock, self.platform.settings.public_url).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
-        return (BackgroundJob(every(_EXPIRE_SECONDS, self._expire, "expire streams"), Role.CONTROL, leader_only=True),)
+        seconds = self.platform.settings.section(StreamsSettings).stream_retention_seconds
+        return (
+            BackgroundJob(every(_EXPIRE_SECONDS, self._expire, "expire streams"), Role.CONTROL, leader_only=True),
+            BackgroundJob(every(seconds, self._trim, "trim streams"), Role.CONTROL, leader_only=True),
+        )
+
+    async def _trim(self) -> None:
+        for tenant in self.platform.identities.tenant_ids():
+            await self.service.retention.enforce(tenant)
 
     async def _expire(self) -> None:
         for tenant in self.platform.identities.tenant_ids():

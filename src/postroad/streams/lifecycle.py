@@ -19,7 +19,8 @@ from postroad.streams import events, metrics
 from postroad.streams.content import json_elements, split_json
 from postroad.streams.directory import added_message, removed_message
 from postroad.streams.reading import CHUNK_BYTES_MAX, StreamReader
-from postroad.streams.records import Origin, Segment, State, StreamRecord, resolve
+from postroad.streams.records import Origin, Retention, Segment, State, StreamRecord, resolve
+from postroad.streams.retention import marker_message
 from postroad.streams.rules import StreamSnapshot, existing_record, is_expired
 from postroad.streams.store import StreamName, StreamStore, data_message, precondition, record_message
 from postroad.telemetry.outbox import Outbox
@@ -48,6 +49,7 @@ class CreateStream:
     is_closed: bool = False
     is_public: bool | None = None
     fork: ForkOf | None = None
+    retention: Retention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class StreamLifecycle:
         messages = [record_message(name, record, precondition(name.record, snapshot.record_at))]
         messages += [data_message(name, data, None, None) for data in payloads]
         messages.append(added_message(name.tenant, name.id))
+        if record.retention is not None:
+            messages.append(marker_message(name))
         if source is not None:
             messages.append(_count_fork(source))
         stored = await self._store.committer(name).append_together(messages)
@@ -146,6 +150,8 @@ class StreamLifecycle:
             is_closed=wanted.is_closed,
             is_public=bool(wanted.is_public),
             origin=None if source is None else source.origin,
+            retention=wanted.retention,
+            trimmed_to=0 if source is None else source.record.trimmed_to,
         )
 
     async def _source_of(self, name: StreamName, fork: ForkOf) -> _Source:
@@ -161,6 +167,8 @@ class StreamLifecycle:
         until = snapshot.tail if fork.offset is None else fork.offset
         if until > snapshot.tail:
             raise InvalidParameter("Stream-Fork-Offset is beyond the end of the source")
+        if until < record.trimmed_to:
+            raise InvalidParameter("Stream-Fork-Offset is before the start of the source")
         segments = [*(record.origin.segments if record.origin else ()), Segment(source.id, record.incarnation, until)]
         segments = [msgspec.structs.replace(one, until=min(one.until, until)) for one in segments]
         if len(segments) > _SEGMENTS_MAX:
@@ -289,6 +297,7 @@ def _check_same(snapshot: StreamSnapshot, record: StreamRecord, wanted: CreateSt
         and wanted.is_closed == record.is_closed
         and (wanted.is_public is None or wanted.is_public == record.is_public)
         and (fork is None) == (origin is None)
+        and wanted.retention == record.retention
     )
     if fork is None or wanted.ttl_seconds is not None or wanted.expires_at_ms is not None:
         is_same = is_same and (wanted.ttl_seconds, wanted.expires_at_ms) == (record.ttl_seconds, record.expires_at_ms)

@@ -12,7 +12,7 @@ from postroad.streams.cursors import control_event, cursor_after, cursor_now
 from postroad.streams.live_follower import StreamFollower, StreamFollowers
 from postroad.streams.offsets import Position
 from postroad.streams.reading import ReadResult
-from postroad.streams.rules import StreamSnapshot
+from postroad.streams.rules import StreamSnapshot, start_of
 from postroad.streams.service import Streams
 from postroad.streams.store import StreamName
 
@@ -33,9 +33,9 @@ class LiveReads:
 
     async def poll(self, name: StreamName, position: Position, draining: asyncio.Event) -> ReadResult:
         """Return data after the position as soon as there is some. Returns no data after the time-out, at the end of a closed
-        stream, or when the stream was deleted. Raises StreamNotFound, StreamGone."""
+        stream, or when the stream was deleted. Raises StreamNotFound, StreamGone, OffsetGone."""
         snapshot = await self._streams.snapshot(name, is_use=True)
-        start = min(position, snapshot.tail) if isinstance(position, int) else snapshot.tail
+        start = min(start_of(snapshot.existing, position, snapshot.tail), snapshot.tail)
         deadline = time.monotonic() + self._options.long_poll_seconds
         async with self._followers.follow(name, snapshot.existing, snapshot.tail, draining) as follower:
             while True:
@@ -51,14 +51,13 @@ class LiveReads:
                     continue
 
     async def events(
-        self, name: StreamName, snapshot: StreamSnapshot, position: Position, cursor: int | None, draining: asyncio.Event
+        self, name: StreamName, snapshot: StreamSnapshot, position: int, cursor: int | None, draining: asyncio.Event
     ) -> AsyncIterator[bytes]:
         """Data and control events after the position, until the stream is closed or deleted, the reader is too slow, or the
         maximum duration of a response is reached."""
         record = snapshot.existing
         async with self._followers.follow(name, record, snapshot.tail, draining) as follower:
-            start = min(position, snapshot.tail) if isinstance(position, int) else snapshot.tail
-            reader = _EventReader(follower, start, cursor)
+            reader = _EventReader(follower, min(position, snapshot.tail), cursor)
             while reader.position < follower.ring_start:
                 result = await self._streams.continue_read(name, record, reader.position)
                 yield reader.catch_up(result)

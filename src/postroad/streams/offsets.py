@@ -8,16 +8,20 @@ from postroad.kernel.errors import InvalidParameter
 _OFFSET = re.compile(r"[0-9]{1,20}_([0-9]{1,20})")
 _OFFSET_MAX = 9_999_999_999_999_999
 
-START = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Now:
     """The end of the stream at the time of the request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first data that the stream still has."""
+
+
 NOW = Now()
-Position = int | Now
+START = Start()
+Position = int | Now | Start
 
 
 def offset_text(sequence: int) -> str:
@@ -33,7 +37,7 @@ def parse_offset(text: str) -> int:
 
 
 def parse_position(text: str | None) -> Position:
-    """Start position of a read: `now`, an offset, or the start if None or `-1`. Raises InvalidParameter."""
+    """Position of a read: `now`, an offset, or the start if None or `-1`. Raises InvalidParameter."""
     if text is None or text == "-1":
         return START
     return NOW if text == "now" else parse_offset(text)

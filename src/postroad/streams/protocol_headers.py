@@ -15,6 +15,7 @@ from postroad.streams.content import json_data
 from postroad.streams.lifecycle import CreateStream, ForkOf
 from postroad.streams.offsets import offset_text, parse_offset
 from postroad.streams.reading import ReadResult
+from postroad.streams.records import Retention, StreamRecord
 from postroad.streams.rules import (
     PRODUCER_CHARS_MAX,
     SAFE_INTEGER,
@@ -40,6 +41,12 @@ def _flag(description: str) -> Any:
     return Annotated[str, Meta(pattern="^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee])$", description=description)]
 
 
+def _limit(description: str) -> Any:
+    return Annotated[int, Meta(ge=1, le=_INTEGER_MAX, description=description)]
+
+
+_RETENTION_HEADERS = {"max_age_seconds": "Stream-Max-Age", "max_bytes": "Stream-Max-Bytes", "max_count": "Stream-Max-Count"}
+
 UP_TO_DATE = (b"stream-up-to-date", b"true")
 CLOSED = (b"stream-closed", b"true")
 RESOURCE_POLICY = (b"cross-origin-resource-policy", b"cross-origin")
@@ -51,6 +58,9 @@ CREATE_HEADERS = (
         Annotated[int, Meta(ge=0, le=_TTL_SECONDS_MAX, description="Seconds without reads and writes until the stream expires.")],
     ),
     ("Stream-Expires-At", Annotated[datetime, Meta(tz=True, description="Time of expiry, RFC 3339.")]),
+    ("Stream-Max-Age", _limit("Seconds after which an append is dropped.")),
+    ("Stream-Max-Bytes", _limit("Bytes of all appends above which the oldest are dropped; the newest stays.")),
+    ("Stream-Max-Count", _limit("Number of appends above which the oldest are dropped.")),
     ("Stream-Closed", _flag("`true`: close the stream after this body.")),
     ("Stream-Public", _flag("`true`: anyone may read the stream.")),
     (
@@ -149,15 +159,32 @@ def parse_create(request: Request, tenant: str, now_ms: int) -> CreateStream:
         raise InvalidParameter("a stream has either Stream-TTL or Stream-Expires-At")
     if ttl is not None and (not _INTEGER.fullmatch(ttl) or int(ttl) > _TTL_SECONDS_MAX):
         raise InvalidParameter(f"Stream-TTL is a whole number of seconds up to {_TTL_SECONDS_MAX}, without sign or leading zeros")
+    retention, fork = _parse_retention(request), _parse_fork(request, tenant)
+    if retention is not None and fork is not None:
+        raise InvalidParameter("a fork has no retention")
     return CreateStream(
+        retention=retention,
         content_type=parse_content_type(request),
         ttl_seconds=None if ttl is None else int(ttl),
         expires_at_ms=None if expires is None else _parse_expiry(expires, now_ms),
         expires_at=expires,
         is_closed=is_true(request, "Stream-Closed"),
         is_public=True if is_true(request, "Stream-Public") else None,
-        fork=_parse_fork(request, tenant),
+        fork=fork,
     )
+
+
+def _parse_retention(request: Request) -> Retention | None:
+    """Raises InvalidParameter."""
+    limits: dict[str, int] = {}
+    for field, name in _RETENTION_HEADERS.items():
+        text = request.header(name.lower().encode())
+        if text is None:
+            continue
+        if not _INTEGER.fullmatch(text) or text == "0":
+            raise InvalidParameter(f"{name} is a whole number from 1 on, without sign or leading zeros")
+        limits[field] = int(text)
+    return Retention(**limits) if limits else None
 
 
 def _parse_expiry(text: str, now_ms: int) -> int:
@@ -220,6 +247,18 @@ def outcome_headers(outcome: AppendOutcome) -> Headers:
     if outcome.claim is not None:
         headers.append((b"producer-epoch", str(outcome.claim.epoch).encode()))
         headers.append((b"producer-seq", str(outcome.claim.sequence).encode()))
+    return headers
+
+
+def retention_headers(record: StreamRecord) -> Headers:
+    """The limits of a stream, and its start if data was dropped."""
+    headers: Headers = []
+    if record.trimmed_to:
+        headers.append((b"stream-start-offset", offset_text(record.trimmed_to).encode()))
+    for field, name in _RETENTION_HEADERS.items():
+        value = None if record.retention is None else getattr(record.retention, field)
+        if value is not None:
+            headers.append((name.lower().encode(), str(value).encode()))
     return headers
 
 

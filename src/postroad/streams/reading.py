@@ -10,9 +10,9 @@ from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock
 from postroad.kernel.errors import PostroadError
 from postroad.streams import metrics
-from postroad.streams.offsets import Position
+from postroad.streams.offsets import Now, Position
 from postroad.streams.records import Segment, StreamRecord
-from postroad.streams.rules import StreamSnapshot, existing_record
+from postroad.streams.rules import StreamSnapshot, existing_record, start_of
 from postroad.streams.store import StreamName, StreamStore
 
 CHUNK_MESSAGES_MAX = 1000
@@ -51,13 +51,22 @@ class StreamReader:
         return snapshot
 
     async def read(self, name: StreamName, position: Position) -> ReadResult:
-        """Data after a position, up to the limits of one response. Prolongs the TTL. Raises StreamNotFound, StreamGone."""
-        if not isinstance(position, int):
+        """Data after a position, up to the limits of one response. Prolongs the TTL.
+
+        Raises StreamNotFound, StreamGone, OffsetGone.
+        """
+        if isinstance(position, Now):
             snapshot = await self.snapshot(name, is_use=True)
             record = existing_record(snapshot, self._clock())
             return ReadResult(record, (), snapshot.tail, snapshot.tail, is_end=True, is_closed=record.is_closed)
         record = await self._readable_record(name)
-        return await self.read_after(name, record, position)
+        while True:
+            start = start_of(record, position, 0)
+            result = await self.read_after(name, record, start)
+            current = await self._store.record(name) if record.retention is not None else record
+            if current is None or current.incarnation != record.incarnation or current.trimmed_to <= start:
+                return result
+            record = current  # it was trimmed while it was read
 
     async def _readable_record(self, name: StreamName) -> StreamRecord:
         """The record; read without a snapshot unless the stream has a TTL."""

@@ -45,12 +45,31 @@ class ClosedBy(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
 
 
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits of a stream: older appends, and those beyond the limits, are dropped."""
+
+    max_age_seconds: int | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
+
+
+class RetentionProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes of the appends after the sequence `start`, up to and including `at`."""
+
+    v: int = VERSION
+    incarnation: int = 0
+    start: int = 0
+    at: int = 0
+    bytes: int = 0
+
+
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Properties of a stream. Every append depends on the last record: a new one refuses appends decided from an older one.
 
     `incarnation` is the sequence of the first record: a stream that is deleted and created again has another.
     `is_session_stream`: the fan-out writes to it without reading this record, so it cannot be closed. `guarded_from` is the
-    sequence from which on appends have producers or `Stream-Seq`.
+    sequence from which on appends have producers or `Stream-Seq`. `trimmed_to` is the last sequence that retention has dropped, 0
+    if none. `used_at_ms` is the time of the last use in a record that trimming has written, which is no use.
     """
 
     v: int = VERSION
@@ -69,6 +88,9 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     guarded_from: int | None = None
     origin: Origin | None = None
     forks: int = 0
+    retention: Retention | None = None
+    trimmed_to: int = 0
+    used_at_ms: int = 0
 
     @property
     def is_json(self) -> bool:
@@ -110,4 +132,5 @@ def resolve(record: StreamRecord, sequence: int) -> StreamRecord:
 
 encode_record = msgspec.json.Encoder().encode
 decode_record = msgspec.json.Decoder(StreamRecord).decode
+decode_progress = msgspec.json.Decoder(RetentionProgress).decode
 decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode

@@ -7,6 +7,7 @@ from postroad.api.streams import (
     ContentTypeMismatch,
     ListedStream,
     ListedStreamPage,
+    OffsetGone,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -43,6 +44,7 @@ from postroad.streams.live_reads import LiveReads
 from postroad.streams.offsets import NOW, Position, offset_text, parse_position
 from postroad.streams.reading import ReadResult
 from postroad.streams.records import StreamRecord
+from postroad.streams.rules import start_of
 from postroad.streams.service import Streams
 from postroad.streams.store import StreamName
 
@@ -128,7 +130,7 @@ class StreamRoutes:
                 media="*/*",
                 other_statuses=(204, 304),
                 headers=(("If-None-Match", str), ("Last-Event-ID", str)),
-                errors=(*_MISSING, InvalidParameter, EngineUnavailable),
+                errors=(*_MISSING, OffsetGone, InvalidParameter, EngineUnavailable),
                 resource="stream/{stream}",
                 description=_PUBLIC,
             ),
@@ -202,6 +204,7 @@ class StreamRoutes:
         expires_at = _expiry_text(record)
         if expires_at is not None:
             headers.append((b"stream-expires-at", expires_at.encode("latin-1")))
+        headers += protocol_headers.retention_headers(record)
         return _content(b"", record, headers)
 
     async def read_stream(self, request: Request) -> Response:
@@ -250,7 +253,8 @@ class StreamRoutes:
         headers = list(_SSE_HEADERS)
         if not is_text(media_type(snapshot.existing.content_type)):
             headers.append((b"stream-sse-data-encoding", b"base64"))
-        events = self._live.events(name, snapshot, position, cursor, request.draining)
+        start = start_of(snapshot.existing, position, snapshot.tail)
+        events = self._live.events(name, snapshot, start, cursor, request.draining)
         return Response(events, media=b"text/event-stream", headers=headers, security=CONTENT)
 
     async def _check_may_read(self, request: Request, name: StreamName) -> None:

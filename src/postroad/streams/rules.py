@@ -8,6 +8,7 @@ import msgspec
 
 from postroad.api.streams import (
     ContentTypeMismatch,
+    OffsetGone,
     ProducerFenced,
     ProducerGap,
     SequenceConflict,
@@ -17,7 +18,7 @@ from postroad.api.streams import (
     media_type,
 )
 from postroad.kernel.errors import InvalidParameter, PostroadError, PreconditionFailed
-from postroad.streams.offsets import offset_text
+from postroad.streams.offsets import Now, Position, Start, offset_text
 from postroad.streams.records import ClosedBy, Producer, State, StreamRecord
 
 SAFE_INTEGER = 2**53 - 1
@@ -132,6 +133,23 @@ def existing_record(snapshot: StreamSnapshot, now_ms: int) -> StreamRecord:
     if is_expired(record, snapshot.used_at_ms, now_ms):
         raise StreamNotFound(f"the stream {snapshot.stream!r} has expired")
     return record
+
+
+def start_of(record: StreamRecord, position: Position, tail: int) -> int:
+    """The offset at which a read begins. Raises OffsetGone."""
+    if isinstance(position, Now):
+        return tail
+    if isinstance(position, Start):
+        return record.trimmed_to
+    check_not_trimmed(record, position)
+    return position
+
+
+def check_not_trimmed(record: StreamRecord, offset: int) -> None:
+    """Raises OffsetGone if data after the offset was dropped."""
+    if offset < record.trimmed_to:
+        start = offset_text(record.trimmed_to)
+        raise OffsetGone(f"the stream {record.id!r} begins at {start}", headers=[("Stream-Start-Offset", start)])
 
 
 def decide(snapshot: StreamSnapshot, request: AppendRequest, now_ms: int) -> StreamChange | AppendOutcome:

@@ -18,6 +18,7 @@ from postroad.streams.listing import StreamListing
 from postroad.streams.offsets import Position, offset_text
 from postroad.streams.reading import ReadResult, StreamReader
 from postroad.streams.records import State, StreamRecord
+from postroad.streams.retention import RetentionEnforcer
 from postroad.streams.rules import AppendOutcome, AppendRequest, StreamSnapshot
 from postroad.streams.store import StreamName, StreamStore
 from postroad.telemetry.outbox import Outbox
@@ -40,6 +41,7 @@ class Streams:
         self._appenders = StreamAppenders(store, usage, clock)
         self.directory = StreamDirectory(store)
         self.listing = StreamListing(store, self.directory, clock)
+        self.retention = RetentionEnforcer(store, clock)
 
     async def create(
         self, context: RequestContext | None, name: StreamName, wanted: CreateStream, body: bytes = b""
@@ -65,14 +67,19 @@ class Streams:
         return await self._reader.snapshot(name, is_use=is_use)
 
     async def read(self, name: StreamName, position: Position) -> ReadResult:
-        """Data after a position, up to the limits of one response. Prolongs the TTL. Raises StreamNotFound, StreamGone."""
+        """Data after a position, up to the limits of one response. Prolongs the TTL.
+
+        Raises StreamNotFound, StreamGone, OffsetGone.
+        """
         return await self._reader.read(name, position)
 
     async def continue_read(self, name: StreamName, record: StreamRecord, position: int) -> ReadResult:
-        """Like `read`, for a live read in progress. Returns no data if this incarnation of the stream was deleted."""
+        """Like `read`, for a live read in progress. Returns no data if this incarnation of the stream was deleted, or data
+        after the position was dropped."""
         result = await self._reader.read_after(name, record, position)
         current = await self.store.record(name)
-        if current is None or current.incarnation != record.incarnation:  # the data may be of another incarnation
+        is_same = current is not None and current.incarnation == record.incarnation
+        if current is None or not is_same or position < current.trimmed_to:  # of another incarnation, or with a gap
             return ReadResult(record, (), position, position, is_end=False, is_closed=False)
         return result
 

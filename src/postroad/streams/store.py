@@ -4,6 +4,7 @@
     s.<tenant>.<id>.m    records with the stream's properties; the last one counts
     a.<tenant>.<id>      empty message at the last read, if the stream has a TTL; the last one counts
     p.<tenant>.<id>      checkpoint of the producers; the last one counts
+    r.<tenant>.<id>      marks a stream with retention; the last one counts (`retention.py`)
     i.<tenant>.…         directory of the tenant's streams (`directory.py`)
 
 An append that depends on earlier appends (producer, `Stream-Seq`, close) is stored only if the last message of
@@ -13,6 +14,8 @@ conflict.
 
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from postroad.api.streams import StreamNotFound
 from postroad.jetstream import stream_reader
@@ -76,9 +79,13 @@ class StreamName:
     def checkpoint(self) -> str:
         return f"p.{self.tenant}.{escape(self.id)}"
 
+    @property
+    def retention(self) -> str:
+        return f"r.{self.tenant}.{escape(self.id)}"
+
 
 def store_spec(tenant: str, replicas: int) -> StreamSpec:
-    kinds = ("s", "a", "p", "i", "f", "g", "x")  # the last three belong to sessions (`sessions/records.py`)
+    kinds = ("s", "a", "p", "i", "r", "f", "g", "x")  # the last three belong to sessions (`sessions/records.py`)
     subjects = tuple(f"{kind}.{tenant}.>" for kind in kinds)
     options = {
         "allow_atomic": True,
@@ -109,8 +116,16 @@ def data_message(
 
 
 def record_message(name: StreamName, record: StreamRecord, condition: str = "") -> PendingMessage:
+    """A new record, which counts as use of the stream."""
+    if record.used_at_ms:
+        record = msgspec.structs.replace(record, used_at_ms=0)
     precondition_subject = _precondition_subject(name, condition)
     return PendingMessage(name.record, encode_record(record), new_id(), condition, bool(condition), precondition_subject)
+
+
+def trim_message(name: StreamName, record: StreamRecord, condition: str) -> PendingMessage:
+    """A record with a later start, in place of all earlier ones; no use of the stream."""
+    return PendingMessage(name.record, encode_record(record), new_id(), LAST_ONLY + condition, is_conditional=True)
 
 
 def _precondition_subject(name: StreamName, condition: str) -> str:
@@ -224,11 +239,12 @@ class StreamStore:
 
     async def purge(self, name: StreamName, before: int) -> None:
         """Remove everything of the stream that has a lower sequence."""
-        for subject in (name.data_and_record, name.last_read, name.checkpoint):
+        for subject in (name.data_and_record, name.last_read, name.checkpoint, name.retention):
             await self.purge_subject(name.tenant, subject, before)
 
-    async def purge_subject(self, tenant: str, subject: str, before: int) -> None:
-        await purge_stream(self.connection, streams_store(tenant), subject, before=before)
+    async def purge_subject(self, tenant: str, subject: str, before: int) -> int:
+        """Remove everything of a subject that has a lower sequence; returns the number of messages."""
+        return await purge_stream(self.connection, streams_store(tenant), subject, before=before)
 
 
 def snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
@@ -242,12 +258,14 @@ def snapshot_of(name: StreamName, entries: list[Entry]) -> StreamSnapshot:
             snapshot = replace(snapshot, tail=entry.sequence)
         if entry.subject != name.last_read:
             snapshot = replace(snapshot, last=max(snapshot.last, entry.sequence))
-        snapshot = replace(snapshot, used_at_ms=max(snapshot.used_at_ms, entry.at_ms))
+        is_trim = entry.subject == name.record and snapshot.record is not None and snapshot.record.used_at_ms
+        used_at_ms = snapshot.record.used_at_ms if is_trim and snapshot.record is not None else entry.at_ms
+        snapshot = replace(snapshot, used_at_ms=max(snapshot.used_at_ms, used_at_ms))
     if snapshot.record is None:
         return snapshot
     # Older data belongs to an earlier incarnation.
     is_own = snapshot.tail > snapshot.record.incarnation
-    return replace(snapshot, tail=snapshot.tail if is_own else snapshot.record.base)
+    return replace(snapshot, tail=snapshot.tail if is_own else max(snapshot.record.base, snapshot.record.trimmed_to))
 
 
 def _apply_headers(entry: Entry, producers: dict[str, Producer]) -> str | None:
