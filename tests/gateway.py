@@ -105,6 +105,9 @@ class Client:
     async def put(self, path: str, body: object = None, **more: Any) -> Answer:
         return await self.call("PUT", path, {} if body is None else body, **more)
 
+    async def patch(self, path: str, body: object, **more: Any) -> Answer:
+        return await self.call("PATCH", path, body, **more)
+
     async def delete(self, path: str, **more: Any) -> Answer:
         return await self.call("DELETE", path, **more)
 

@@ -71,8 +71,8 @@ def test_a_failed_command_is_retried(shell: Shell, queue: str, command: str, rea
     shell.run("queues", "publish", queue, "1")
     finished = work(shell, queue, command)
     [(why, last_error)] = letters(shell, queue)
-    assert why == "maxAttempts reached"  # after the second one
     assert last_error is not None and reason in last_error
+    assert why == last_error
     assert finished.stderr.count("retried") >= 2
 
 

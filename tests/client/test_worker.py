@@ -167,7 +167,7 @@ async def test_a_failed_message_is_retried_and_dead_lettered_with_its_reason(cli
         await eventually(lambda: len(ended) == 2)
     assert [one.reason for one in ended] == ["KeyError: 'attempt 1'", "KeyError: 'attempt 2'"]
     [letter] = [letter async for letter in client.queues.dead_letters.list("orders")]
-    assert (letter.reason, letter.last_error, letter.attempts) == ("maxAttempts reached", "KeyError: 'attempt 2'", 2)
+    assert (letter.reason, letter.last_error, letter.attempts) == ("KeyError: 'attempt 2'", "KeyError: 'attempt 2'", 2)
 
 
 @pytest.mark.parametrize(

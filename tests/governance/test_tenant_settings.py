@@ -10,7 +10,7 @@ from tests.waiting import eventually
 LIMITS = {
     "receiptTtlMaxMs": 60_000,
     "pullMax": 5,
-    "maxMessageBytes": 100,
+    "maxMessageBytes": 2000,
     "maxQueues": 5,
     "maxKeys": 5,
     "maxStorageBytes": 5,
@@ -148,7 +148,7 @@ async def test_the_defaults_need_a_platform_key(tenant: Tenant) -> None:
         ({"idempotencyTtlMs": 999}, "$.idempotencyTtlMs"),
         ({"pullMax": 0}, "$.pullMax"),
         ({"pullMax": 1001}, "$.pullMax"),
-        ({"maxMessageBytes": 0}, "$.maxMessageBytes"),
+        ({"maxMessageBytes": 1023}, "$.maxMessageBytes"),
         ({"maxMessageBytes": 2**23}, "$.maxMessageBytes"),
         ({"maxQueues": -1}, "$.maxQueues"),
         ({"maxKeys": 1.5}, "$.maxKeys"),
@@ -186,11 +186,11 @@ async def test_the_number_of_queues_is_limited(gateway: Gateway, both: tuple[Ten
 
 async def test_the_size_of_payloads_is_limited(gateway: Gateway, both: tuple[Tenant, Tenant]) -> None:
     queue = await both[0].queue()
-    await set_for_both(both, operator(gateway, both[0]), maxMessageBytes=10)
+    await set_for_both(both, operator(gateway, both[0]), maxMessageBytes=1024)
     for one in both:
-        (await one.client.post(f"{queue}/messages", {"payload": "x" * 9})).problem(413, "too-large")
-        assert (await one.client.post(f"{queue}/messages", {"payload": "x" * 8})).status == 201
-        batch = {"messages": [{"payload": "x" * 9}, {"payload": "x"}]}
+        (await one.client.post(f"{queue}/messages", {"payload": "x" * 1023})).problem(413, "too-large")
+        assert (await one.client.post(f"{queue}/messages", {"payload": "x" * 1022})).status == 201
+        batch = {"messages": [{"payload": "x" * 1023}, {"payload": "x"}]}
         assert (await one.client.post(f"{queue}/messages/batch", batch)).ok()["failed"] == 1
 
 

@@ -16,6 +16,7 @@ from postroad.kernel.errors import Conflict, EngineFull, EngineRefused, EngineUn
         (503, 10008, EngineUnavailable),  # JetStream is not available
         (503, 1, EngineUnavailable),
         (409, 10158, EngineUnavailable),  # an earlier attempt of the same message is in progress
+        (400, 10005, EngineUnavailable),  # no peers at present
         (400, 10025, EngineRefused),
         (404, 10059, EngineRefused),
     ],
@@ -35,3 +36,8 @@ def test_publish_responses_are_decoded() -> None:
         b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"},"stream":"s","seq":0}'
     )
     assert refused.error == ApiError(400, 10071, "wrong last sequence: 1")
+
+
+def test_a_placement_tag_that_no_server_has_is_refused() -> None:
+    description = "no suitable peers for placement, tags not matched ['eu']"
+    assert type(translate(ApiError(400, 10005, description))) is EngineRefused

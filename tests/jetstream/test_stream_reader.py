@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +9,12 @@ from tests.servers import OpenConnection, Server, TcpProxy
 from tests.waiting import eventually
 
 from postroad.jetstream import stream_reader
-from postroad.jetstream.commit import Committers
+from postroad.jetstream.commit import CommitPolicy, Committers, PendingMessage
 from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import purge_stream
+from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.clock import now_ms
-from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.errors import EngineNoResponders, EngineUnavailable
 
 
 async def _fill(connection: Connection, committers: Committers, name: str, letters: str) -> None:
@@ -261,3 +262,20 @@ async def test_with_replicas_a_read_without_a_reply_is_sent_again(connection: Co
         assert [entry.payload for entry in (await reading).entries] == [b"stored"]
     finally:
         await far.close()
+
+
+async def test_without_a_stream_nothing_responds(engine_url: str, open_connection: OpenConnection, name: str) -> None:
+    """The errors are 502, retryable: no server is responsible. A request that is not answered in time is 503."""
+    connection = await open_connection(ConnectionSettings((engine_url,), name="tests", request_timeout=0.2))
+    committers = Committers(connection, CommitPolicy(deadline_seconds=0.2), WriteBufferLimit(1024 * 1024))
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: stream_reader.at(connection, name, 1),
+        lambda: stream_reader.read(connection, name, name),
+        lambda: committers.of(name).append(PendingMessage(name, b"x", "1")),
+    ]
+    for call in calls:
+        with pytest.raises(EngineNoResponders) as caught:
+            await call()
+        error = caught.value
+        assert (error.status, error.retryable, error.retry_after) == (502, True, 1)
+        assert isinstance(error, EngineUnavailable)

@@ -101,19 +101,67 @@ async def test_invalid_settings_create_no_queue(tenant: Tenant, settings: dict[s
     (await tenant.client.get("/v1/queues/orders")).problem(404, "queue-not-found")
 
 
-async def test_more_replicas_than_servers_are_refused_without_effect(tenant: Tenant) -> None:
-    queue = await tenant.queue()
-    await tenant.publish(queue, "kept")
-    problem = (await tenant.client.put(queue, {"replicas": 3})).problem(422, "invalid-body")
-    assert problem["errors"][0]["path"] == "$.replicas"
-    assert (await tenant.client.get(queue)).ok()["settings"]["replicas"] is None
-    assert [message["payload"] for message in await tenant.pull(queue)] == ["kept"]
+async def test_a_single_server_keeps_one_copy_and_reports_both_numbers(tenant: Tenant) -> None:
+    created = (await tenant.client.put("/v1/queues/q", {"replicas": 3})).ok(201)
+    assert (created["settings"]["replicas"], created["replicas"]) == (3, 1)
+    await tenant.publish("/v1/queues/q", "kept")
+    changed = (await tenant.client.patch("/v1/queues/q", {"replicas": 5})).ok()
+    assert (changed["settings"]["replicas"], changed["replicas"]) == (5, 1)
+    shown = (await tenant.client.get("/v1/queues/q")).ok()
+    assert (shown["settings"]["replicas"], shown["replicas"]) == (5, 1)
+    assert [message["payload"] for message in await tenant.pull("/v1/queues/q")] == ["kept"]
 
 
-async def test_a_refused_new_queue_does_not_occupy_its_name(tenant: Tenant) -> None:
-    (await tenant.client.put("/v1/queues/orders", {"replicas": 3})).problem(422, "invalid-body")
+@pytest.mark.parametrize("setting", ["geo", "archive"])
+async def test_what_cannot_be_put_into_effect_is_refused_without_effect(tenant: Tenant, setting: str) -> None:
+    body = {setting: {"geo": "eu", "archive": True}[setting]}
+    problem = (await tenant.client.put("/v1/queues/orders", body)).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"] == f"$.{setting}"
     (await tenant.client.get("/v1/queues/orders")).problem(404, "queue-not-found")
-    (await tenant.client.put("/v1/queues/orders", {"replicas": 1})).ok(201)
+    queue = await tenant.queue("orders")
+    (await tenant.client.patch(queue, body)).problem(422, "invalid-body")
+    assert (await tenant.client.get(queue)).ok()["settings"] == DEFAULTS
+
+
+async def test_a_change_keeps_the_other_settings(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue(maxAttempts=3, retentionMs=60_000, schema={"type": "object"})
+    changed = (await tenant.client.patch(queue, {"maxAttempts": 5, "retryDelaysMs": [1]})).ok()
+    expected = DEFAULTS | {"maxAttempts": 5, "retentionMs": 60_000, "schema": {"type": "object"}, "retryDelaysMs": [1]}
+    assert changed["settings"] == expected
+    reset = (await tenant.client.patch(queue, {"maxAttempts": None, "schema": None, "visibilityTimeoutMs": None})).ok()
+    assert reset["settings"] == DEFAULTS | {"retentionMs": 60_000, "retryDelaysMs": [1]}
+    assert (await tenant.client.patch(queue, {})).ok() == reset
+
+    async def is_known() -> bool:
+        return bool((await second_gateway.seen_by(tenant).client.get(queue)).ok()["settings"] == reset["settings"])
+
+    await eventually(is_known)
+    audited = (await tenant.client.get("/api/control/audit?limit=100")).ok()["entries"]
+    assert [one["action"] for one in audited if one["target"] == "q"].count("queue.change") == 2, "not for a change of nothing"
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"maxAttempts": -1}, "$.maxAttempts"),
+        ({"retryDelaysMs": []}, "$.retryDelaysMs"),
+        ({"schema": {"type": 1}}, "$.schema"),
+        ({"unknown": 1}, "$.unknown"),
+        ({"replicas": 2}, "$.replicas"),
+    ],
+)
+async def test_an_invalid_change_has_no_effect(tenant: Tenant, body: dict[str, Any], path: str) -> None:
+    queue = await tenant.queue()
+    problem = (await tenant.client.patch(queue, body)).problem(422, "invalid-body")
+    assert problem["errors"][0]["path"].startswith(path) or path == "$.unknown"
+    assert (await tenant.client.get(queue)).ok()["settings"] == DEFAULTS
+
+
+async def test_a_change_needs_the_queue(gateway: Gateway) -> None:
+    tenant = await gateway.tenant(auto_create_queues=True)
+    (await tenant.client.patch("/v1/queues/none", {"maxAttempts": 1})).problem(404, "queue-not-found")
+    (await tenant.client.get("/v1/queues/none")).problem(404, "queue-not-found")
 
 
 async def test_a_queue_shows_its_stats(tenant: Tenant) -> None:

@@ -75,7 +75,7 @@ async def test_a_retry_after_the_last_attempt_dead_letters_the_message(tenant: T
     [letter] = await dead(tenant, queue)
     assert letter["messageId"] == published["messageId"] and letter["jobId"] == published["jobId"]
     assert (letter["payload"], letter["headers"], letter["correlationId"]) == ({"n": 1}, {"kind": "x"}, "c")
-    assert (letter["reason"], letter["lastError"], letter["attempts"]) == ("maxAttempts reached", "still no stock", 2)
+    assert (letter["reason"], letter["lastError"], letter["attempts"]) == ("still no stock", "still no stock", 2)
     assert letter["enqueuedAt"] == published["enqueuedAt"] <= letter["firstFailedAt"] <= letter["deadAt"]
     assert (await tenant.stats(queue))["leased"] == 0
 

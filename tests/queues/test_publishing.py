@@ -534,3 +534,35 @@ async def test_a_repeated_nack_has_one_event(tenant: Tenant, action: str) -> Non
     for _ in range(2):
         (await tenant.client.post(f"{queue}/nack", {"receiptId": message["receiptId"], "action": action})).ok()
     assert len(await tenant.events()) == 3
+
+
+async def test_the_size_in_the_event_is_that_of_the_payload(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    await tenant.publish(queue, 1, headers={"kind": "x" * 100}, idempotencyKey="k")
+    await tenant.publish(queue, "12345")
+    (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": {"a": 1}}]})).ok()
+    assert [event["payload_bytes"] for event in await tenant.events()] == [1, 7, 7]
+
+
+async def test_a_repeated_batch_with_an_idempotency_key_stores_nothing_twice(gateway: Gateway, second_gateway: Gateway) -> None:
+    tenant = await gateway.tenant()
+    queue = await tenant.queue()
+    batch = {"messages": [{"payload": number} for number in range(3)] + [{"payload": "own", "idempotencyKey": "own"}]}
+    key = {"Idempotency-Key": "batch-1"}
+    first = (await tenant.client.post(f"{queue}/messages/batch", batch, headers=key)).ok()
+    again = (await second_gateway.seen_by(tenant).client.post(f"{queue}/messages/batch", batch, headers=key)).ok()
+    assert again["results"] == first["results"] and again["failed"] == 0
+    assert await tenant.stats(queue) == {"ready": 4, "leased": 0, "delayed": 0}
+    (await tenant.client.post(f"{queue}/messages/batch", batch, headers={"Idempotency-Key": "batch-2"})).ok()
+    assert (await tenant.stats(queue))["ready"] == 7, "the message with its own key is not stored again"
+
+
+async def test_another_batch_with_the_same_key_is_refused_by_message(tenant: Tenant) -> None:
+    queue = await tenant.queue()
+    key = {"Idempotency-Key": "batch-1"}
+    (await tenant.client.post(f"{queue}/messages/batch", {"messages": [{"payload": 1}, {"payload": 2}]}, headers=key)).ok()
+    changed = {"messages": [{"payload": 1}, {"payload": 3}]}
+    answer = (await tenant.client.post(f"{queue}/messages/batch", changed, headers=key)).ok()
+    assert [one.get("problem", {}).get("code") for one in answer["results"]] == [None, "idempotency-mismatch"]
+    too_long = {"Idempotency-Key": "k" * 257}
+    (await tenant.client.post(f"{queue}/messages/batch", changed, headers=too_long)).problem(422, "invalid-body")

@@ -6,12 +6,13 @@ import msgspec
 from msgspec import Meta
 
 from postroad.api.pages import Page
-from postroad.api.queues import DryRun, MessageFilter, PeekedMessage, PeekQuery, PurgeRequest
+from postroad.api.queues import AwareTime, DryRun, MessageFilter, PeekedMessage, PeekQuery, PurgeRequest
 from postroad.api.tasks import Task
 from postroad.kernel.clock import Timestamp
 from postroad.kernel.names import QUEUE
 
 FilterReason = Annotated[str, Meta(min_length=1, max_length=1000, description="Exactly this reason.")]
+FilterError = Annotated[str, Meta(min_length=1, max_length=256, description="Text that the last error contains.")]
 # The pattern is documentation: the look-up of the queue checks the name, with a more specific error.
 TargetQueue = Annotated[
     str,
@@ -28,6 +29,13 @@ class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
     """Conditions on a dead letter. All that are given must hold."""
 
     reason: FilterReason | None = None
+    error: FilterError | None = None
+    since: Annotated[AwareTime, Meta(description="Dead-lettered at or after this time.")] | None = msgspec.field(
+        name="from", default=None
+    )
+    until: Annotated[AwareTime, Meta(description="Dead-lettered before this time.")] | None = msgspec.field(
+        name="to", default=None
+    )
 
     @property
     def is_empty(self) -> bool:
@@ -36,13 +44,14 @@ class DeadLetterFilter(MessageFilter, frozen=True, kw_only=True):
 
 class DeadLetterQuery(PeekQuery, frozen=True, kw_only=True):
     reason: FilterReason | None = None
+    error: FilterError | None = None
     group_by: (
         Annotated[str, Meta(pattern="^reason$", description="`reason`: counts by reason instead of dead letters.")] | None
     ) = None
 
 
 class DeadMessage(PeekedMessage, frozen=True, kw_only=True):
-    """A dead letter: the message, and why it was dead-lettered."""
+    """A dead letter: the message, and why it was dead-lettered. `reason` is the last error, if a consumer reported one."""
 
     reason: str
     last_error: str | None

@@ -24,6 +24,8 @@ _Lease = Annotated[int, Meta(ge=0, le=43_200_000)]
 _MaxLease = Annotated[int, Meta(ge=1000, le=43_200_000)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 _Bytes = Annotated[int, Meta(ge=1, le=8 * 1024 * 1024 - 64 * 1024)]
+MESSAGE_BYTES_MIN = 1024  # a lower limit would refuse ordinary messages
+_ChosenBytes = Annotated[int, Meta(ge=MESSAGE_BYTES_MIN, le=8 * 1024 * 1024 - 64 * 1024)]
 _StoredBytes = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 _Pull = Annotated[int, Meta(ge=1, le=1000)]
 _Ttl = Annotated[int, Meta(ge=1000, le=30 * 86_400_000)]
@@ -75,7 +77,9 @@ class TenantSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=
         _Ttl | UnsetType | None, Meta(description="Retention of idempotency keys, unless the queue sets its own.")
     ] = UNSET
     pull_max: Annotated[_Pull | UnsetType | None, Meta(description="Messages in one pull. Platform keys only.")] = UNSET
-    max_message_bytes: Annotated[_Bytes | UnsetType | None, Meta(description="Largest payload. Platform keys only.")] = UNSET
+    max_message_bytes: Annotated[_ChosenBytes | UnsetType | None, Meta(description="Largest payload. Platform keys only.")] = (
+        UNSET
+    )
     max_queues: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_topics: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET
     max_keys: Annotated[_Count | UnsetType | None, Meta(description="Platform keys only.")] = UNSET

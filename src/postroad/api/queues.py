@@ -2,12 +2,12 @@
 
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postroad.api.pages import Limit, Page, page_of
+from postroad.api.pages import Limit, Page
 from postroad.api.problems import Problem
 from postroad.kernel.clock import AwareDatetime, Timestamp
 from postroad.kernel.errors import ConflictError, InvalidRequest, NotFound
@@ -87,19 +87,42 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         int, Meta(ge=0, le=10**12, description="Publishing fails with status 507 above this number; 0: no limit.")
     ] = 0
     replicas: Annotated[
-        Literal[1, 3, 5] | None, Meta(description="Copies of the queue. The installation's default if left out.")
+        Literal[1, 3, 5] | None,
+        Meta(description="Copies of the queue. The installation's default if left out. A single server keeps one copy."),
     ] = None
-    geo: Annotated[PlacementTag, Meta(description="Placement tag of the JetStream servers.")] | None = None
+    geo: (
+        Annotated[PlacementTag, Meta(description="Placement tag of JetStream servers. A tag that no server has is refused.")]
+        | None
+    ) = None
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that payloads must match.")] = None
     expected_drain_seconds: (
         Annotated[int, Meta(ge=1, le=86_400 * 30, description="The queue is unhealthy if its oldest message is older than this.")]
         | None
     ) = None
-    archive: Annotated[bool, Meta(description="The pipeline archives the payloads, too.")] = False
+    archive: Annotated[bool, Meta(description="Not implemented yet: true is refused.")] = False
 
 
 class StrictQueueSettings(QueueSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings in requests and in stored queues, where an unknown setting is an error. Clients ignore those of newer servers."""
+
+
+def _change_of(settings: type[QueueSettings]) -> type[msgspec.Struct]:
+    """A struct with the settings as optional fields, of which each may be null."""
+    hints = get_type_hints(settings, include_extras=True)
+    fields: list[Any] = [(one.name, hints[one.name] | UnsetType | None, UNSET) for one in msgspec.structs.fields(settings)]
+    return msgspec.defstruct(
+        "QueueSettingsChange",
+        fields,
+        namespace={"__doc__": "Settings to change. Those that are left out keep their value; null restores the default."},
+        frozen=True,
+        rename="camel",
+        kw_only=True,
+        forbid_unknown_fields=True,
+        module=__name__,
+    )
+
+
+QueueSettingsChange = _change_of(QueueSettings)
 
 
 class QueueStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -120,28 +143,68 @@ class QueueStats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """A queue with its settings. `stats` is present when one queue, or a list with stats, was requested."""
+    """A queue with its settings. `stats` is present when one queue, or a list with stats, was requested.
+
+    `replicas` is the number of copies that the engine keeps; that in `settings` is the one that was asked for.
+    """
 
     name: str
     settings: QueueSettings
     paused: bool
+    replicas: int | None = None
     created_at: Timestamp
     updated_at: Timestamp
     stats: QueueStats | None = None
 
 
+QueueSort = Literal[
+    "name",
+    "-name",
+    "createdAt",
+    "-createdAt",
+    "updatedAt",
+    "-updatedAt",
+    "ready",
+    "-ready",
+    "leased",
+    "-leased",
+    "overdue",
+    "-overdue",
+    "delayed",
+    "-delayed",
+    "dead",
+    "-dead",
+    "oldestAgeMs",
+    "-oldestAgeMs",
+]
+
+
 class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stats: Annotated[bool, Meta(description="Add the stats of each queue, at most a second old.")] = False
+    search: Annotated[str, Meta(min_length=1, max_length=80, description="Text that the name contains.")] | None = None
+    prefix: Annotated[str, Meta(min_length=1, max_length=80, description="Text that the name starts with.")] | None = None
+    paused: Annotated[bool, Meta(description="Only queues that are paused, or that are not.")] | None = None
+    sort: Annotated[
+        QueueSort,
+        Meta(description="`-` for descending. By a number of messages or age only if at most 500 queues match the filters."),
+    ] = "name"
     limit: Limit = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+    cursor: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
-QueuePage = page_of(Queue, "queues")
+class QueuePage(Page[Queue], frozen=True, kw_only=True):
+    """One page of the queues that match, of which there are `total`."""
+
+    items: list[Queue] = msgspec.field(name="queues")
+    next_cursor: str | None
+    total: int
+
 
 # Publishing
 
 HeaderName = Annotated[str, Meta(min_length=1, max_length=256)]
-IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
+IDEMPOTENCY_KEY_CHARS_MAX = 256
+IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_CHARS_MAX)]
 
 
 class NewMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):

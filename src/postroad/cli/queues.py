@@ -1,10 +1,11 @@
-"""`postroad queues list`, `delete` and `purge`, and `postroad health`."""
+"""`postroad queues list`, `update`, `delete` and `purge`, and `postroad health`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, print_json, raw_json, show
+from postroad.cli.output import AsJson, Wide, Yes, confirm, connected, from_json, print_json, raw_json, show
+from postroad.cli.rendering import show_item
 from postroad.cli.table import Column
 
 if TYPE_CHECKING:
@@ -52,13 +53,54 @@ _STATS_HEAD = (
 @queues.command("list")
 def list_queues(
     stats: Annotated[bool, typer.Option("--stats", help="Show message counts and rates.")] = False,
+    search: Annotated[str | None, typer.Option(help="Text that the name contains.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Text that the name starts with.")] = None,
+    paused: Annotated[bool | None, typer.Option("--paused/--not-paused", help="Only queues that are paused, or not.")] = None,
+    sort: Annotated[str, typer.Option(help="Such as `name`, `-ready`, `-dead`, `oldestAgeMs`, `-createdAt`.")] = "name",
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
     """List the queues of the tenant."""
+    order: Any = sort  # the server names the valid ones
     with connected() as client:
-        found = list(client.queues.list(stats=stats))
+        found = list(client.queues.list(stats=stats, search=search, prefix=prefix, paused=paused, sort=order))
         show(found, as_json, _STATS_HEAD if stats else _HEAD, _stats_row if stats else _row, wide=wide)
+
+
+@queues.command("update")
+def update_queue(
+    queue: Name,
+    pairs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE...", help="Settings, such as `max_attempts=5 retry_delays_ms=[1000,5000]`; `none` resets one."
+        ),
+    ],
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Change settings of a queue; the others stay unchanged."""
+    chosen = dict(_setting(text) for text in pairs)
+    with connected() as client:
+        show_item(client.queues.update(queue, **chosen), as_json, wide=wide)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """The name in snake case, and the value: JSON, or text. Raises BadParameter."""
+    from msgspec.structs import fields
+
+    from postroad.api.queues import QueueSettings
+
+    name, equals, value = text.partition("=")
+    known = {one.encode_name: one.name for one in fields(QueueSettings)} | {one.name: one.name for one in fields(QueueSettings)}
+    if not equals or name.replace("-", "_") not in known:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE with one of these names: {', '.join(sorted(set(known.values())))}")
+    if value in ("none", "null"):
+        return known[name.replace("-", "_")], None
+    try:
+        return known[name.replace("-", "_")], from_json(value)
+    except ValueError:
+        return known[name.replace("-", "_")], value
 
 
 def _age(milliseconds: int | None) -> str:

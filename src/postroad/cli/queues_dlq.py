@@ -31,6 +31,7 @@ queues_dlq = typer.Typer(help="Dead letters: messages that were rejected or fail
 queues.add_typer(queues_dlq, name="dlq")
 
 Reason = Annotated[str | None, typer.Option(help="Exact reason, as `groups` shows it.")]
+Error = Annotated[str | None, typer.Option(help="Text that the last error contains.")]
 
 
 @queues_dlq.command("list")
@@ -43,6 +44,7 @@ def list_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     reason: Reason = None,
+    error: Error = None,
     since: Since = None,
     until: Until = None,
     body_max: BodyMax = 512,
@@ -62,6 +64,7 @@ def list_dead_letters(
             job_id=job_id,
             correlation_id=correlation_id,
             reason=reason,
+            error=error,
             since=ago(since) if since else None,
             until=ago(until) if until else None,
             body_max=body_max,
@@ -93,12 +96,24 @@ def list_groups(
     header: Header = None,
     field: Field = None,
     correlation_id: CorrelationId = None,
+    error: Error = None,
+    since: Since = None,
+    until: Until = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
     """Count dead letters by reason, largest group first."""
     with connected() as client:
-        found = client.queues.dead_letters.groups(queue, search=search, header=header, field=field, correlation_id=correlation_id)
+        found = client.queues.dead_letters.groups(
+            queue,
+            search=search,
+            header=header,
+            field=field,
+            correlation_id=correlation_id,
+            error=error,
+            since=ago(since) if since else None,
+            until=ago(until) if until else None,
+        )
         if as_json:
             print_json(found)
             return
@@ -122,6 +137,9 @@ def purge_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     reason: Reason = None,
+    error: Error = None,
+    since: Since = None,
+    until: Until = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -139,6 +157,9 @@ def purge_dead_letters(
                 job_id=job_id,
                 correlation_id=correlation_id,
                 reason=reason,
+                error=error,
+                since=ago(since) if since else None,
+                until=ago(until) if until else None,
                 dry_run=dry_run,
             )
 
@@ -159,6 +180,9 @@ def redrive_dead_letters(
     job_id: JobId = None,
     correlation_id: CorrelationId = None,
     reason: Reason = None,
+    error: Error = None,
+    since: Since = None,
+    until: Until = None,
     to: Annotated[str | None, typer.Option(help="Target queue; the original queue if left out.")] = None,
     rate: Annotated[int, typer.Option(help="Messages per second.", min=1, max=10_000)] = 100,
     limit: Annotated[int | None, typer.Option(help="Most dead letters to redrive.", min=1)] = None,
@@ -180,6 +204,9 @@ def redrive_dead_letters(
             job_id=job_id,
             correlation_id=correlation_id,
             reason=reason,
+            error=error,
+            since=ago(since) if since else None,
+            until=ago(until) if until else None,
             to=to,
             rate_per_second=rate,
             limit=limit,

@@ -11,7 +11,8 @@ from postroad.client.generated.queues_dead_letters import QueuesDeadLettersCalls
 
 class DeadLetterCalls(QueuesDeadLettersCalls):
     """All filters of a call must hold: `search` is text in the payload, `header` is `name` or `name=value`, `field` is
-    `path.to.field=value` in the payload, `reason` is the whole reason."""
+    `path.to.field=value` in the payload, `reason` is the whole reason, `error` is text in the last error. `since` and `until`
+    limit the time at which the message was dead-lettered."""
 
     @operation
     def list_page(
@@ -25,6 +26,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         reason: str | None = None,
+        error: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
@@ -32,8 +34,8 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         cursor: str | None = None,
     ) -> Call[DeadPage]:
         """Like `list`, but return one page, with the total, the number of dead letters searched and the next cursor."""
-        query: dict[str, Any] = _filter(search, header, field, message_id, job_id, correlation_id, reason)
-        query |= {"from": moment(since), "to": moment(until), "bodyMax": body_max, "limit": page_size, "cursor": cursor}
+        query: dict[str, Any] = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
+        query |= {"bodyMax": body_max, "limit": page_size, "cursor": cursor}
         return Call(method="GET", path=_path(queue), query=query, response=DeadPage)
 
     @pages
@@ -48,6 +50,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         reason: str | None = None,
+        error: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         body_max: int | None = None,
@@ -67,6 +70,7 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
             job_id=job_id,
             correlation_id=correlation_id,
             reason=reason,
+            error=error,
             since=since,
             until=until,
             body_max=body_max,
@@ -86,9 +90,14 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         reason: str | None = None,
+        error: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
     ) -> Call[DeadGroups]:
         """Count the dead letters by reason, largest group first."""
-        query = _filter(search, header, field, message_id, job_id, correlation_id, reason) | {"groupBy": "reason"}
+        query = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until) | {
+            "groupBy": "reason"
+        }
         return Call(method="GET", path=_path(queue), query=query, response=DeadGroups)
 
     @operation
@@ -103,6 +112,9 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         reason: str | None = None,
+        error: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         to: str | None = None,
         rate_per_second: int = 100,
         limit: int | None = None,
@@ -114,7 +126,9 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         count them. Raises PreconditionFailed while a redrive of this queue is active. Not retried after a lost response: then
         `tasks.list()` shows whether the task was started.
         """
-        body: dict[str, Any] = {"filter": _filter(search, header, field, message_id, job_id, correlation_id, reason)}
+        body: dict[str, Any] = {
+            "filter": _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
+        }
         body |= {"ratePerSecond": rate_per_second, "dryRun": dry_run} | given(to=to, limit=limit)
         return Call(method="POST", path=_path(queue, "/redrive"), body=body, response=Redriven, is_repeatable=dry_run)
 
@@ -130,10 +144,13 @@ class DeadLetterCalls(QueuesDeadLettersCalls):
         job_id: str | None = None,
         correlation_id: str | None = None,
         reason: str | None = None,
+        error: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         dry_run: bool = False,
     ) -> Call[Purged]:
         """Delete the dead letters that match; without a filter, all. With `dry_run`, only count them."""
-        wanted = _filter(search, header, field, message_id, job_id, correlation_id, reason)
+        wanted = _filter(search, header, field, message_id, job_id, correlation_id, reason, error, since, until)
         body = {"filter": wanted, "dryRun": dry_run}
         return Call(method="POST", path=_path(queue, "/purge"), body=body, response=Purged)
 
@@ -150,8 +167,11 @@ def _filter(
     job_id: str | None,
     correlation_id: str | None,
     reason: str | None,
-) -> dict[str, str]:
-    return given(
+    error: str | None,
+    since: Moment | None,
+    until: Moment | None,
+) -> dict[str, Any]:
+    found = given(
         search=search,
         header=header,
         field=field,
@@ -159,7 +179,9 @@ def _filter(
         jobId=job_id,
         correlationId=correlation_id,
         reason=reason,
+        error=error,
     )
+    return found | {name: time for name, time in (("from", moment(since)), ("to", moment(until))) if time is not None}
 
 
 class DeadLetters(DeadLetterCalls, SyncNamespace):

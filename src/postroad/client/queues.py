@@ -62,15 +62,26 @@ class QueueCalls(QueuesCalls):
         return Call(method="POST", path=_path(queue, "/messages"), body=body, response=Published, is_repeatable=key is not None)
 
     @operation
-    def publish_batch(self, queue: str, messages: Sequence[Mapping[str, Any]]) -> Call[BatchResult]:
+    def publish_batch(
+        self,
+        queue: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+    ) -> Call[BatchResult]:
         """Publish up to 1,000 messages, each a mapping with `payload` and the other fields of the API.
 
-        The result has an item for each message, in order. The call is retried only if every message has an `idempotencyKey`.
+        The result has an item for each message, in order. Messages without `idempotencyKey` have `idempotency_key` and their
+        position as keys. The call is retried only with that, or if every message has a key of its own.
         """
-        is_repeatable = all("idempotencyKey" in message for message in messages)
-        body = {"messages": [dict(message) for message in messages]}
+        has_keys = all("idempotencyKey" in message for message in messages)
         return Call(
-            method="POST", path=_path(queue, "/messages/batch"), body=body, response=BatchResult, is_repeatable=is_repeatable
+            method="POST",
+            path=_path(queue, "/messages/batch"),
+            body={"messages": [dict(message) for message in messages]},
+            headers={"Idempotency-Key": idempotency_key} if idempotency_key else {},
+            response=BatchResult,
+            is_repeatable=has_keys or idempotency_key is not None,
         )
 
     @operation

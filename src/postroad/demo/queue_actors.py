@@ -93,7 +93,7 @@ def _count(decision: Decision, messages: Sequence[Message], acked: Acked, counte
         elif decision.action == "dlq":
             counters.count_dead(decision.reason, message.attempt)
         elif decision.is_last:
-            counters.count_dead(MAX_ATTEMPTS_REACHED, message.attempt)
+            counters.count_dead(decision.reason or MAX_ATTEMPTS_REACHED, message.attempt)
         else:
             counters.counts["retried"] += 1
 

@@ -27,7 +27,7 @@ class GovernanceSettings(Section):
     )
     pull_messages_max: int = setting(500, "Messages in one pull.", lambda value: 1 <= value <= 1000)
     message_bytes_max: int = setting(
-        1024 * 1024, "Largest payload of one message.", lambda value: 0 < value <= 8 * 1024 * 1024 - 64 * 1024
+        1024 * 1024, "Largest payload of one message.", lambda value: 1024 <= value <= 8 * 1024 * 1024 - 64 * 1024
     )
     queues_per_tenant_max: int = setting(10_000, "Queues per tenant.", positive)
     topics_per_tenant_max: int = setting(10_000, "Topics per tenant.", positive)

@@ -16,6 +16,7 @@ from postroad.kernel.errors import (
     BodyInvalid,
     BodyTooSlow,
     EngineFull,
+    EngineNoResponders,
     EngineUnavailable,
     Forbidden,
     InvalidParameter,
@@ -249,6 +250,8 @@ def possible_errors(route: Route) -> list[type[PostroadError]]:
         errors += [TooLarge, UnsupportedMediaType, BodyTooSlow]
     if not route.is_unlimited:
         errors += [RateLimited, Overloaded]
+    if EngineUnavailable in errors:
+        errors.append(EngineNoResponders)
     if (EngineUnavailable in errors and route.method not in ("GET", "HEAD")) or route.resource is not None:
         errors.append(EngineFull)  # the change cannot be audited, or the use of a one-time token not recorded
     return list(dict.fromkeys([*errors, PostroadError]))

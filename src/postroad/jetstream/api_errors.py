@@ -31,6 +31,8 @@ STREAM_NAME_IN_USE = 10058
 _FULL = {10077, 10023, 10047, 10028, 10122, 10002}  # limits of the stream, memory, storage, account
 _TOO_LARGE = {10054, 10097}
 _UNAVAILABLE = {10008, 10009, 10003, 10005, 10167, 10208}  # no JetStream, no leader, no peers, too busy
+_NO_PEERS = 10005
+NO_RESPONDERS = "no responders"  # of NATS: no server is subscribed to the subject, so no leader exists
 _UNAVAILABLE |= {10158}  # an earlier attempt of the same message is being replicated: its position is not known yet
 
 
@@ -42,6 +44,8 @@ def translate(error: ApiError) -> PostroadError:
         return EngineFull(detail, retry_after=5)
     if error.err_code in _TOO_LARGE:
         return TooLarge(detail)
+    if error.err_code == _NO_PEERS and "tags not matched" in error.description:
+        return EngineRefused(detail)
     if error.err_code in _UNAVAILABLE or error.code == 503:
         return EngineUnavailable(detail, retry_after=1)
     return EngineRefused(detail)

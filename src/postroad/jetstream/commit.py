@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from postroad.jetstream import metrics
-from postroad.jetstream.api_errors import PubAck, decode_pub_ack, translate
+from postroad.jetstream.api_errors import NO_RESPONDERS, PubAck, decode_pub_ack, translate
 from postroad.jetstream.batching import (
     CommitPolicy,
     PendingMessage,
@@ -25,7 +25,7 @@ from postroad.jetstream.protocol import encode_batch, encode_publish
 from postroad.jetstream.storage_budget import Budget, StorageBudgets, StoreBudget
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable, PostroadError, TooLarge
+from postroad.kernel.errors import Conflict, EngineNoResponders, EngineRefused, EngineUnavailable, PostroadError, TooLarge
 from postroad.kernel.ids import ShortIds
 
 __all__ = ["CommitPolicy", "Committer", "Committers", "PendingMessage", "PublishAck"]
@@ -356,7 +356,8 @@ class Committer:
 
     def _deadline_error(self, cause: Exception) -> EngineUnavailable:
         detail = f"{self.stream} did not answer in time: the message may or may not be stored"
-        error = EngineUnavailable(detail, retry_after=1)
+        kind = EngineNoResponders if isinstance(cause, EngineNoResponders) else EngineUnavailable
+        error = kind(detail, retry_after=1)
         error.__cause__ = cause
         return error
 
@@ -406,7 +407,7 @@ class Committer:
 def _decode(reply: Reply) -> PubAck:
     """Raises EngineUnavailable, or the error that the server rejected the write with."""
     if reply.status == "503":
-        raise EngineUnavailable("no responders")
+        raise EngineNoResponders(NO_RESPONDERS)
     try:
         ack = decode_pub_ack(reply.data)
     except msgspec.DecodeError as exc:

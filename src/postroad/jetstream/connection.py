@@ -24,11 +24,11 @@ from nats.aio.client import Server
 from nats.aio.msg import Msg
 
 from postroad.jetstream import nats_internals
-from postroad.jetstream.api_errors import ApiError, ApiFailure, translate
+from postroad.jetstream.api_errors import NO_RESPONDERS, ApiError, ApiFailure, translate
 from postroad.jetstream.health_rules import eligible_servers, next_server
 from postroad.jetstream.store_sync import NoSync, StoreSync
 from postroad.kernel.backoff import Backoff
-from postroad.kernel.errors import EngineRefused, EngineUnavailable
+from postroad.kernel.errors import EngineNoResponders, EngineRefused, EngineUnavailable
 
 VERSION_FLOOR = (2, 12)
 _DRAIN_SECONDS = 2.0
@@ -371,12 +371,13 @@ class Connection:
                         raise ApiFailure(error)
                     cause = error.description
                 else:
-                    cause = "no responders"
+                    cause = NO_RESPONDERS
             except (ConnectionLost, TimeoutError):
                 pass
             delay = next(delays)
             if loop.time() + delay > deadline:
-                raise EngineUnavailable(f"the engine did not execute {call.split('.')[0].lower()}: {cause}", retry_after=1)
+                kind = EngineNoResponders if cause == NO_RESPONDERS else EngineUnavailable
+                raise kind(f"the engine did not execute {call.split('.')[0].lower()}: {cause}", retry_after=1)
             await asyncio.sleep(delay)
 
     async def call(self, call: str, body: object = None, *, timeout: float | None = None) -> bytes:

@@ -17,7 +17,7 @@ from postroad.jetstream.acknowledger import Acknowledger
 from postroad.jetstream.connection import Connection, ConnectionLost
 from postroad.jetstream.deliveries import Delivery, DeliveryRef, nak, parse_ack_subject
 from postroad.jetstream.management import ensure_consumer
-from postroad.kernel.errors import EngineUnavailable, PostroadError
+from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
 
 _PULL_MESSAGES_MAX = 1000
@@ -244,7 +244,7 @@ class PullConsumer(Acknowledger):
                         return received, True
                     elif status in ("404", "409", "503") or self._has_reconnected or not self._connection.is_up:
                         if status == "503":
-                            await self._handle_unavailable()
+                            await self._handle_unavailable(EngineNoResponders)
                         break
         except TimeoutError:
             if received < batch and not is_near_limit:
@@ -252,11 +252,11 @@ class PullConsumer(Acknowledger):
             return received, is_near_limit
         return received, False
 
-    async def _handle_unavailable(self) -> None:
-        """There is no leader at present: fail the callers whose time is up, and ask again for the others."""
+    async def _handle_unavailable(self, kind: type[EngineUnavailable] = EngineUnavailable) -> None:
+        """There is no connection or no leader at present: fail the callers whose time is up, and ask again for the others."""
         self._connection.report_unanswered(self._stream)
         now = asyncio.get_running_loop().time()
-        error = EngineUnavailable("the queue's engine has no leader", retry_after=1)
+        error = kind("the queue's engine has no leader, or no connection", retry_after=1)
         for caller in [caller for caller in self._callers if caller.deadline <= now]:
             self._callers.remove(caller)
             if not caller.future.done():

@@ -18,7 +18,7 @@ import msgspec
 from postroad.jetstream.api_errors import NO_SUCH_MESSAGE, STREAM_NOT_FOUND, ApiFailure, translate
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.kernel.clock import rfc3339
-from postroad.kernel.errors import EngineUnavailable
+from postroad.kernel.errors import EngineNoResponders, EngineUnavailable
 
 _INTERNAL = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence")
 _POSITION = "Nats-Sequence"  # only entries have it; any client may store an entry with a header `Status`
@@ -189,7 +189,8 @@ async def _batch(connection: Connection, stream: str, body: dict[str, object]) -
         if reply is None:
             break
         if headers.get("Status") not in ("204", "404"):  # end of the batch, or no entries
-            raise EngineUnavailable(f"reading {stream} was answered {headers.get('Status')}", retry_after=1)
+            kind = EngineNoResponders if headers.get("Status") == "503" else EngineUnavailable
+            raise kind(f"reading {stream} was answered {headers.get('Status')}", retry_after=1)
         if entries:
             await connection.store_sync.wait(stream, entries[-1].sequence)
         return entries, headers
@@ -257,6 +258,7 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
     """A direct get, repeated until the timeout if the connection is lost or there is no leader."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + connection.settings.request_timeout
+    kind: type[EngineUnavailable]
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -264,10 +266,11 @@ async def _direct_get(connection: Connection, target: str, body: bytes) -> Reply
                 reply = await connection.request(f"$JS.API.DIRECT.GET.{target}", body)
             if reply.status != "503" or _POSITION in (reply.headers or {}):
                 return reply
+            kind = EngineNoResponders
         except (ConnectionLost, TimeoutError):
-            pass
+            kind = EngineUnavailable
         if loop.time() + 0.05 > deadline:
-            raise EngineUnavailable(f"reading {target.split('.')[0]} was not answered", retry_after=1)
+            raise kind(f"reading {target.split('.')[0]} was not answered", retry_after=1)
         await asyncio.sleep(0.05)
 
 

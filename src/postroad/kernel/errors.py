@@ -165,6 +165,12 @@ class EngineUnavailable(Unavailable, code="engine-unavailable", status=503, retr
     """JetStream did not respond in time. A write may or may not be stored; a retry with the same id is safe."""
 
 
+class EngineNoResponders(
+    EngineUnavailable, code="engine-no-responders", status=502, retryable=True, title="No server of the engine responds"
+):
+    """No JetStream server is responsible for the stream at present, as while a leader is elected. A retry is safe."""
+
+
 class Unreachable(Unavailable, code="unreachable", status=503, retryable=True, title="Server unreachable"):
     """Raised by the SDK: no server responded before the deadline of the call, or a proxy responded in its place."""
 

@@ -72,6 +72,10 @@ class Caller:
         globs = self.allowed.get(kind)
         return globs is None or any(glob_matches(glob, name) for glob in globs)
 
+    def is_restricted(self, kind: str) -> bool:
+        """False if `may_use` allows every resource of this kind."""
+        return self.only_stream is not None or (self.allowed is not None and self.allowed.get(kind) is not None)
+
 
 def grantable_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
     """Scopes that a key with these scopes can grant to keys and JWT secrets. `admin` manages the tenant's credentials: all.

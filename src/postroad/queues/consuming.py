@@ -33,12 +33,20 @@ from postroad.queues.events import JobEvent
 from postroad.queues.lease_log import LeaseLog
 from postroad.queues.lease_states import Step, Transition
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.records import QueueRecord, QueueState, Receipt, StoredMessage, decode_message, message_of, read_message
+from postroad.queues.records import (
+    MAX_ATTEMPTS_REACHED,
+    QueueRecord,
+    QueueState,
+    Receipt,
+    StoredMessage,
+    decode_message,
+    message_of,
+    read_message,
+)
 from postroad.queues.rules import is_last_attempt, retry_delay_ms
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
 
-MAX_ATTEMPTS_REACHED = "maxAttempts reached"
 REJECTED = "rejected by the consumer"
 _UNREADABLE_RETRY_MS = 3_600_000
 _NACK_STEPS = {"retry": Step.RETRIED, "requeue": Step.REQUEUED, "dlq": Step.DEAD_LETTERED}

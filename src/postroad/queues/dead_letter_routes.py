@@ -20,9 +20,9 @@ from postroad.http.response import Response
 from postroad.http.routing import Command, Route
 from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.identity import Scope
+from postroad.kernel.json import invalid_field
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.lifecycle import QueueLifecycle
-from postroad.queues.message_routes import epoch_ms
 from postroad.queues.records import QueueRecord, dead_message_of
 from postroad.queues.redrive import Redriver
 from postroad.tasks.rules import task_of
@@ -114,9 +114,9 @@ class DeadLetterRoutes:
         record = await self._queue(request)
         total = await self._dead_letters.count(record)
         wanted = msgspec.convert(query, DeadLetterFilter, from_attributes=True)
-        position, since, until = query.cursor or 1, epoch_ms(query.since), epoch_ms(query.until)
+        position = query.cursor or 1
         if query.group_by is not None:
-            groups, grouped = await self._dead_letters.groups(record, wanted, position, since, until)
+            groups, grouped = await self._dead_letters.groups(record, wanted, position)
             return Response(
                 DeadGroups(
                     groups=groups,
@@ -126,9 +126,7 @@ class DeadLetterRoutes:
                     total=total,
                 )
             )
-        found = await self._dead_letters.page(
-            record, wanted, limit=query.limit, from_sequence=position, since_ms=since, until_ms=until
-        )
+        found = await self._dead_letters.page(record, wanted, limit=query.limit, from_sequence=position)
         page = DeadPage(
             items=[dead_message_of(one.letter, one.message, query.body_max) for one in found.items],
             next_cursor=found.next_cursor,
@@ -147,14 +145,22 @@ class DeadLetterRoutes:
         return Response(status=204)
 
     async def redrive_dead_letters(self, request: Request) -> Response:
-        count, task = await self._redriver.start(request.context, request.parameters["queue"], request.body)
+        body: RedriveRequest = request.body
+        _check_range(body.filter)
+        count, task = await self._redriver.start(request.context, request.parameters["queue"], body)
         return Response(Redriven(count=count, task=task_of(task) if task else None), status=202 if task else 200)
 
     async def purge_dead_letters(self, request: Request) -> Response:
         body: DeadLetterPurgeRequest = request.body
+        _check_range(body.filter)
         record = await self._queue(request)
         count = await self._dead_letters.purge(request.context, record, body.filter, is_dry_run=body.dry_run)
         return Response(Purged(count=count, dry_run=body.dry_run))
 
     async def _queue(self, request: Request) -> QueueRecord:
         return await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])
+
+
+def _check_range(wanted: DeadLetterFilter) -> None:
+    if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
+        raise invalid_field("$.filter.from", "must not be after `to`")

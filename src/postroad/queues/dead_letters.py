@@ -34,7 +34,9 @@ from postroad.queues.records import (
     decode_failure,
     encode_message,
     read_message,
+    with_last_error,
 )
+from postroad.queues.rules import epoch_ms
 from postroad.queues.scan import ScanRange, ScanResult, scan
 
 FAILURES_BUCKET = "postroad_failures"
@@ -44,6 +46,7 @@ _GROUPED_MAX = 1000
 _DELETE_CHUNK_SIZE = 100
 _COUNT_CHUNK_SIZE = 10_000
 _ANY = CompiledFilter(MessageFilter())
+_EVERY = DeadLetterFilter()
 
 log = structlog.get_logger("postroad.queues")
 
@@ -124,14 +127,16 @@ class DeadLetters:
         Returns the stored dead letter, which is another worker's if that worker stored the same delivery first.
         """
         known = await self._failure(_failure_key(record, message.id)) if attempts > 1 else None
-        letter = DeadLetter(
-            v=1,
-            reason=reason[:_REASON_CHARS_MAX],
-            last_error=last_error[:_REASON_CHARS_MAX] if last_error else known.reason if known else None,
-            attempts=attempts,
-            first_failed_at=known.first_at if known else None,
-            dead_at=self._clock(),
-            message=msgspec.Raw(encode_message(message)),
+        letter = with_last_error(
+            DeadLetter(
+                v=1,
+                reason=reason[:_REASON_CHARS_MAX],
+                last_error=last_error[:_REASON_CHARS_MAX] if last_error else known.reason if known else None,
+                attempts=attempts,
+                first_failed_at=known.first_at if known else None,
+                dead_at=self._clock(),
+                message=msgspec.Raw(encode_message(message)),
+            )
         )
         # The id contains the sequence in the queue: a redriven message that is dead-lettered again is not a duplicate.
         unique_id = f"{record.incarnation}/{sequence}/{attempts}"
@@ -150,37 +155,29 @@ class DeadLetters:
         *,
         limit: int,
         from_sequence: int = 1,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
     ) -> ScanResult[StoredDeadLetter]:
         compiled = CompiledFilter(wanted)
-        scan_range = ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since_ms, until_ms)
-        return await scan(self._connection, scan_range, lambda entry: _read(entry, compiled, wanted.reason), limit)
+        return await scan(
+            self._connection, _range(record, wanted, from_sequence), lambda entry: _read(entry, compiled, wanted), limit
+        )
 
     async def _reasons(
-        self,
-        record: QueueRecord,
-        wanted: DeadLetterFilter,
-        limit: int,
-        from_sequence: int,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
+        self, record: QueueRecord, wanted: DeadLetterFilter, limit: int, from_sequence: int
     ) -> ScanResult[tuple[str, int]]:
         """Like `page`, but only the reason and the time of each dead letter."""
         compiled = CompiledFilter(wanted)
 
         def convert(entry: Entry) -> tuple[str, int] | None:
-            found = _read(entry, compiled, wanted.reason)
+            found = _read(entry, compiled, wanted)
             return None if found is None else (found.letter.reason, found.letter.dead_at)
 
-        scan_range = ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since_ms, until_ms)
-        return await scan(self._connection, scan_range, convert, limit, bytes_max=None)
+        return await scan(self._connection, _range(record, wanted, from_sequence), convert, limit, bytes_max=None)
 
     async def groups(
-        self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int, since_ms: int | None, until_ms: int | None
+        self, record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int
     ) -> tuple[list[DeadGroup], ScanResult[tuple[str, int]]]:
         """Count the dead letters of one scan by reason, largest group first."""
-        found = await self._reasons(record, wanted, _GROUPED_MAX, from_sequence, since_ms, until_ms)
+        found = await self._reasons(record, wanted, _GROUPED_MAX, from_sequence)
         groups = []
         for reason, count in Counter(reason for reason, _ in found.items).most_common():
             times = [dead_at for one, dead_at in found.items if one == reason]
@@ -260,18 +257,25 @@ class DeadLetters:
         await purge_stream(self._connection, record.dead_stream, f"{record.dead_subject}.>")
 
 
-def _read(entry: Entry, wanted: CompiledFilter = _ANY, reason: str | None = None) -> StoredDeadLetter | None:
+def _range(record: QueueRecord, wanted: DeadLetterFilter, from_sequence: int) -> ScanRange:
+    since, until = (None if time is None else epoch_ms(time) for time in (wanted.since, wanted.until))
+    return ScanRange(record.dead_stream, (f"{record.dead_subject}.*",), from_sequence, since, until)
+
+
+def _read(entry: Entry, compiled: CompiledFilter = _ANY, wanted: DeadLetterFilter = _EVERY) -> StoredDeadLetter | None:
     """The dead letter, or None if it does not match or cannot be decoded."""
-    if not wanted.may_match(entry.payload):
+    if not compiled.may_match(entry.payload):
         return None
     try:
-        letter = decode_dead_letter(entry.payload)
+        letter = with_last_error(decode_dead_letter(entry.payload))
         message = read_message(bytes(letter.message))
         rfc3339(letter.dead_at), rfc3339(letter.first_failed_at or 0)
     except (ValueError, RecursionError, OverflowError, OSError):
         log.error("dead_letter_unreadable", subject=entry.subject, sequence=entry.sequence)
         return None
-    if (reason is not None and letter.reason != reason) or not wanted.matches(message):
+    if (wanted.reason is not None and letter.reason != wanted.reason) or not compiled.matches(message):
+        return None
+    if wanted.error is not None and wanted.error not in (letter.last_error or letter.reason):
         return None
     return StoredDeadLetter(entry.sequence, letter, message)
 

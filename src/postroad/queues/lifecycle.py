@@ -6,11 +6,11 @@ needs the queue, or the control role, recovers it.
 """
 
 import asyncio
-import itertools
+from collections.abc import Callable, Iterator
 
 import msgspec
+from msgspec import UNSET
 
-from postroad.api.pages import Page
 from postroad.api.queues import QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
@@ -90,18 +90,63 @@ class QueueLifecycle:
         Without settings an existing queue is not changed. Raises InvalidParameter, BodyInvalid, Forbidden, Overloaded,
         EngineUnavailable, EngineRefused.
         """
-        if settings is not None and settings.schema is not None:
-            await self._schemas.check_schema(context.tenant, settings.schema)
+        if settings is not None:
+            await self._check_settings(context, settings)
         if queue_name(name).startswith("_"):
             raise InvalidParameter("names that start with '_' are reserved")
+
+        def make(known: QueueRecord | None) -> StrictQueueSettings:
+            if settings is None and known is not None:
+                return known.settings
+            return self._with_defaults(context.tenant, settings)
+
+        return await self._apply(context, name, make)
+
+    async def change(self, context: RequestContext, name: str, change: msgspec.Struct) -> QueueRecord:
+        """Change some settings of a queue; null restores the default. Raises QueueNotFound, and like `put`."""
+        values = msgspec.structs.asdict(change)
+        given = {field: value for field, value in values.items() if value is not UNSET}
+        defaults = self._with_defaults(context.tenant, None)
+        given = {field: getattr(defaults, field) if value is None else value for field, value in given.items()}
+        await self._check_settings(context, msgspec.structs.replace(defaults, **given))
+
+        def make(known: QueueRecord | None) -> StrictQueueSettings:
+            if known is None:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            return msgspec.structs.replace(known.settings, **given)
+
+        queue_name(name)
+        record, _ = await self._apply(context, name, make)
+        return record
+
+    async def _check_settings(self, context: RequestContext, settings: StrictQueueSettings) -> None:
+        """Raises BodyInvalid for settings that cannot be put into effect."""
+        if settings.archive:
+            raise invalid_field("$.archive", "payloads cannot be archived yet; leave it out")
+        if settings.geo is not None and not self._connection.is_clustered:
+            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
+        if settings.schema is not None:
+            await self._schemas.check_schema(context.tenant, settings.schema)
+
+    async def _apply(
+        self, context: RequestContext, name: str, make: Callable[[QueueRecord | None], StrictQueueSettings]
+    ) -> tuple[QueueRecord, bool]:
+        """Create the queue or change its settings to `make(record)`; return the queue and whether it is new."""
         key = _key(context.tenant, name)
+        wanted: StrictQueueSettings | None = None
+
+        def make_and_note(known: QueueRecord | None) -> StrictQueueSettings:
+            nonlocal wanted
+            wanted = make(known)
+            return wanted
+
         try:
             async with self._locks.setdefault(key, asyncio.Lock()):
-                record, before = await self._create_or_change(key, context, name, settings)
+                record, before = await self._create_or_change(key, context, name, make_and_note)
         except EngineRefused as refusal:
-            if settings is not None and settings.geo is not None:
+            if wanted is not None and wanted.geo is not None:
                 raise invalid_field("$.geo", f"the engine cannot place the queue there: {refusal.detail}") from refusal
-            if settings is not None and settings.replicas not in (None, 1):
+            if wanted is not None and wanted.replicas not in (None, 1):
                 raise invalid_field("$.replicas", f"the engine cannot keep so many copies: {refusal.detail}") from refusal
             raise
         finally:
@@ -111,18 +156,20 @@ class QueueLifecycle:
         return record, before is None
 
     async def _create_or_change(
-        self, key: str, context: RequestContext, name: str, settings: StrictQueueSettings | None
+        self, key: str, context: RequestContext, name: str, make: Callable[[QueueRecord | None], StrictQueueSettings]
     ) -> tuple[QueueRecord, QueueRecord | None]:
         """The queue now and before: the same object if it did not change, None if it is new."""
         while True:
             known = await self._await_ready(key)
             try:
+                wanted = make(known)
                 if known is None:
-                    return await self._create(key, context, name, self._with_defaults(context.tenant, settings)), None
-                if settings is None or self._with_defaults(context.tenant, settings) == known.settings:
+                    return await self._create(key, context, name, wanted), None
+                if wanted == known.settings:
                     return known, known
-                wanted = self._with_defaults(context.tenant, settings)
-                changed = msgspec.structs.replace(known, settings=wanted, updated_at_ms=self._clock())
+                changed = msgspec.structs.replace(
+                    known, settings=wanted, replicas=self._replicas_of(wanted), updated_at_ms=self._clock()
+                )
                 revision = self._table.revision(key)
                 async with self._audit.change(context, "queue.change", name, before=known.settings, after=wanted):
                     await self._ensure_streams(changed)
@@ -131,6 +178,10 @@ class QueueLifecycle:
             except Conflict:  # another process changed the record: read it again
                 self._table.forget(key)
                 await asyncio.sleep(0.01)
+
+    def _replicas_of(self, settings: StrictQueueSettings) -> int:
+        """The copies that the engine can keep: a single server keeps one, whatever was asked for."""
+        return settings.replicas or self._replicas if self._connection.is_clustered else 1
 
     def _with_defaults(self, tenant: str, settings: StrictQueueSettings | None) -> StrictQueueSettings:
         settings = settings or StrictQueueSettings()
@@ -148,6 +199,7 @@ class QueueLifecycle:
             name=name,
             incarnation=new_id(),
             settings=settings,
+            replicas=self._replicas_of(settings),
             created_at_ms=now,
             updated_at_ms=now,
         )
@@ -215,7 +267,7 @@ class QueueLifecycle:
             "allow_atomic": True,
             "allow_msg_ttl": True,
             "allow_msg_schedules": True,
-            "num_replicas": record.settings.replicas or self._replicas,
+            "num_replicas": record.replicas or self._replicas_of(record.settings),
             "duplicate_window": 60_000_000_000,  # for the retries of our own writes, which end after seconds
             "metadata": {_INCARNATION: record.incarnation},
         }
@@ -268,14 +320,18 @@ class QueueLifecycle:
             if record is not None:
                 await self._delete(key, record, self._table.revision(key))
 
-    def page(self, caller: Caller, limit: int, after: str | None) -> Page[QueueRecord]:
-        """The queues that the caller may use, ordered by the tokens of their names, after the queue `after`."""
-        prefix = f"{caller.tenant}."
-        keys = self._table.keys_under(prefix, prefix + escape(after) if after is not None else "")
+    def records(self, caller: Caller, prefix: str = "", after: str | None = None) -> Iterator[QueueRecord]:
+        """The queues that the caller may use whose names start with `prefix`, ordered by the tokens of their names, after the
+        queue `after`. The cost is that of those that are taken."""
+        keys = self._table.keys_under(_key(caller.tenant, prefix), _key(caller.tenant, after) if after is not None else "")
         found = (record for key in keys if (record := self._table.get(key)) is not None)
-        visible = (one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name))
-        records = list(itertools.islice(visible, limit + 1))
-        return Page(items=records[:limit], next_cursor=records[limit - 1].name if len(records) > limit else None)
+        return (one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name))
+
+    def count(self, caller: Caller, prefix: str = "") -> int:
+        """The number of these queues, without reading them if the caller may use all."""
+        if caller.is_restricted("queue"):
+            return sum(1 for _ in self.records(caller, prefix))
+        return self._table.count_under(_key(caller.tenant, prefix))
 
     async def set_paused(self, context: RequestContext, name: str, *, is_paused: bool) -> QueueRecord:
         """Pause or resume deliveries on all workers. Publishing and acknowledging continue. Raises QueueNotFound."""

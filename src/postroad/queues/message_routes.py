@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.api.queues import (
+    IDEMPOTENCY_KEY_CHARS_MAX,
     BatchItem,
     BatchResult,
     IdempotencyKey,
@@ -25,7 +26,14 @@ from postroad.http.problems import problem_of
 from postroad.http.request import Request
 from postroad.http.response import Response
 from postroad.http.routing import Route
-from postroad.kernel.errors import EngineFull, EngineUnavailable, Overloaded, PostroadError, StorageQuotaExceeded, TooLarge
+from postroad.kernel.errors import (
+    EngineFull,
+    EngineUnavailable,
+    Overloaded,
+    PostroadError,
+    StorageQuotaExceeded,
+    TooLarge,
+)
 from postroad.kernel.identity import Scope
 from postroad.kernel.json import invalid_field
 from postroad.queues.browsing import QueueBrowser
@@ -38,6 +46,18 @@ _STORE_ERRORS = (TooLarge, EngineFull, StorageQuotaExceeded, Overloaded, EngineU
 _PUBLISH_HEADERS = (
     ("Idempotency-Key", Annotated[IdempotencyKey, Meta(description="The same as `idempotencyKey` in the body.")]),
     ("traceparent", Annotated[str, Meta(description="W3C trace context; consumers receive it with the message.")]),
+)
+
+
+_BATCH_HEADERS = (
+    (
+        "Idempotency-Key",
+        Annotated[
+            IdempotencyKey,
+            Meta(description="For messages without `idempotencyKey`: their keys are this one and their position in the batch."),
+        ],
+    ),
+    _PUBLISH_HEADERS[1],
 )
 
 
@@ -73,6 +93,7 @@ class MessageRoutes:
                 response=BatchResult,
                 errors=(QueueNotFound, *_STORE_ERRORS),
                 description="The response has a result for each message, in order. A failed message does not affect the others.",
+                headers=_BATCH_HEADERS,
             ),
             Route(
                 "GET",
@@ -98,7 +119,8 @@ class MessageRoutes:
         batch: NewBatch = request.body
         if len(batch.messages) > self._batch_max:
             raise invalid_field("$.messages", f"{len(batch.messages)} messages; at most {self._batch_max} are allowed")
-        outcomes = await self._publisher.publish_batch(request.context, request.parameters["queue"], batch.messages)
+        messages = _with_idempotency_keys(request, batch.messages)
+        outcomes = await self._publisher.publish_batch(request.context, request.parameters["queue"], messages)
         results = [_batch_item(outcome) for outcome in outcomes]
         failed = sum(1 for result in results if result.problem is not None)
         return Response(BatchResult(published=len(results) - failed, failed=failed, results=results))
@@ -120,16 +142,33 @@ class MessageRoutes:
         return Response(page, list_field="items")
 
 
+def _idempotency_key(request: Request) -> str | None:
+    """The key of the request header. Raises BodyInvalid."""
+    key = request.header(b"idempotency-key")
+    if key is not None and not 1 <= len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        raise invalid_field("$.idempotencyKey", f"the header Idempotency-Key has 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters")
+    return key
+
+
 def _with_idempotency_key(request: Request, message: NewMessage) -> NewMessage:
     """The message with the key of the request header. Raises BodyInvalid if the two differ."""
-    key = request.header(b"idempotency-key")
+    key = _idempotency_key(request)
     if key is None or key == message.idempotency_key:
         return message
     if message.idempotency_key is not None:
         raise invalid_field("$.idempotencyKey", "differs from the header Idempotency-Key")
-    if not 1 <= len(key) <= 256:
-        raise invalid_field("$.idempotencyKey", "the header Idempotency-Key has 1 to 256 characters")
     return msgspec.structs.replace(message, idempotency_key=key)
+
+
+def _with_idempotency_keys(request: Request, messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+    """The messages of a batch; those without a key get that of the request header and their position."""
+    key = _idempotency_key(request)
+    if key is None:
+        return messages
+    return [
+        message if message.idempotency_key is not None else msgspec.structs.replace(message, idempotency_key=f"{key}\0{position}")
+        for position, message in enumerate(messages)
+    ]
 
 
 def _batch_item(outcome: Published | PostroadError) -> BatchItem:

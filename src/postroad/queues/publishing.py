@@ -376,7 +376,7 @@ class Publisher:
 
 
 def _queued_event(record: QueueRecord, pending: _PendingPublish, message: StoredMessage, sequence: int) -> JobQueued:
-    return job_events.queued(record, message, pending.delay_ms, len(pending.writes[-1].payload), sequence)
+    return job_events.queued(record, message, pending.delay_ms, len(bytes(message.payload)), sequence)
 
 
 def _delay_ms_of(entry: Entry, message: StoredMessage) -> int:

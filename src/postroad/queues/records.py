@@ -36,6 +36,7 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     settings: StrictQueueSettings
     is_paused: bool = False
     features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
+    replicas: int | None = None  # that the engine keeps; None in records of earlier versions
     created_at_ms: int
     updated_at_ms: int
 
@@ -129,6 +130,16 @@ class CancelledMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     cancelled_at: int
     kept_until: int
     message: msgspec.Raw
+
+
+MAX_ATTEMPTS_REACHED = "maxAttempts reached"
+
+
+def with_last_error(letter: DeadLetter) -> DeadLetter:
+    """The reason of a message that failed too often is its last error, as far as one is known."""
+    if letter.reason != MAX_ATTEMPTS_REACHED or not letter.last_error:
+        return letter
+    return msgspec.structs.replace(letter, reason=letter.last_error)
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +248,7 @@ def queue_of(record: QueueRecord, stats: QueueStats | None = None) -> Queue:
         name=record.name,
         settings=record.settings,
         paused=record.is_paused,
+        replicas=record.replicas,
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
         stats=stats,

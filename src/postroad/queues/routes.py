@@ -1,6 +1,5 @@
-"""HTTP routes of queues: list, create, show, delete, purge, pause, resume."""
+"""HTTP routes of queues: list, create, change, show, delete, purge, pause, resume."""
 
-import asyncio
 from collections.abc import Sequence
 
 from postroad.api.queues import (
@@ -10,7 +9,7 @@ from postroad.api.queues import (
     QueueNotFound,
     QueuePage,
     QueueQuery,
-    QueueStats,
+    QueueSettingsChange,
     StrictQueueSettings,
 )
 from postroad.http.request import Request
@@ -20,6 +19,7 @@ from postroad.kernel.errors import Conflict, EngineRefused, EngineUnavailable
 from postroad.kernel.identity import Scope
 from postroad.queues.browsing import QueueBrowser
 from postroad.queues.lifecycle import QueueLifecycle
+from postroad.queues.listing import QueueListing
 from postroad.queues.records import queue_of
 from postroad.queues.stats import QueueStatsReader
 
@@ -29,6 +29,7 @@ _TAG = "Queues"
 class QueueRoutes:
     def __init__(self, lifecycle: QueueLifecycle, browser: QueueBrowser, stats: QueueStatsReader) -> None:
         self._lifecycle, self._browser, self._stats = lifecycle, browser, stats
+        self._listing = QueueListing(lifecycle, stats)
 
     def table(self) -> Sequence[Route]:
         one, errors = "/v1/queues/{queue}", (QueueNotFound, EngineUnavailable)
@@ -42,7 +43,9 @@ class QueueRoutes:
                 _TAG,
                 query=QueueQuery,
                 response=QueuePage,
+                description="`total` is the number of queues that match the filters.",
                 sdk="queues.list",
+                sdk_page="queues.list_page",
                 allows_admin=True,
             ),
             Route(
@@ -59,6 +62,19 @@ class QueueRoutes:
                 description="Settings that are left out get their defaults. The status is 201 if the queue is new.",
                 sdk="queues.put",
                 cli=Command("queues put"),
+            ),
+            Route(
+                "PATCH",
+                one,
+                self.change_queue,
+                Scope.ADMIN,
+                "Change settings of a queue",
+                _TAG,
+                body=QueueSettingsChange,
+                response=Queue,
+                errors=(QueueNotFound, EngineUnavailable, EngineRefused),
+                description="Settings that are left out keep their value; null restores the default.",
+                sdk="queues.update",
             ),
             Route(
                 "GET",
@@ -132,21 +148,15 @@ class QueueRoutes:
         ]
 
     async def list_queues(self, request: Request) -> Response:
-        query: QueueQuery = request.query
-        page = self._lifecycle.page(request.caller, query.limit, query.cursor)
-        if query.stats:
-            stats = await asyncio.gather(*map(self._stats.stats, page.items), return_exceptions=True)
-            queues = [
-                queue_of(record, found if isinstance(found, QueueStats) else None)
-                for record, found in zip(page.items, stats, strict=True)
-            ]
-        else:
-            queues = [queue_of(record) for record in page.items]
-        return Response(QueuePage(items=queues, next_cursor=page.next_cursor))
+        return Response(await self._listing.page(request.caller, request.query))
 
     async def put_queue(self, request: Request) -> Response:
         record, is_new = await self._lifecycle.put(request.context, request.parameters["queue"], request.body)
         return Response(queue_of(record), status=201 if is_new else 200)
+
+    async def change_queue(self, request: Request) -> Response:
+        record = await self._lifecycle.change(request.context, request.parameters["queue"], request.body)
+        return Response(queue_of(record))
 
     async def get_queue(self, request: Request) -> Response:
         record = await self._lifecycle.find(request.caller.tenant, request.parameters["queue"])

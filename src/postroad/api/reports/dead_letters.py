@@ -12,7 +12,8 @@ class DeadLettersRow(Row, frozen=True, kw_only=True):
     time: Start
     queue: Queue
     reason: Annotated[
-        str, column("The consumer's, or `maxAttempts reached`; `redriven` counts dead letters that were moved back.")
+        str,
+        column("The last error, or `maxAttempts reached`; `redriven` counts dead letters that were moved back."),
     ]
     count: Annotated[int, column("Dead letters.")]
     first_attempt: Annotated[

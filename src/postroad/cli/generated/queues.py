@@ -32,15 +32,20 @@ def put_queues(
         int | None, typer.Option("--max-messages", help="Publishing fails with status 507 above this number; 0: no limit.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", help="Copies of the queue. The installation's default if left out.")
+        int | None,
+        typer.Option(
+            "--replicas", help="Copies of the queue. The installation's default if left out. A single server keeps one copy."
+        ),
     ] = None,
-    geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers.")] = None,
+    geo: Annotated[
+        str | None, typer.Option("--geo", help="Placement tag of JetStream servers. A tag that no server has is refused.")
+    ] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="JSON Schema that payloads must match.")] = None,
     expected_drain_seconds: Annotated[
         int | None,
         typer.Option("--expected-drain-seconds", help="The queue is unhealthy if its oldest message is older than this."),
     ] = None,
-    archive: Annotated[bool, typer.Option("--archive", help="The pipeline archives the payloads, too.")] = False,
+    archive: Annotated[bool, typer.Option("--archive", help="Not implemented yet: true is refused.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:

@@ -1,7 +1,9 @@
 """Calls of `client.queues`. Generated from the route table by `make generate`; do not edit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
 
 from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue, QueuePage
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
@@ -10,10 +12,99 @@ from postroad.client.encoding import Moment, body_of, moment, segment
 
 class QueuesCalls:
     @pages
-    def list(self, *, stats: bool = False, page_size: int = 100) -> Pages[Queue]:
-        """List queues."""
+    def list(
+        self,
+        *,
+        stats: bool = False,
+        search: str | None = None,
+        prefix: str | None = None,
+        paused: bool | None = None,
+        sort: Literal[
+            "name",
+            "-name",
+            "createdAt",
+            "-createdAt",
+            "updatedAt",
+            "-updatedAt",
+            "ready",
+            "-ready",
+            "leased",
+            "-leased",
+            "overdue",
+            "-overdue",
+            "delayed",
+            "-delayed",
+            "dead",
+            "-dead",
+            "oldestAgeMs",
+            "-oldestAgeMs",
+        ]
+        | None = None,
+        page_size: int = 100,
+    ) -> Pages[Queue]:
+        """List queues. `total` is the number of queues that match the filters."""
         return Pages(
-            call=Call(method="GET", path="/v1/queues", query={"stats": stats or None, "limit": page_size}, response=QueuePage)
+            call=Call(
+                method="GET",
+                path="/v1/queues",
+                query={
+                    "stats": stats or None,
+                    "search": search,
+                    "prefix": prefix,
+                    "paused": paused,
+                    "sort": sort,
+                    "limit": page_size,
+                },
+                response=QueuePage,
+            )
+        )
+
+    @operation
+    def list_page(
+        self,
+        *,
+        stats: bool = False,
+        search: str | None = None,
+        prefix: str | None = None,
+        paused: bool | None = None,
+        sort: Literal[
+            "name",
+            "-name",
+            "createdAt",
+            "-createdAt",
+            "updatedAt",
+            "-updatedAt",
+            "ready",
+            "-ready",
+            "leased",
+            "-leased",
+            "overdue",
+            "-overdue",
+            "delayed",
+            "-delayed",
+            "dead",
+            "-dead",
+            "oldestAgeMs",
+            "-oldestAgeMs",
+        ]
+        | None = None,
+        page_size: int = 100,
+        cursor: str | None = None,
+    ) -> Call[QueuePage]:
+        """One page of `list`, with its other fields. `cursor` is the `next_cursor` of the previous page."""
+        return Call(
+            method="GET",
+            path="/v1/queues",
+            query={
+                "stats": stats or None,
+                "search": search,
+                "prefix": prefix,
+                "paused": paused,
+                "sort": sort,
+                "limit": page_size,
+                "cursor": cursor,
+            },
+            response=QueuePage,
         )
 
     @operation
@@ -53,6 +144,45 @@ class QueuesCalls:
             }
         )
         return Call(method="PUT", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
+
+    @operation
+    def update(
+        self,
+        queue: Queue | str,
+        *,
+        visibility_timeout_ms: int | UnsetType | None = UNSET,
+        retention_ms: int | UnsetType | None = UNSET,
+        dedupe_window_ms: int | UnsetType | None = UNSET,
+        max_attempts: int | UnsetType | None = UNSET,
+        retry_delays_ms: Sequence[int] | UnsetType | None = UNSET,
+        max_messages: int | UnsetType | None = UNSET,
+        replicas: int | UnsetType | None = UNSET,
+        geo: str | UnsetType | None = UNSET,
+        schema: Mapping[str, Any] | UnsetType | None = UNSET,
+        expected_drain_seconds: int | UnsetType | None = UNSET,
+        archive: bool | UnsetType | None = UNSET,
+    ) -> Call[Queue]:
+        """Change settings of a queue.
+
+        Settings that are left out keep their value; null restores the default. Raises QueueNotFound.
+        """
+        body = body_of(
+            {},
+            {
+                "visibilityTimeoutMs": visibility_timeout_ms,
+                "retentionMs": retention_ms,
+                "dedupeWindowMs": dedupe_window_ms,
+                "maxAttempts": max_attempts,
+                "retryDelaysMs": retry_delays_ms,
+                "maxMessages": max_messages,
+                "replicas": replicas,
+                "geo": geo,
+                "schema": schema,
+                "expectedDrainSeconds": expected_drain_seconds,
+                "archive": archive,
+            },
+        )
+        return Call(method="PATCH", path=f"/v1/queues/{segment(queue)}", body=body, response=Queue)
 
     @operation
     def get(self, queue: Queue | str) -> Call[Queue]:
