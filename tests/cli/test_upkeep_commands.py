@@ -44,16 +44,33 @@ def dead_letter(shell: Shell, queue: str, *payloads: str, reason: str = "broken"
 def test_a_queue_is_put_with_all_its_settings(shell: Shell, name: str, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
-    options = ("--schema", str(schema), "--retry-delays-ms", "1000,5000", "--max-attempts", "3", "--archive")
+    options = ("--schema", str(schema), "--retry-delays-ms", "1000,5000", "--max-attempts", "3")
     settings = shell.run("queues", "put", name, *options, "--expected-drain-seconds", "60", "--json").json["settings"]
     assert (settings["schema"], settings["retryDelaysMs"], settings["maxAttempts"]) == ({"type": "object"}, [1000, 5000], 3)
-    assert (settings["archive"], settings["expectedDrainSeconds"]) == (True, 60)
+    assert settings["expectedDrainSeconds"] == 60
+    assert "cannot be archived yet" in shell.invoke("queues", "put", name, "--archive").stderr
     shown = shell.run("queues", "show", name).stdout
     assert "1000 5000" in shown and '{"type":"object"}' in shown
     refused = shell.invoke("queues", "publish", name, "1")
     assert (refused.code, "does not match" in refused.stderr) == (2, True)
     schema.write_text("{")
     assert "schema is not JSON" in shell.invoke("queues", "put", name, "--schema", str(schema)).stderr
+
+
+def test_settings_of_a_queue_can_be_changed_singly(shell: Shell, queue: str) -> None:
+    changed = shell.run("queues", "update", queue, "max_attempts=3", "retryDelaysMs=[1,2]", "--json").json["settings"]
+    assert (changed["maxAttempts"], changed["retryDelaysMs"]) == (3, [1, 2])
+    assert "3" in shell.run("queues", "update", queue, "max-messages=9").stdout
+    reset = shell.run("queues", "update", queue, "max_attempts=none", "--json").json["settings"]
+    assert (reset["maxAttempts"], reset["maxMessages"]) == (10, 9)
+    refused = shell.invoke("queues", "update", queue, "size=3")
+    assert (refused.code, "visibility_timeout_ms" in refused.stderr) == (2, True)
+
+
+def test_the_list_has_filters_and_an_order(shell: Shell, queue: str) -> None:
+    assert [one["name"] for one in shell.run("queues", "list", "--prefix", queue, "--sort", "-ready", "--json").json] == [queue]
+    assert shell.run("queues", "list", "--search", queue, "--paused", "--json").json == []
+    assert shell.invoke("queues", "list", "--sort", "size").code == 2
 
 
 def test_the_list_shows_the_stats_of_each_queue(shell: Shell, queue: str) -> None:

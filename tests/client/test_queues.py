@@ -51,13 +51,27 @@ async def test_a_queue_has_all_its_settings(sdk: Sdk) -> None:
         retry_delays_ms=[100, 200],
         schema=schema,
         expected_drain_seconds=60,
-        archive=True,
     )
     settings = queue.settings
     assert (settings.max_attempts, settings.retry_delays_ms, settings.schema) == (3, (100, 200), schema)
-    assert (settings.expected_drain_seconds, settings.archive, settings.geo, queue.paused) == (60, True, None, False)
+    assert (settings.expected_drain_seconds, settings.archive, settings.geo, queue.paused) == (60, False, None, False)
     with pytest.raises(SchemaMismatch):
         await sdk("queues.publish", "orders", {"name": 1})
+
+
+async def test_settings_can_be_changed_singly(sdk: Sdk) -> None:
+    await sdk("queues.put", "orders", max_attempts=3, max_messages=7, replicas=3)
+    queue = await sdk("queues.update", "orders", max_attempts=5, max_messages=None)
+    assert (queue.settings.max_attempts, queue.settings.max_messages) == (5, 0)
+    assert (queue.settings.replicas, queue.replicas) == (3, 1)
+
+
+async def test_a_page_of_queues_has_the_total(sdk: Sdk) -> None:
+    for name in ("orders", "orders-old", "billing"):
+        await sdk("queues.put", name)
+    page = await sdk("queues.list_page", prefix="orders", sort="-name", page_size=1)
+    assert ([one.name for one in page.items], page.total) == (["orders-old"], 2)
+    assert [one.name for one in await sdk("queues.list", search="orders", sort="-name", page_size=1)] == ["orders-old", "orders"]
 
 
 async def test_a_list_has_stats_on_request(sdk: Sdk) -> None:

@@ -101,6 +101,8 @@ FITTING = {
 }
 
 FITTING_HERE = {
+    ("queues.list", "sort"): "-ready",
+    ("queues.list_page", "sort"): "-ready",
     ("queues.peek", "state"): "delayed",
     ("queues.peek_page", "state"): "delayed",
     ("subscriptions.list", "state"): "paused",
@@ -210,7 +212,7 @@ LEFT_OUT = {
     "topics.messages": {"count"},
     "queues.dead_letters.list": {"groupBy", "state"},
     "queues.dead_letters.list_page": {"groupBy", "state"},
-    "queues.dead_letters.groups": {"state", "from", "to", "bodyMax", "limit"},
+    "queues.dead_letters.groups": {"state", "bodyMax", "limit"},
     "streams.read": {"live"},
     "streams.messages": {"live"},
     "streams.follow": {"live"},  # the first call catches up

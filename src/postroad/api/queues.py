@@ -157,49 +157,6 @@ class Queue(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defa
     stats: QueueStats | None = None
 
 
-QueueSort = Literal[
-    "name",
-    "-name",
-    "createdAt",
-    "-createdAt",
-    "updatedAt",
-    "-updatedAt",
-    "ready",
-    "-ready",
-    "leased",
-    "-leased",
-    "overdue",
-    "-overdue",
-    "delayed",
-    "-delayed",
-    "dead",
-    "-dead",
-    "oldestAgeMs",
-    "-oldestAgeMs",
-]
-
-
-class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stats: Annotated[bool, Meta(description="Add the stats of each queue, at most a second old.")] = False
-    search: Annotated[str, Meta(min_length=1, max_length=80, description="Text that the name contains.")] | None = None
-    prefix: Annotated[str, Meta(min_length=1, max_length=80, description="Text that the name starts with.")] | None = None
-    paused: Annotated[bool, Meta(description="Only queues that are paused, or that are not.")] | None = None
-    sort: Annotated[
-        QueueSort,
-        Meta(description="`-` for descending. By a number of messages or age only if at most 500 queues match the filters."),
-    ] = "name"
-    limit: Limit = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-
-
-class QueuePage(Page[Queue], frozen=True, kw_only=True):
-    """One page of the queues that match, of which there are `total`."""
-
-    items: list[Queue] = msgspec.field(name="queues")
-    next_cursor: str | None
-    total: int
-
-
 # Publishing
 
 HeaderName = Annotated[str, Meta(min_length=1, max_length=256)]

@@ -4,7 +4,8 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from postroad.api.queues import QueuePage, QueueQuery, QueueStats
+from postroad.api.queue_list import QueuePage, QueueQuery
+from postroad.api.queues import QueueStats
 from postroad.kernel.errors import InvalidParameter
 from postroad.kernel.identity import Caller
 from postroad.kernel.names import escape

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
+from postroad.api.queue_list import QueuePage, QueueQuery
 from postroad.api.queues import (
     Purged,
     PurgeRequest,
     Queue,
     QueueNotFound,
-    QueuePage,
-    QueueQuery,
     QueueSettingsChange,
     StrictQueueSettings,
 )

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue, QueuePage
+from postroad.api.queue_list import QueuePage
+from postroad.api.queues import PeekedMessage, PeekPage, Purged, Queue
 from postroad.client.calls import AsyncNamespace, Call, Pages, SyncNamespace, operation, pages
 from postroad.client.encoding import Moment, body_of, moment, segment
 
