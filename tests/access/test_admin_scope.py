@@ -24,6 +24,7 @@ _DATA = {
     ("POST", f"{_QUEUE}/ack"),
     ("POST", f"{_QUEUE}/nack"),
     ("POST", f"{_QUEUE}/extend"),
+    ("POST", f"{_QUEUE}/progress"),
     ("POST", "/v1/topics/{topic}/messages"),
     ("POST", "/v1/topics/{topic}/messages/batch"),
     ("GET", "/v1/topics/{topic}/messages"),

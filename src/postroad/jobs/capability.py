@@ -7,6 +7,7 @@ from postroad.http.routing import Route
 from postroad.jetstream.management import StreamSpec
 from postroad.jobs.archive import JobArchive, history_stream
 from postroad.jobs.control import JobControl
+from postroad.jobs.frame_trimmer import FrameTrimmer
 from postroad.jobs.projection import Projection
 from postroad.jobs.reconciler import JobReconciler
 from postroad.jobs.routes import JobRoutes
@@ -21,6 +22,7 @@ from postroad.queues.capability import QueuesCapability
 from postroad.settings import Settings
 
 _RECONCILE_SECONDS = 30.0
+_TRIM_SECONDS = 60.0
 
 
 class JobsCapability(Capability):
@@ -60,6 +62,8 @@ class JobsCapability(Capability):
             platform.outbox,
             platform.clock,
         )
+        keep_ms = platform.settings.section(JobsSettings).frames_keep_hours * 3_600_000
+        self.trimmer = FrameTrimmer(platform.connection, self.projection, platform.clock, keep_ms=keep_ms)
         self._rpc = JobsRpcServer(platform.connection, self.projection, platform.clock)
 
     @classmethod
@@ -70,7 +74,9 @@ class JobsCapability(Capability):
         return JobRoutes(self.service, self.control, self.platform.audit).table()
 
     def background_jobs(self) -> Sequence[BackgroundJob]:
+        trim = every(_TRIM_SECONDS, self.trimmer.run_once, "trim frames")
         return (
+            BackgroundJob(trim, Role.CONTROL, leader_only=True),
             BackgroundJob(self.lead, Role.CONTROL, leader_only=True),
             BackgroundJob(every(_RECONCILE_SECONDS, self.reconciler.run_once, "reconcile jobs"), Role.CONTROL, leader_only=True),
         )

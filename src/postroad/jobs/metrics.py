@@ -16,6 +16,7 @@ pruned = Counter("postroad_jobs_pruned_total", "Jobs removed from the index afte
 reconciled = Counter(
     "postroad_jobs_reconciled_total", "Jobs that were ended because their message had left its queue without an event."
 )
+trimmed = Counter("postroad_frames_trimmed_total", "Frames of events removed because every reader has stored them.")
 rebuilds = Counter("postroad_jobs_rebuilds_total", "Rebuilds of the job index from the whole stream.")
 history_unreadable = Counter(
     "postroad_jobs_history_unreadable_total", "Chunks of the job archive that could not be decoded, completely or in part."

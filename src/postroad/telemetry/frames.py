@@ -35,8 +35,8 @@ def unpack(payload: bytes) -> Iterator[bytes]:
 
 
 def frame_streams(replicas: int, *, job_bytes_max: int = -1, telemetry_bytes_max: int = -1) -> list[StreamSpec]:
-    """The streams of frames. The pipeline purges frames that it has read; if no pipeline runs, the engine drops the oldest frames
-    by age and size, so that the events of a busy tenant cannot fill the store."""
+    """The streams of frames. Frames that the pipeline has read are trimmed (`jobs/frame_trimmer.py`); if no pipeline runs, the
+    engine drops the oldest frames by age and size, so that the events of a busy tenant cannot fill the store."""
     bytes_max = {"JOBS": job_bytes_max, "TELEMETRY": telemetry_bytes_max}
     return [
         StreamSpec(
