@@ -43,6 +43,7 @@ from postroad.kernel.clock import Clock, EngineClock, now_ms
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.usage_counters import UsageCounters
 from postroad.outbound.client import Outbound, OutboundLimits
+from postroad.outbound.rules import Destinations
 from postroad.platform import Assembly, BackgroundJob, Platform, Role, Work
 from postroad.settings import Secret, Settings
 from postroad.tasks.rules import TaskRecord
@@ -154,7 +155,7 @@ def build_platform(
         identities=identities,
         outbox=Outbox(committers, clock, lambda tenant: tenant_settings.of(tenant).audit_mode),
         tasks=Tasks(ReplicatedTable(bucket(TASKS_BUCKET), TaskRecord, clock), audit, clock),
-        outbound=Outbound(networks(settings.outbound_allow), _outbound_limits(settings)),
+        outbound=Outbound(Destinations.parse(settings.outbound_allow), _outbound_limits(settings)),
         platform_keys=platform_keys(settings),
     )
 

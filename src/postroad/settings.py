@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from postroad import registry
 from postroad.http.client_ip import networks
 from postroad.kernel.configuration import Secret, Section, declared, parse, positive, setting
+from postroad.outbound.rules import Destinations
 
 __all__ = ["Secret", "Settings", "SettingsInvalid", "load_settings", "settings_table"]
 
@@ -40,6 +41,14 @@ def _is_sync(value: str) -> bool:
 def _are_networks(value: str) -> bool:
     try:
         networks(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _are_destinations(value: str) -> bool:
+    try:
+        Destinations.parse(value)
     except ValueError:
         return False
     return True
@@ -177,8 +186,9 @@ class Settings(Section):
     # Calls to other systems
     outbound_allow: str = setting(
         "",
-        "Private networks that webhooks may call, also without TLS; comma separated, such as `10.1.0.0/16`.",
-        _are_networks,
+        "Private destinations that webhooks and deliveries may call, also without TLS: networks, host names and `*.suffix`, "
+        "comma separated, such as `10.1.0.0/16,*.internal`.",
+        _are_destinations,
     )
     outbound_connections_max: int = setting(1000, "Outbound connections per process.", positive)
     outbound_connections_per_tenant_max: int = setting(

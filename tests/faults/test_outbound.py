@@ -11,7 +11,7 @@ import pytest
 from postroad.outbound.client import Outbound
 from postroad.outbound.fair_slots import FairSlots, SlotLimits
 from postroad.outbound.resolver import Resolver
-from postroad.outbound.rules import OutboundFailed
+from postroad.outbound.rules import Destinations, OutboundFailed
 from tests.outbound.name_servers import name_server, system_resolver
 from tests.waiting import eventually
 
@@ -50,7 +50,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def test_hosts_that_never_answer_delay_neither_other_tenants_nor_other_hosts() -> None:
-    outbound = Outbound(LOOPBACK)
+    outbound = Outbound(Destinations(LOOPBACK))
     async with receiver() as server:
 
         async def hang(host: int) -> None:
@@ -73,7 +73,7 @@ async def test_hosts_that_never_answer_delay_neither_other_tenants_nor_other_hos
 async def test_names_of_a_dead_name_server_delay_no_other_tenant(tmp_path: Path) -> None:
     async with receiver() as server, name_server({"hook.example": ["60 A 127.0.0.1"]}) as names:
         resolver = Resolver(system_resolver(tmp_path, names.port, seconds=60), FairSlots(SlotLimits(256, 8, 1)))
-        outbound = Outbound(LOOPBACK, lookup=resolver.resolve)
+        outbound = Outbound(Destinations(LOOPBACK), lookup=resolver.resolve)
 
         async def look_up(n: int) -> None:
             await outbound.post("bad", f"http://dead{n}.example:{server.port}/", b"", {}, seconds=60)
@@ -93,7 +93,7 @@ async def test_names_of_a_dead_name_server_delay_no_other_tenant(tmp_path: Path)
 async def test_an_unanswered_lookup_ends_at_its_deadline_and_frees_its_slot(tmp_path: Path) -> None:
     async with name_server({"hook.example": ["60 A 127.0.0.1"]}) as names:
         resolver = Resolver(system_resolver(tmp_path, names.port, seconds=0.2), FairSlots(SlotLimits(256, 1, 1)))
-        outbound = Outbound(LOOPBACK, lookup=resolver.resolve)
+        outbound = Outbound(Destinations(LOOPBACK), lookup=resolver.resolve)
         for n in range(2):
             with pytest.raises(OutboundFailed, match="dns"):
                 await outbound.post("bad", f"http://dead{n}.example/", b"", {}, seconds=30)

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from postroad.outbound.client import BODY_BYTES_MAX, Lookup, Outbound, OutboundLimits
-from postroad.outbound.rules import Address, Network, OutboundFailed, OutboundRefused
+from postroad.outbound.rules import Address, Destinations, Network, OutboundFailed, OutboundRefused
 from postroad.outbound.system_resolver import NameUnresolved
+from postroad.runtime.embedded_server import free_port
 from tests.waiting import eventually
 
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
@@ -86,7 +87,7 @@ async def outbound() -> AsyncIterator[Outbound]:
 
 @asynccontextmanager
 async def calling(lookup: Lookup, *allowed: Network, tls: ssl.SSLContext | None = None) -> AsyncIterator[Outbound]:
-    made = Outbound(allowed, lookup=lookup, tls=tls)
+    made = Outbound(Destinations(tuple(allowed)), lookup=lookup, tls=tls)
     try:
         yield made
     finally:
@@ -507,3 +508,23 @@ def certificates(host: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContex
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, private)
     return server, ssl.create_default_context(cafile=str(certificate))
+
+
+async def test_a_listed_name_may_have_private_addresses() -> None:
+    looked_up: list[str] = []
+
+    async def lookup(_tenant: str, host: str, _deadline: float) -> list[Address]:
+        looked_up.append(host)
+        return [ipaddress.ip_address("127.0.0.1")]
+
+    outbound = Outbound(Destinations.parse("*.internal"), lookup=lookup)
+    try:
+        with pytest.raises(OutboundFailed) as failed:  # nothing listens there
+            await outbound.post("t", f"http://hook.internal:{free_port()}/", b"", {}, seconds=5)
+        assert failed.value.reason == "connect"
+        with pytest.raises(OutboundRefused) as refused:
+            await outbound.post("t", "https://hook.example/", b"", {}, seconds=5)
+        assert refused.value.reason == "address"
+    finally:
+        await outbound.close()
+    assert looked_up == ["hook.internal", "hook.example"]

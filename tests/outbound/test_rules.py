@@ -4,12 +4,12 @@ import ipaddress
 
 import pytest
 
-from postroad.outbound.rules import OutboundRefused, check_headers, check_url, is_callable, is_loopback_host
+from postroad.outbound.rules import Destinations, OutboundRefused, check_headers, check_url, is_callable, is_loopback_host
 
 
 def refusal(url: str, *, allow_loopback: bool = False, allowed: tuple[str, ...] = ()) -> str | None:
     try:
-        check_url(url, allowed=[ipaddress.ip_network(one) for one in allowed], allow_loopback=allow_loopback)
+        check_url(url, allowed=Destinations.parse(",".join(allowed)), allow_loopback=allow_loopback)
     except OutboundRefused as refused:
         return refused.reason
     return None
@@ -174,3 +174,22 @@ def test_a_malformed_or_reserved_header_is_rejected(name: str, value: str) -> No
 
 def test_ordinary_headers_are_allowed() -> None:
     check_headers({"Content-Type": "application/json", "Webhook-Signature": "t=1,kid=x,ed25519=y"})
+
+
+def test_listed_names_and_suffixes_may_be_called_without_tls() -> None:
+    assert refusal("http://hook.internal/", allowed=("*.internal",)) is None
+    assert refusal("http://deep.hook.internal/", allowed=("*.INTERNAL",)) is None
+    assert refusal("http://internal/", allowed=("*.internal",)) == "scheme"
+    assert refusal("http://hook.internal.example.com/", allowed=("*.internal",)) == "scheme"
+    assert refusal("http://Receiver.:8080/", allowed=("receiver",)) is None
+    assert refusal("http://other/", allowed=("receiver",)) == "scheme"
+    assert refusal("https://10.1.2.3/", allowed=("receiver",)) == "address"
+
+
+def test_destinations_are_networks_names_and_suffixes() -> None:
+    parsed = Destinations.parse(" 10.1.0.0/16, receiver ,*.internal, ::1 ")
+    assert [str(network) for network in parsed.networks] == ["10.1.0.0/16", "::1/128"]
+    assert (set(parsed.hosts), parsed.suffixes) == ({"receiver"}, (".internal",))
+    for text in ("10.1.0.0/99", "*", "a b", "*.*.internal", "300.1.1.1", "http://receiver"):
+        with pytest.raises(ValueError):
+            Destinations.parse(text)

@@ -14,8 +14,9 @@ from postroad.outbound.fair_slots import FairSlots, SlotLimits, SlotsBusy
 from postroad.outbound.http_connection import BODY_BYTES_MAX, HttpConnection, HttpResult
 from postroad.outbound.resolver import Resolver
 from postroad.outbound.rules import (
+    NOWHERE,
     Address,
-    Network,
+    Destinations,
     OutboundFailed,
     OutboundRefused,
     check_headers,
@@ -60,14 +61,14 @@ class Outbound:
 
     def __init__(
         self,
-        allowed: Sequence[Network] = (),
+        allowed: Destinations = NOWHERE,
         limits: OutboundLimits | None = None,
         *,
         lookup: Lookup | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         chosen = limits or OutboundLimits()
-        self._allowed, self._tls = tuple(allowed), tls
+        self._allowed, self._tls = allowed, tls
         self._slots = FairSlots(
             SlotLimits(chosen.connections_max, chosen.connections_per_tenant_max, chosen.connections_per_host_max)
         )
@@ -152,11 +153,17 @@ class Outbound:
             return [ipaddress.ip_address(target.host)]  # checked by `check_url`
         except ValueError:
             found = await self._lookup(tenant, target.host, deadline)
-        if not all(is_callable(address, self._allowed) for address in found):
-            raise OutboundRefused("address")
-        if not target.is_tls and not all(is_listed(address, self._allowed) for address in found):
-            raise OutboundRefused("scheme")
+        if not self._allowed.has_host(target.host):
+            self._check_addresses(target, found)
         return _interleave(found)
+
+    def _check_addresses(self, target: _Target, addresses: Sequence[Address]) -> None:
+        """Raises OutboundRefused unless all addresses of a name are allowed."""
+        networks = self._allowed.networks
+        if not all(is_callable(address, networks) for address in addresses):
+            raise OutboundRefused("address")
+        if not target.is_tls and not all(is_listed(address, networks) for address in addresses):
+            raise OutboundRefused("scheme")
 
     async def _open(self, target: _Target, address: Address) -> HttpConnection:
         """Connect to exactly this address: it is passed as a number, which is not looked up."""

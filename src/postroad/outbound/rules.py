@@ -7,6 +7,7 @@ and then each address of its host before a connection is opened to it.
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from yarl import URL
 
@@ -82,12 +83,45 @@ class OutboundFailed(Exception):
         self.reason = reason
 
 
-def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: bool = False) -> URL:
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Destinations that the operator listed: networks, host names, and suffixes of names (`.internal` for `*.internal`)."""
+
+    networks: tuple[Network, ...] = ()
+    hosts: frozenset[str] = frozenset()
+    suffixes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Destinations":
+        """Comma-separated networks, addresses, names and `*.suffix`. Raises ValueError."""
+        networks: list[Network] = []
+        hosts: set[str] = set()
+        suffixes: list[str] = []
+        for part in (part.strip().lower() for part in text.split(",") if part.strip()):
+            name = part.removeprefix("*.")
+            if not _HOST.fullmatch(name) or _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
+                networks.append(ipaddress.ip_network(part))
+            elif name == part:
+                hosts.add(name.rstrip("."))
+            else:
+                suffixes.append("." + name.rstrip("."))
+        return cls(tuple(networks), frozenset(hosts), tuple(suffixes))
+
+    def has_host(self, host: str) -> bool:
+        """True if the name is listed, whatever its addresses are."""
+        name = host.lower().rstrip(".")
+        return name in self.hosts or name.endswith(self.suffixes)
+
+
+NOWHERE = Destinations()
+
+
+def check_url(text: str, *, allowed: Destinations = NOWHERE, allow_loopback: bool = False) -> URL:
     """Parse and check a URL. Raises OutboundRefused.
 
     Use the returned value as it is: another parser may read the text differently. `https` is allowed always, `http` only on this
-    machine and in `allowed` networks. A host that is an address is checked here, since it is not resolved later. If it is a
-    name, its addresses are checked at each call: by `is_callable`, and by `is_listed` for `http`.
+    machine and to listed destinations. A host that is an address is checked here, since it is not resolved later. If it is a
+    name that is not listed, its addresses are checked at each call: by `is_callable`, and by `is_listed` for `http`.
     """
     if len(text) > URL_CHARS_MAX:
         raise OutboundRefused("length")
@@ -108,12 +142,12 @@ def check_url(text: str, *, allowed: Sequence[Network] = (), allow_loopback: boo
         raise OutboundRefused("port")
     address = _parse_address(host)
     if url.scheme == "http" and not is_loopback_host(host):
-        may_be_listed = bool(allowed) if address is None else is_listed(address, allowed)
-        if not may_be_listed:
+        may_be_listed = bool(allowed.networks) if address is None else is_listed(address, allowed.networks)
+        if not may_be_listed and not allowed.has_host(host):
             raise OutboundRefused("scheme")
     if address is None and is_loopback_host(host):
         address = ipaddress.IPv4Address("127.0.0.1")
-    if address is not None and not is_callable(address, allowed, allow_loopback=allow_loopback):
+    if address is not None and not is_callable(address, allowed.networks, allow_loopback=allow_loopback):
         raise OutboundRefused("address")
     return url
 
