@@ -6,11 +6,12 @@ one until that is retired.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
+
+from postroad import webhooks
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  # the prefix of a secret in the Standard Webhooks notation
 _SECRET_BYTES = 24
@@ -27,18 +28,7 @@ def mq_signature(secret: str, timestamp: str, body: bytes) -> str:
 
 def webhook_signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     """`v1,<base64>` of the HMAC over `<id>.<timestamp>.<body>`, keyed with the decoded secret."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(webhook_key(secret), signed, hashlib.sha256)).decode()
-
-
-def webhook_key(secret: str) -> bytes:
-    """The key of the Standard Webhooks signature: a `whsec_` secret is base64, any other text is used as it is."""
-    if secret.startswith(SECRET_PREFIX):
-        try:
-            return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-        except (binascii.Error, ValueError):
-            pass
-    return secret.encode()
+    return "v1," + webhooks.signature(secret, f"{message_id}.{timestamp}.".encode() + body)
 
 
 def signature_headers(
