@@ -18,7 +18,8 @@ from postroad.jetstream.connection import Connection, ConnectionSettings
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.write_buffer_limit import WriteBufferLimit
 from postroad.kernel.errors import DataDirectoryInUse, EngineRefused, EngineUnavailable
-from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, find_server, free_port
+from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, find_server, free_port, with_running_engine
+from postroad.settings import Secret, Settings
 
 pytestmark = pytest.mark.engine
 
@@ -70,6 +71,20 @@ async def test_a_client_sends_no_secret_to_a_process_that_has_the_port_of_the_se
         await connection.close()
     assert b'"sig":' in received[0] and b'"nkey":' in received[0]
     assert not [line for line in received if seed.encode() in line or b'"pass"' in line]
+
+
+def test_commands_know_how_the_running_server_is_synced(tmp_path: Path) -> None:
+    server = EmbeddedServer(EmbeddedServerSettings(tmp_path, sync="group"))
+    server.prepare()
+    server.release()
+
+    found = with_running_engine(Settings.of(data_dir=tmp_path))
+
+    assert found.has_group_sync
+    assert (found.store_dir, found.sync) == (tmp_path / "nats" / "jetstream", "group")
+    assert 'sync_interval: "1m"' in (tmp_path / "nats" / "nats.conf").read_text()
+    external = Settings.of(data_dir=tmp_path, nats_url=Secret("nats://elsewhere"))
+    assert with_running_engine(external) == external
 
 
 def test_a_connection_without_credentials_is_refused(own_server: Server) -> None:

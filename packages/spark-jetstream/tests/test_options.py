@@ -119,6 +119,7 @@ def test_secrets_are_in_no_repr_and_in_no_error() -> None:
         ("partitions", "many"),
         ("failOnDataLoss", "perhaps"),
         ("readBy", "magic"),
+        ("syncDirectory", "/var"),
         ("user", "alone"),
         ("password", "alone"),
         ("tlsCert", "alone"),

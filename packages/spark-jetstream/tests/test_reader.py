@@ -4,6 +4,7 @@ import logging
 import pickle
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from nats_server import NatsServer
+from spark_jetstream import reader as reader_module
 from spark_jetstream.errors import DataLoss, JetStreamError, OptionError
+from spark_jetstream.filesystem_sync import sync_filesystem
 from spark_jetstream.publisher import Message
 from spark_jetstream.reader import JetStreamReader, JetStreamStreamReader, RangePartition
 
@@ -163,6 +166,30 @@ def test_a_query_starts_at_the_configured_position(nats: NatsServer, name: str) 
     assert streaming(nats, name, startingTime="2020-01-01T00:00:00Z").initialOffset()["next"] == 4
     with pytest.raises(OptionError, match="'startingSequence' is 12"):
         streaming(nats, name, startingSequence=12).initialOffset()
+
+
+def test_the_store_is_synced_before_an_offset_is_used(
+    nats: NatsServer, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nats.create(name)
+    nats.fill(name, 3)
+    synced: list[str] = []
+
+    def sync(directory: str) -> None:
+        synced.append(directory)
+        nats.fill(name, 1)
+
+    monkeypatch.setattr(reader_module, "sync_filesystem", sync)
+    reader = streaming(nats, name, syncDirectory=str(tmp_path))
+
+    assert reader.latestOffset(reader.initialOffset(), ALL)["next"] == 4  # without the message that came after the sync
+    assert synced[-1:] == [str(tmp_path)]
+
+
+def test_a_real_filesystem_is_synced(tmp_path: Path) -> None:
+    sync_filesystem(str(tmp_path))
+    with pytest.raises(JetStreamError, match="cannot be opened"):
+        sync_filesystem(str(tmp_path / "missing"))
 
 
 def test_a_trigger_reads_at_most_the_limit(nats: NatsServer, name: str) -> None:

@@ -177,13 +177,13 @@ def _require_spark() -> None:
 def _opened(settings: "Settings", config: "PipelineConfig") -> Iterator["Pipeline"]:
     """The pipeline with Spark, the lake and the engine, for the duration of the block. Errors end the command."""
     from postroad.pipeline.driver import LakeBusy, Pipeline
-    from postroad.pipeline.jetstream import Engine, JetStreamError, engine_options
+    from postroad.pipeline.jetstream import JetStreamError, open_engine
     from postroad.pipeline.lake import Lake, LakeBroken, OtherWriter
     from postroad.pipeline.spark_session import NoJava, make_session
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        engine = Engine(engine_options(settings))
+        engine = open_engine(settings)
         engine.last_sequences(("JOBS",))  # fails before Spark takes its time to start
         spark = make_session(settings.pipeline_master, memory=settings.pipeline_memory)
         try:

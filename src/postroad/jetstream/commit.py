@@ -11,14 +11,7 @@ import msgspec
 
 from postroad.jetstream import metrics
 from postroad.jetstream.api_errors import NO_RESPONDERS, PubAck, decode_pub_ack, translate
-from postroad.jetstream.batching import (
-    CommitPolicy,
-    PendingMessage,
-    PublishAck,
-    WriteQueue,
-    assign_sequences,
-    split_conditional,
-)
+from postroad.jetstream.batching import CommitPolicy, PendingMessage, PublishAck, WriteQueue, assign_sequences, split_conditional
 from postroad.jetstream.conflict_resolution import read_resolution
 from postroad.jetstream.connection import Connection, ConnectionLost, Reply
 from postroad.jetstream.protocol import encode_batch, encode_publish

@@ -11,6 +11,7 @@ from postroad.settings import Settings
 from spark_jetstream.api import JetStreamApi
 from spark_jetstream.client import Client
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.filesystem_sync import sync_filesystem
 from spark_jetstream.options import write_options
 from spark_jetstream.protocol import encode_headers
 from spark_jetstream.publisher import Message, Publisher
@@ -34,16 +35,26 @@ def engine_options(settings: Settings) -> dict[str, str]:
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
+def open_engine(settings: Settings) -> "Engine":
+    """Raises ValueError if the settings name no server."""
+    return Engine(engine_options(settings), str(settings.store_dir) if settings.has_group_sync else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
+    """`sync_directory`: of the embedded server's store, if its writes must be synced here."""
+
     options: Mapping[str, str]
+    sync_directory: str | None = None
 
     def read_stream(self, spark: SparkSession, streams: Iterable[str], *, messages_max: int) -> DataFrame:
         """All messages of these streams as one streaming table, without those that retention has removed."""
+        sync = {} if self.sync_directory is None else {"syncDirectory": self.sync_directory}
         frames = [
             spark.readStream.format("jetstream")
             .options(
                 **self.options,
+                **sync,
                 stream=stream,
                 startingPosition="earliest",
                 failOnDataLoss="false",
@@ -61,6 +72,7 @@ class Engine:
     def write(self, messages: DataFrame) -> None:
         """Publish rows of `subject message_id data`. The engine stores each message id once within its duplicate window."""
         messages.write.format("jetstream").options(**self.options).mode("append").save()
+        self._sync()
 
     def publish(self, subject: str, body: msgspec.Struct, message_id: str) -> None:
         """Publish one message. Raises JetStreamError."""
@@ -69,6 +81,11 @@ class Engine:
             headers = encode_headers(header_lines(None, message_id, None))
             message = Message(subject.encode(), headers, msgspec.json.encode(body))
             Publisher(client, 1).publish([message])
+        self._sync()
+
+    def _sync(self) -> None:
+        if self.sync_directory is not None:
+            sync_filesystem(self.sync_directory)
 
     def last_sequences(self, streams: Iterable[str]) -> dict[str, int]:
         """Raises JetStreamError if the engine cannot be reached, or a stream does not exist."""
@@ -82,4 +99,4 @@ class Engine:
             return client.with_retries(read)
 
 
-__all__ = ["Engine", "JetStreamError", "engine_options"]
+__all__ = ["Engine", "JetStreamError", "engine_options", "open_engine"]

@@ -24,6 +24,8 @@ from postroad.runtime.process_supervisor import Command
 from postroad.settings import Secret, Settings
 
 _ENGINE_URL = "engine.url"  # in the data directory, for commands that connect to the engine of a running `postroad up`
+_ENGINE_SYNC = "engine.sync"
+_STORE = Path("nats", "jetstream")
 _NKEY_FILE = Path("nats", "user.nk")
 _PORTS, _PORT_ATTEMPTS = range(20_000, 32_000), 100
 _GROUP_INTERVAL = "1m"  # with group sync; for data without a waiting caller, such as the state of consumers
@@ -35,7 +37,9 @@ def with_running_engine(settings: Settings) -> Settings:
     url = settings.data_dir / _ENGINE_URL
     if settings.nats_url is not None or not url.exists():
         return settings
-    return replace(settings, nats_url=Secret(url.read_text().strip()), nats_nkey=settings.data_dir.resolve() / _NKEY_FILE)
+    home, sync = settings.data_dir.resolve(), settings.data_dir / _ENGINE_SYNC
+    running = replace(settings, nats_url=Secret(url.read_text().strip()), nats_nkey=home / _NKEY_FILE)
+    return replace(running, store_dir=home / _STORE, sync=sync.read_text().strip()) if sync.exists() else running
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class EmbeddedServer:
         self.url = f"nats://127.0.0.1:{port}"
         write_private(self._home / "nats.conf", self._configuration(port, self._public_key()))
         write_private(self._settings.data_dir / _ENGINE_URL, self.url)
+        write_private(self._settings.data_dir / _ENGINE_SYNC, self._settings.sync)
         env = {"POSTROAD_JETSTREAM_KEY": _quoted(self._settings.encryption_key)} if self._settings.encryption_key else {}
         argv = (str(binary), "-c", str(self._home / "nats.conf"))
         return Command("nats-server", argv, env, (self._locks[-1],), inherits_environment=False)

@@ -223,9 +223,7 @@ def _record_end(metrics: SupervisorMetrics, metrics_dir: Path, name: str) -> Cal
 def _worker_command(
     settings: Settings, name: str, role: Role, listener: socket.socket, watchdog: Watchdog, metrics_dir: Path
 ) -> Command:
-    env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max), "POSTROAD_SYNC": settings.sync}
-    if settings.store_dir is not None:
-        env["POSTROAD_STORE_DIR"] = str(settings.store_dir)
+    env = {"POSTROAD_STORE_BYTES_MAX": str(settings.store_bytes_max)}
     env |= {"POSTROAD_DATA_DIR": str(settings.data_dir), "POSTROAD_OPEN": str(settings.section(AccessSettings).open).lower()}
     env |= _engine_environment(settings)
     if settings.platform_key is not None:
@@ -237,8 +235,9 @@ def _worker_command(
 
 
 def _engine_environment(settings: Settings) -> dict[str, str]:
-    """The engine's address and nkey, which `up` chooses for the embedded server."""
+    """The engine's address and nkey, its store and how it is synced, which `up` chooses for the embedded server."""
     given = {"POSTROAD_NATS_URL": settings.nats_url and settings.nats_url.reveal(), "POSTROAD_NATS_NKEY": settings.nats_nkey}
+    given |= {"POSTROAD_STORE_DIR": settings.store_dir, "POSTROAD_SYNC": settings.sync}
     return {name: str(value) for name, value in given.items() if value is not None}
 
 

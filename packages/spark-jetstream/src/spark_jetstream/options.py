@@ -15,7 +15,7 @@ _CONNECTION = (
 )  # fmt: skip
 _READ = (
     *_CONNECTION, "stream", "subject", "startingPosition", "startingSequence", "startingTime", "endingSequence", "endingTime",
-    "maxMessagesPerTrigger", "messagesPerPartition", "partitions", "failOnDataLoss", "readBy",
+    "maxMessagesPerTrigger", "messagesPerPartition", "partitions", "failOnDataLoss", "readBy", "syncDirectory",
 )  # fmt: skip
 _WRITE = (*_CONNECTION, "messageIdPrefix", "expectedStream", "maxPending")
 # Spark passes these of its own options to every source and sink.
@@ -70,6 +70,7 @@ class ReadOptions:
     partitions: int | None = None
     fail_on_data_loss: bool = True
     read_by: str = "auto"
+    sync_directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,7 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool) -> ReadOptio
         partitions=raw.positive("partitions"),
         fail_on_data_loss=raw.choice("failOnDataLoss", ("true", "false")) == "true",
         read_by=raw.choice("readBy", ("auto", "direct", "consumer")),
+        sync_directory=raw.text("syncDirectory"),
     )
     raw.check_exclusive("startingPosition", "startingSequence", "startingTime")
     raw.check_exclusive("endingSequence", "endingTime")
@@ -192,6 +194,7 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool) -> ReadOptio
         raw.check_absent("a streaming read has no end", "endingSequence", "endingTime")
     else:
         raw.check_absent("a batch read has no triggers", "maxMessagesPerTrigger")
+        raw.check_absent("a batch read stores no offsets", "syncDirectory")
         if parsed.starting_position == "latest":
             raise OptionError("option 'startingPosition' cannot be 'latest' in a batch read: it would contain no messages")
     if parsed.read_by == "direct" and len(parsed.subjects) > 1:

@@ -24,6 +24,7 @@ from spark_jetstream.api import JetStreamApi, StreamInfo
 from spark_jetstream.client import Client
 from spark_jetstream.errors import OptionError
 from spark_jetstream.fetchers import select_fetch_mode
+from spark_jetstream.filesystem_sync import sync_filesystem
 from spark_jetstream.options import ReadOptions
 from spark_jetstream.plan import (
     Offset,
@@ -229,4 +230,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _read_partition(self._options, partition)
 
     def _stream_info(self) -> StreamInfo:
-        return _call_api(self._options, lambda api: api.stream_info(self._options.stream))
+        """The state of the stream; none of it can be lost any more, if the store is synced here: Spark keeps offsets for good."""
+        info = _call_api(self._options, lambda api: api.stream_info(self._options.stream))
+        if self._options.sync_directory is not None:
+            sync_filesystem(self._options.sync_directory)
+        return info
