@@ -1,9 +1,10 @@
 """Compare Postroad with other servers: the same load on each, in one run, on loopback, in less than 15 minutes.
 
-    make bench            (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|appends|live …])
+    make bench      (or: .venv/bin/python -m benchmarks.compare [--seconds 5] [--rounds 2] [--only queues|topics|appends|live …])
 
 - queues: wrk publishes 200 bytes of JSON over 64 and 256 connections; then consumers (pulling.py) pull and acknowledge these
   messages one at a time over 16 and 64. The rounds alternate the order of the servers; the table shows the means.
+- topics: wrk publishes the same to a topic; peer: RabbitMQ.
 - appends: 64 connections append 100 bytes of JSON to durable streams; peer: the protocol's reference server (streams.py).
 - live: 200 readers of server-sent events, and one writer (streams.py, sse_readers.py), peers: nchan and the reference server.
 
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import streams
@@ -32,10 +33,11 @@ from benchmarks.harness import Load, mean, wrk
 from benchmarks.peers import fauxqs, ministack, moto, nchan, postroad, rabbitmq, reference, webdis
 from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY, Peer, Queue, Request, Unavailable, answered, install
 from benchmarks.pulling import pulled
-from benchmarks.report import APPEND_MANY, APPEND_ONE, LIVE, PACED, PUBLISH, PULL, US, Results, Row, written
+from benchmarks.report import APPEND_MANY, APPEND_ONE, LIVE, PACED, PUBLISH, PUBLISH_TOPIC, PULL, US, Results, Row, written
 
 RESULTS = Path(__file__).with_name("results.md")
 QUEUES = (postroad.ALWAYS, postroad.TIMED, rabbitmq.PEER, webdis.ALWAYS, webdis.EVERYSEC, moto.PEER, ministack.PEER, fauxqs.PEER)
+TOPICS = (postroad.TOPIC_ALWAYS, postroad.TOPIC_TIMED, rabbitmq.PEER)
 PUBLISHERS, CONSUMERS = (64, 256), (16, 64)
 APPENDERS = 64
 READERS, MESSAGES = 200, 500
@@ -142,18 +144,31 @@ def queue_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
             yield (PULL, connections), load, ", ".join([*notes, *([f"{empty} empty answers"] if empty else [])])
 
 
-def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
+def topic_loads(peer: Peer, seconds: float) -> Iterator[tuple[Key, Load, str]]:
+    with peer.running() as queue:
+        tried(queue)
+        published(queue, 8, 1)
+        for connections in PUBLISHERS:
+            load = published(queue, connections, seconds)
+            yield (PUBLISH_TOPIC, connections), load, f"{load.failed} failed" if load.failed else ""
+
+
+Loads = Callable[[Peer, float], Iterator[tuple[Key, Load, str]]]
+
+
+def rows_of(peers: Sequence[Peer], loads: Loads, keys: Sequence[Key], seconds: float, rounds: int, clock: Clock) -> list[Row]:
+    """A row for each load and peer. The rounds alternate the order of the peers."""
     found: dict[tuple[Key, str], list[Load]] = {}
     notes: dict[tuple[Key, str], str] = {}
     why: dict[str, str] = {}
     for number in range(rounds):
-        for peer in QUEUES if number % 2 == 0 else QUEUES[::-1]:
+        for peer in peers if number % 2 == 0 else peers[::-1]:
             if peer.name in why:
                 continue
             try:
                 clock.check()
                 install(peer.setup)
-                for key, load, note in queue_loads(peer, seconds):
+                for key, load, note in loads(peer, seconds):
                     found.setdefault((key, peer.name), []).append(load)
                     notes[key, peer.name] = note
                     say(f"{key[0]}, {key[1]} connections, {peer.name}: {load.per_second:,.0f}/s, p99 {load.p99_ms:.1f} ms {note}")
@@ -163,15 +178,22 @@ def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
                 why[peer.name] = " ".join(str(problem).split())
                 say(f"{peer.name}: {why[peer.name]}")
     rows = []
-    for load_name, every in ((PUBLISH, PUBLISHERS), (PULL, CONSUMERS)):
-        for connections in every:
-            for peer in QUEUES:
-                this = (load_name, connections), peer.name
-                result = mean(found[this]) if this in found else None
-                says = peer.says if load_name == PUBLISH else peer.one_pull
-                note = notes.get(this, "") if result else why.get(peer.name, "")
-                rows.append(Row(load_name, connections, peer.name, peer.promise, says, result, note))
+    for key in keys:
+        for peer in peers:
+            result = mean(found[key, peer.name]) if (key, peer.name) in found else None
+            says = peer.one_pull if key[0] == PULL else peer.says
+            note = notes.get((key, peer.name), "") if result else why.get(peer.name, "")
+            rows.append(Row(*key, peer.name, peer.promise, says, result, note))
     return rows
+
+
+def queues(seconds: float, rounds: int, clock: Clock) -> list[Row]:
+    keys = [(PUBLISH, connections) for connections in PUBLISHERS] + [(PULL, connections) for connections in CONSUMERS]
+    return rows_of(QUEUES, queue_loads, keys, seconds, rounds, clock)
+
+
+def topics(seconds: float, rounds: int, clock: Clock) -> list[Row]:
+    return rows_of(TOPICS, topic_loads, [(PUBLISH_TOPIC, connections) for connections in PUBLISHERS], seconds, rounds, clock)
 
 
 # Streams
@@ -304,7 +326,12 @@ def facts(chosen: argparse.Namespace, clock: Clock) -> list[str]:
     ]
 
 
-PARTS: dict[str, Callable[[float, int, Clock], list[Row]]] = {"queues": queues, "appends": appends, "live": live}
+PARTS: dict[str, Callable[[float, int, Clock], list[Row]]] = {
+    "queues": queues,
+    "topics": topics,
+    "appends": appends,
+    "live": live,
+}
 
 
 def interrupted(_signal: int, _frame: object) -> None:

@@ -27,6 +27,7 @@ class Server:
     url: str
     key: str
     home: Path
+    pid: int  # of the supervisor
 
     @property
     def engine(self) -> ConnectionSettings:
@@ -50,7 +51,7 @@ def postroad(**environment: str) -> Iterator[Server]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_ready(url)
-        yield Server(url, tomllib.loads((home / "credentials.toml").read_text())["tenant_key"], home)
+        yield Server(url, tomllib.loads((home / "credentials.toml").read_text())["tenant_key"], home, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(10)

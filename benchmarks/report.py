@@ -8,6 +8,7 @@ from benchmarks.peers.peer import FSYNC, INTERVAL, MEMORY
 
 US = "Postroad"
 PUBLISH, PULL = "publish", "pull and acknowledge"
+PUBLISH_TOPIC = "publish to a topic"
 APPEND_ONE, APPEND_MANY = "append to 1 stream", "append to 64 streams"
 LIVE, PACED = "live, one writer at full speed", "live, 20 messages per second"
 
@@ -96,6 +97,14 @@ class Results:
                 "publish, fsynced, 256 connections, compared with RabbitMQ's management API",
                 6,
                 self._least(PUBLISH, 256, "RabbitMQ"),
+            ),
+            *(
+                Target(
+                    f"publish to a topic, fsynced, {connections} connections, compared with RabbitMQ's management API",
+                    needed,
+                    self._least(PUBLISH_TOPIC, connections, "RabbitMQ"),
+                )
+                for connections, needed in ((64, 4), (256, 6.5))
             ),
             *(
                 Target(f"{load}, interval, {connections} connections, compared with the best in-memory SQS server", 1, found)

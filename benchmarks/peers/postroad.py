@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
@@ -29,6 +30,19 @@ def running(sync: str) -> Iterator[Queue]:
         )
 
 
+@contextlib.contextmanager
+def running_topic(sync: str) -> Iterator[Queue]:
+    """A topic, whose messages are read and not taken."""
+    with postroad(POSTROAD_SYNC=sync) as server:
+        headers = {**JSON, "Authorization": f"Bearer {server.key}"}
+        yield Queue(
+            server.url,
+            publish=Request("POST", "/v1/topics/bench/messages", f'{{"subject":"a.b","payload":{PAYLOAD}}}', headers),
+            pull=Request("GET", "/v1/topics/bench/messages?limit=1", headers=headers),
+            taken=lambda read: b'"sequence"' in read,
+        )
+
+
 _VERSION = partial(version, "postroad")
 _ONE_PULL = "pull(1) + ack"
 ALWAYS = Peer("Postroad, sync always", FSYNC, "fsynced before the response", _ONE_PULL, "", _VERSION, partial(running, "always"))
@@ -41,3 +55,5 @@ TIMED = Peer(
     _VERSION,
     partial(running, INTERVAL_SECONDS),
 )
+TOPIC_ALWAYS = replace(ALWAYS, running=partial(running_topic, "always"))
+TOPIC_TIMED = replace(TIMED, running=partial(running_topic, INTERVAL_SECONDS))

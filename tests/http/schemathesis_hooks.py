@@ -71,6 +71,15 @@ _MEANING = (
     "Last-Event-ID was not sent by this stream",
     "so many copies",  # as there are servers
     "cannot place the queue there",
+    "single server has no placement tags",
+    "(at $.maxBytes)",  # as much as the engine, or the tenant's quota, has left
+    "the cursor is of a topic that was deleted",
+    "send either `payload` or `body_b64`",
+    "is not base64",
+    "of a `payload` is a JSON type",
+    "is not a header name",
+    "has a control character, or a space at its start or end",
+    "so many overlapping patterns cannot be counted",
     "a platform key has all scopes",
 )
 

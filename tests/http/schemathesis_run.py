@@ -29,6 +29,7 @@ warnings = false
 [parameters]
 "header.X-Postroad-Tenant" = "{tenant}"     # any other is 403 or 404, whatever else is right about the request
 "path.queue" = {{ dictionary = "queues", probability = 0.6 }}
+"path.topic" = {{ dictionary = "topics", probability = 0.6 }}
 "path.key" = {{ dictionary = "keys", probability = 0.6 }}
 "path.secret" = {{ dictionary = "secrets", probability = 0.6 }}
 "path.tenant" = {{ dictionary = "tenants", probability = 0.6 }}
@@ -38,6 +39,7 @@ warnings = false
 
 [dictionaries]                              # what is there, so that not everything is 404
 queues = {{ values = ["orders", "few"] }}
+topics = {{ values = ["events", "full"] }}
 keys = {{ values = ["{a_key}"] }}
 secrets = {{ values = ["{a_secret}"] }}
 tenants = {{ values = ["{a_tenant}"] }}
@@ -108,6 +110,9 @@ async def _resources(gateway: Gateway, tenant: Tenant) -> dict[str, str]:
     """One resource of each kind, by its name in the configuration."""
     for name, settings in (("orders", {}), ("few", {"maxMessages": 1})):
         await tenant.publish(await tenant.queue(name, **settings), {"a": 1})
+    for name, limits in (("events", {}), ("full", {"maxMessages": 1, "onFull": "refuse"})):
+        (await tenant.client.put(f"/v1/topics/{name}", limits)).ok(201)
+        (await tenant.client.post(f"/v1/topics/{name}/messages", {"subject": "a.b", "payload": 1})).ok(201)
     for name, media, headers in (("json", "application/json", {}), ("text", "text/plain", {}), ("closed", "text/plain", _CLOSED)):
         headers = {"Content-Type": media, **headers}
         (await tenant.client.call("PUT", f"/v1/stream/notes/{name}", headers=headers, data=b'"a"')).ok(201)

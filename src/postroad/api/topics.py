@@ -81,7 +81,7 @@ class StrictTopicSettings(TopicSettings, frozen=True, kw_only=True, forbid_unkno
 
 
 class TopicSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Settings to change. Omitted fields keep their value."""
+    """Settings to change. Omitted fields keep their value; null restores the default."""
 
     retention_ms: (
         Annotated[
@@ -89,23 +89,23 @@ class TopicSettingsChange(msgspec.Struct, frozen=True, rename="camel", kw_only=T
             Meta(ge=0, le=RETENTION_MS_MAX, description="How long a message is kept, at least a second; 0: without limit."),
         ]
         | UnsetType
+        | None
     ) = UNSET
-    max_messages: Annotated[int, Meta(ge=0, le=10**12, description="Messages that the topic keeps; 0: no limit.")] | UnsetType = (
-        UNSET
-    )
-    max_bytes: Annotated[int, Meta(ge=0, le=2**53 - 1, description="Bytes that the topic keeps; 0: no limit.")] | UnsetType = (
-        UNSET
-    )
-    on_full: Annotated[Literal["drop", "refuse"] | UnsetType, Meta(description="`drop` the oldest or `refuse` new messages.")] = (
-        UNSET
-    )
+    max_messages: (
+        Annotated[int, Meta(ge=0, le=10**12, description="Messages that the topic keeps; 0: no limit.")] | UnsetType | None
+    ) = UNSET
+    max_bytes: (
+        Annotated[int, Meta(ge=0, le=2**53 - 1, description="Bytes that the topic keeps; 0: no limit.")] | UnsetType | None
+    ) = UNSET
+    on_full: Annotated[
+        Literal["drop", "refuse"] | UnsetType | None, Meta(description="`drop` the oldest or `refuse` new messages.")
+    ] = UNSET
     dedupe_window_ms: (
         Annotated[int, Meta(ge=DEDUPE_MS_MIN, le=DEDUPE_MS_MAX, description="How long an idempotency key is remembered.")]
         | UnsetType
+        | None
     ) = UNSET
-    replicas: Annotated[
-        Literal[1, 3, 5] | UnsetType | None, Meta(description="Copies of the topic; null: the installation's default.")
-    ] = UNSET
+    replicas: Annotated[Literal[1, 3, 5] | UnsetType | None, Meta(description="Copies of the topic.")] = UNSET
     geo: Annotated[PlacementTag | UnsetType | None, Meta(description="Placement tag of the JetStream servers.")] = UNSET
     schema: Annotated[dict[str, Any] | UnsetType | None, Meta(description="JSON Schema that payloads must match.")] = UNSET
 

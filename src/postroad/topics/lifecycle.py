@@ -145,8 +145,11 @@ class TopicLifecycle:
         return await self._change(context, name, lambda known: settings or known or StrictTopicSettings(), may_create=True)
 
     async def update(self, context: RequestContext, name: str, change: TopicSettingsChange) -> TopicRecord:
-        """Change some settings of a topic. Raises TopicNotFound, and like `put`."""
-        given = {field: value for field, value in msgspec.structs.asdict(change).items() if value is not UNSET}
+        """Change some settings of a topic; null restores the default. Raises TopicNotFound, and like `put`."""
+        values, defaults = msgspec.structs.asdict(change), StrictTopicSettings()
+        given = {
+            field: getattr(defaults, field) if value is None else value for field, value in values.items() if value is not UNSET
+        }
         record, _ = await self._change(
             context, name, lambda known: msgspec.structs.replace(known or StrictTopicSettings(), **given), may_create=False
         )
@@ -221,8 +224,11 @@ class TopicLifecycle:
     async def _check_settings(
         self, tenant: str, name: str, settings: StrictTopicSettings, before: StrictTopicSettings | None
     ) -> None:
+        """Raises BodyInvalid for settings that cannot be put into effect."""
         if settings.schema is not None and (before is None or settings.schema != before.schema):
             await self._schemas.check_schema(tenant, settings.schema)
+        if settings.geo is not None and not self._connection.is_clustered:
+            raise invalid_field("$.geo", f"{settings.geo!r} is unknown: a single server has no placement tags")
         if settings.max_bytes:
             others = [one for key in self.table.keys_under(f"{tenant}.") if (one := self.table.get(key)) and one.name != name]
             reserved = sum(one.settings.max_bytes for one in others)

@@ -69,21 +69,25 @@ def put_topics(
 def update_topics(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     retention_ms: Annotated[
-        int | None, typer.Option("--retention-ms", help="How long a message is kept, at least a second; 0: without limit.")
+        int | None,
+        typer.Option(
+            "--retention-ms", help="How long a message is kept, at least a second; 0: without limit. `none` removes it."
+        ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit.")
+        int | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit. `none` removes it.")
     ] = None,
-    max_bytes: Annotated[int | None, typer.Option("--max-bytes", help="Bytes that the topic keeps; 0: no limit.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", help="Bytes that the topic keeps; 0: no limit. `none` removes it.")
+    ] = None,
     on_full: Annotated[
-        Literal["drop", "refuse"] | None, typer.Option("--on-full", help="`drop` the oldest or `refuse` new messages.")
+        Literal["drop", "refuse"] | None,
+        typer.Option("--on-full", help="`drop` the oldest or `refuse` new messages. `none` removes it."),
     ] = None,
     dedupe_window_ms: Annotated[
-        int | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered.")
+        int | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered. `none` removes it.")
     ] = None,
-    replicas: Annotated[
-        int | None, typer.Option("--replicas", help="Copies of the topic; null: the installation's default. `none` removes it.")
-    ] = None,
+    replicas: Annotated[int | None, typer.Option("--replicas", help="Copies of the topic. `none` removes it.")] = None,
     geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", help="JSON Schema that payloads must match. `none` removes it.")

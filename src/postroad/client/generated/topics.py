@@ -62,25 +62,28 @@ class TopicsCalls:
         self,
         topic: Topic | str,
         *,
-        retention_ms: int | None = None,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        on_full: Literal["drop", "refuse"] | None = None,
-        dedupe_window_ms: int | None = None,
+        retention_ms: int | UnsetType | None = UNSET,
+        max_messages: int | UnsetType | None = UNSET,
+        max_bytes: int | UnsetType | None = UNSET,
+        on_full: Literal["drop", "refuse"] | UnsetType | None = UNSET,
+        dedupe_window_ms: int | UnsetType | None = UNSET,
         replicas: int | UnsetType | None = UNSET,
         geo: str | UnsetType | None = UNSET,
         schema: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> Call[Topic]:
         """Change settings of a topic. Settings that are left out keep their values. Raises TopicNotFound."""
         body = body_of(
+            {},
             {
                 "retentionMs": retention_ms,
                 "maxMessages": max_messages,
                 "maxBytes": max_bytes,
                 "onFull": on_full,
                 "dedupeWindowMs": dedupe_window_ms,
+                "replicas": replicas,
+                "geo": geo,
+                "schema": schema,
             },
-            {"replicas": replicas, "geo": geo, "schema": schema},
         )
         return Call(method="PATCH", path=f"/v1/topics/{segment(topic)}", body=body, response=Topic)
 
