@@ -8,6 +8,11 @@ def test_a_topic_is_put_shown_changed_listed_and_deleted(shell: Shell, name: str
     assert (made["settings"]["maxMessages"], made["settings"]["onFull"]) == (100, "refuse")
     changed = shell.run("topics", "update", name, "--max-messages", "50", "--json").json
     assert (changed["settings"]["maxMessages"], changed["settings"]["onFull"]) == (50, "refuse")
+    restored = shell.run("topics", "update", name, "--max-messages", "none", "--schema", '{"type": "object"}', "--json").json
+    assert (restored["settings"]["maxMessages"], restored["settings"]["onFull"]) == (0, "refuse")
+    assert shell.run("topics", "update", name, "--on-full", "drop", "--json").json["settings"]["schema"] == {"type": "object"}
+    assert shell.run("topics", "update", name, "--schema", "none", "--json").json["settings"]["schema"] is None
+    assert shell.invoke("topics", "update", name, "--max-messages", "many").code == 2
     assert shell.run("topics", "show", name, "--json").json["stats"]["messages"] == 0
     assert name in shell.run("topics", "list", "--name", f"{name}*").stdout
     assert name not in shell.run("topics", "list", "--name", "other*").stdout

@@ -59,7 +59,17 @@ def nullable(text: str | None, convert: Callable[[str], Any]) -> Any:
     """An option that can also remove a value: UNSET if it was not given, None for `none`."""
     from msgspec import UNSET
 
-    return UNSET if text is None else None if text in ("none", "never") else convert(text)
+    try:
+        return UNSET if text is None else None if text in ("none", "never") else convert(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"{text!r}: {exc}") from None
+
+
+def unset_if_none(value: Any) -> Any:
+    """The value of an option; UNSET if it was not given."""
+    from msgspec import UNSET
+
+    return UNSET if value is None else value
 
 
 def json_value(text: str | None, name: str) -> Any:

@@ -205,7 +205,7 @@ def _cli_type(one: Parameter, imports: Imports) -> str:
         if isinstance(item, type) and issubclass(item, Enum):  # typer takes no list of literals
             return f"list[{imports.name_of(item)}]"
         return "str" if item is int else f"list[{_cli_name(item, imports)}]"
-    if _is_duration(one):
+    if _is_duration(one) or (one.nullable and kind is not bool):  # also `none`
         return "str"
     return _cli_name(kind, imports)
 
@@ -227,6 +227,8 @@ def _literal(values: Sequence[object]) -> str:
 
 def _converted(one: Parameter, imports: Imports) -> str:
     kind: Any = one.type
+    if one.nullable:
+        return _converted_nullable(one, imports)
     if _is_list(one) and get_args(kind)[0] is int:
         imports.add("postroad.cli.rendering", "numbers")
         return f"numbers({one.name})"
@@ -236,14 +238,31 @@ def _converted(one: Parameter, imports: Imports) -> str:
     if contains(kind, datetime):
         direction = "ago" if one.part == "query" else "from_now"
         imports.add("postroad.cli.times", direction)
-        if one.nullable:
-            imports.add("postroad.cli.rendering", "nullable")
-            return f"nullable({one.name}, {direction})"
         return f"{direction}({one.name}) if {one.name} else None"
     if _cli_type(one, imports) == "str" and kind is not str:
         imports.add("postroad.cli.rendering", "json_value")
         return f'json_value({one.name}, "{one.name}")'
     return one.name
+
+
+def _converted_nullable(one: Parameter, imports: Imports) -> str:
+    """UNSET if the option was not given, None if it is `none`."""
+    kind: Any = one.type
+    if kind is bool or _is_list(one):
+        imports.add("postroad.cli.rendering", "unset_if_none")
+        return f"unset_if_none({one.name})"
+    imports.add("postroad.cli.rendering", "nullable")
+    if _is_duration(one) or contains(kind, datetime):
+        convert = "seconds" if _is_duration(one) else "ago" if one.part == "query" else "from_now"
+        imports.add("postroad.cli.times", convert)
+    elif kind in (int, float) or (get_origin(kind) is Literal and all(isinstance(value, int) for value in get_args(kind))):
+        convert = "float" if kind is float else "int"
+    elif kind is str or get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        convert = "str"
+    else:
+        imports.add("postroad.cli.rendering", "json_value")
+        convert = f'lambda text: json_value(text, "{one.name}")'
+    return f"nullable({one.name}, {convert})"
 
 
 def index_module(modules: Iterable[str], new: Mapping[str, str]) -> str:

@@ -108,14 +108,14 @@ def update_keys(
         typer.Option("--expires", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`. `none` removes it."),
     ] = None,
     max_requests_per_second: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--max-requests-per-second",
             help="Requests per second and worker; 0 for no limit, null for the installation's default. `none` removes it.",
         ),
     ] = None,
     max_live_connections: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--max-live-connections",
             help="Waiting long polls and streamed responses per worker; 0 or null for no limit. `none` removes it.",
@@ -136,8 +136,8 @@ def update_keys(
                 allowed_topics=allowed_topics,
                 allowed_streams=allowed_streams,
                 expires_at=nullable(expires_at, from_now),
-                max_requests_per_second=max_requests_per_second,
-                max_live_connections=max_live_connections,
+                max_requests_per_second=nullable(max_requests_per_second, int),
+                max_live_connections=nullable(max_live_connections, int),
                 enabled=enabled,
             ),
             as_json,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
-from postroad.cli.rendering import json_value, numbers, show_done, show_item, show_list, show_secret
+from postroad.cli.rendering import json_value, nullable, numbers, show_done, show_item, show_list, show_secret
 from postroad.cli.times import from_now, seconds
 
 subscriptions = typer.Typer(help="Messages of topics, delivered to endpoints and queues.", no_args_is_help=True)
@@ -150,7 +150,7 @@ def update_subscriptions(
         int | None, typer.Option("--ack-wait-ms", help="Time for a response before an attempt has failed.")
     ] = None,
     max_per_second: Annotated[
-        int | None, typer.Option("--max-per-second", help="Attempts per second. No limit if left out. `none` removes it.")
+        str | None, typer.Option("--max-per-second", help="Attempts per second. No limit if left out. `none` removes it.")
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Attempts at the same time.")] = None,
     ordering: Annotated[Literal["none", "key"] | None, typer.Option("--ordering")] = None,
@@ -170,14 +170,14 @@ def update_subscriptions(
             client.subscriptions.update(
                 subscription,
                 filter=json_value(filter, "filter"),
-                content_filter=json_value(content_filter, "content_filter"),
+                content_filter=nullable(content_filter, lambda text: json_value(text, "content_filter")),
                 url=url,
                 headers=json_value(headers, "headers"),
                 queue=queue,
                 max_deliver=max_deliver,
                 retry_delays_ms=numbers(retry_delays_ms),
                 ack_wait_ms=ack_wait_ms,
-                max_per_second=max_per_second,
+                max_per_second=nullable(max_per_second, int),
                 max_in_flight=max_in_flight,
                 ordering=ordering,
                 ordering_key=ordering_key,

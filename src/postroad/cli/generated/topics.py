@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from postroad.cli.output import AsJson, Wide, connected
-from postroad.cli.rendering import json_value, show_item
+from postroad.cli.rendering import json_value, nullable, show_item
 from postroad.cli.topics import topics
 
 
@@ -69,25 +69,24 @@ def put_topics(
 def update_topics(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     retention_ms: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--retention-ms", help="How long a message is kept, at least a second; 0: without limit. `none` removes it."
         ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit. `none` removes it.")
+        str | None, typer.Option("--max-messages", help="Messages that the topic keeps; 0: no limit. `none` removes it.")
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", help="Bytes that the topic keeps; 0: no limit. `none` removes it.")
+        str | None, typer.Option("--max-bytes", help="Bytes that the topic keeps; 0: no limit. `none` removes it.")
     ] = None,
     on_full: Annotated[
-        Literal["drop", "refuse"] | None,
-        typer.Option("--on-full", help="`drop` the oldest or `refuse` new messages. `none` removes it."),
+        str | None, typer.Option("--on-full", help="`drop` the oldest or `refuse` new messages. `none` removes it.")
     ] = None,
     dedupe_window_ms: Annotated[
-        int | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered. `none` removes it.")
+        str | None, typer.Option("--dedupe-window-ms", help="How long an idempotency key is remembered. `none` removes it.")
     ] = None,
-    replicas: Annotated[int | None, typer.Option("--replicas", help="Copies of the topic. `none` removes it.")] = None,
+    replicas: Annotated[str | None, typer.Option("--replicas", help="Copies of the topic. `none` removes it.")] = None,
     geo: Annotated[str | None, typer.Option("--geo", help="Placement tag of the JetStream servers. `none` removes it.")] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", help="JSON Schema that payloads must match. `none` removes it.")
@@ -100,14 +99,14 @@ def update_topics(
         show_item(
             client.topics.update(
                 topic,
-                retention_ms=retention_ms,
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                on_full=on_full,
-                dedupe_window_ms=dedupe_window_ms,
-                replicas=replicas,
-                geo=geo,
-                schema=json_value(schema, "schema"),
+                retention_ms=nullable(retention_ms, int),
+                max_messages=nullable(max_messages, int),
+                max_bytes=nullable(max_bytes, int),
+                on_full=nullable(on_full, str),
+                dedupe_window_ms=nullable(dedupe_window_ms, int),
+                replicas=nullable(replicas, int),
+                geo=nullable(geo, str),
+                schema=nullable(schema, lambda text: json_value(text, "schema")),
             ),
             as_json,
             wide=wide,
