@@ -232,6 +232,6 @@ async def test_queues_are_listed_with_their_stats(project: Project) -> None:
 
     async def has_stats() -> bool:
         [queue] = (await project.client.get("/v1/queues?stats=true")).ok()["queues"]
-        return queue["name"] == "orders" and queue["stats"]["ready"] == 1 and queue["stats"]["dead"] == 0
+        return (queue["name"], queue["stats"]["ready"], queue["stats"]["dead"]) == ("orders", 1, 0)
 
     await eventually(has_stats, 30)
