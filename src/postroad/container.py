@@ -168,6 +168,7 @@ def build(platform: Platform) -> tuple[Assembly, tuple[Route, ...]]:
         lambda: _readiness(platform, assembly),
         platform.use(AccessCapability).authenticator,
         platform.settings.metrics_dir,
+        [collector for capability in capabilities for collector in capability.collectors()],
     )
     routes: list[Route] = [*system.table()]
     if platform.role.includes(Role.GATEWAY):

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
 
 import structlog
+from prometheus_client.registry import Collector
 
 from postroad.access.identity_cache import IdentityCache
 from postroad.api.health import Check
@@ -144,6 +145,10 @@ class Capability:
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
         """Streams that every installation has."""
+        return ()
+
+    def collectors(self) -> Sequence[Collector]:
+        """Metrics that are not those of this process: every process reports them to a scrape."""
         return ()
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:

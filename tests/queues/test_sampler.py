@@ -17,6 +17,7 @@ from postroad.kernel.names import queue_stream
 from postroad.queues import sampler as sampler_module
 from postroad.queues.capability import QueuesCapability
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
+from postroad.queues.gauges import SamplePublisher
 from postroad.queues.lifecycle import QUEUES_BUCKET
 from postroad.queues.records import QueueRecord
 from postroad.queues.sampler import QueueSampler
@@ -64,6 +65,7 @@ class Watcher:
             self.throughput,
             self.outbox,
             lambda: self.tenants,
+            SamplePublisher(engine.connection, queues_max=0, seconds=SECONDS),
             seconds=SECONDS,
         )
         self.throughput.start_totals()

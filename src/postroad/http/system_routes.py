@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from postroad.api.health import Check, Health, Readiness
 from postroad.http.app import Authenticator
@@ -33,6 +34,7 @@ class SystemRoutes:
     checks: ReadinessChecks
     authenticator: Authenticator
     metrics_dir: Path | None = None
+    collectors: Sequence[Collector] = ()
     _checking: "asyncio.Future[dict[str, Check]] | None" = field(init=False, default=None)
     _describe: Callable[[], dict[str, Any]] = field(init=False, default=dict)
     _document: bytes = field(init=False, default=b"")
@@ -108,7 +110,10 @@ class SystemRoutes:
             flush()
             registry = CollectorRegistry()
             MultiProcessCollector(registry, str(self.metrics_dir))  # type: ignore[no-untyped-call]
-        return Response(generate_latest(registry), media=CONTENT_TYPE_LATEST.encode())
+        collected = CollectorRegistry()
+        for collector in self.collectors:
+            collected.register(collector)
+        return Response(generate_latest(registry) + generate_latest(collected), media=CONTENT_TYPE_LATEST.encode())
 
     async def _check_metrics_access(self, request: Request) -> None:
         is_forwarded = b"x-forwarded-for" in request.headers or b"forwarded" in request.headers

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prometheus_client.registry import Collector
+
 from postroad.api.queues import (
     AlreadySettled,
     IdempotencyMismatch,
@@ -27,6 +29,7 @@ from postroad.queues.consuming_routes import ConsumingRoutes
 from postroad.queues.dead_letter_routes import DeadLetterRoutes
 from postroad.queues.dead_letters import FAILURES_BUCKET, DeadLetters
 from postroad.queues.events import EVENTS
+from postroad.queues.gauges import QueueGauges, SamplePublisher
 from postroad.queues.lease_log import LeaseLog, lease_stream
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
 from postroad.queues.message_locator import MessageLocator
@@ -133,6 +136,8 @@ class QueuesCapability(Capability):
         self._progress = ProgressReports(self.consumer, outbox, clock)
         self._browser = QueueBrowser(connection, self._stats, self.lease_log, outbox, platform.audit, clock)
         self._redriver = Redriver(self.lifecycle, self.publisher, self.dead_letters, platform.tasks, outbox)
+        self._gauges = QueueGauges(connection)
+        sample_seconds = settings.section(TelemetrySettings).sample_seconds
         self._sampler = QueueSampler(
             connection,
             self.table,
@@ -140,12 +145,16 @@ class QueuesCapability(Capability):
             self.throughput,
             outbox,
             platform.identities.tenant_ids,
-            seconds=settings.section(TelemetrySettings).sample_seconds,
+            SamplePublisher(connection, queues_max=chosen.queue_metrics_max, seconds=sample_seconds),
+            seconds=sample_seconds,
         )
 
     @classmethod
     def streams(cls, settings: Settings) -> Sequence[StreamSpec]:
         return (lease_stream(settings.replica_count, settings.share_of_store(32)),)
+
+    def collectors(self) -> Sequence[Collector]:
+        return (self._gauges,)
 
     def tables(self) -> Sequence[ReplicatedTable[Any]]:
         return (self.table,)
@@ -165,6 +174,7 @@ class QueuesCapability(Capability):
             BackgroundJob(self.throughput.run),
             BackgroundJob(self.lease_log.run),
             BackgroundJob(self._waiting.run),
+            BackgroundJob(self._gauges.run),
             BackgroundJob(self.validator_process.run, Role.GATEWAY),
             BackgroundJob(self._sampler.run, Role.CONTROL, leader_only=True),
             BackgroundJob(every(_COMPACT_SECONDS, self.lease_log.compact, "compact leases"), Role.CONTROL, leader_only=True),

@@ -5,6 +5,7 @@ minutes. A round samples a limited number of queues, the longest waiting first.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from postroad.jetstream.replicated_table import ReplicatedTable
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
 from postroad.queues.events import QueueSampled
+from postroad.queues.gauges import SamplePublisher
 from postroad.queues.records import QueueRecord, QueueState
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
@@ -49,13 +51,15 @@ class QueueSampler:
         throughput: Throughput,
         outbox: Outbox,
         tenants: Callable[[], list[str]],
+        publisher: SamplePublisher,
         *,
         seconds: float,
     ) -> None:
         self._connection, self._table, self._stats = connection, table, stats
         self._throughput, self._outbox = throughput, outbox
-        self._tenants, self._seconds = tenants, seconds
+        self._tenants, self._publisher, self._seconds = tenants, publisher, seconds
         self._last: dict[str, _LastSample] = {}
+        self._existing: list[tuple[str, str]] = []
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -74,6 +78,7 @@ class QueueSampler:
         with_dead_letters = _TenantsWithDeadLetters(self._connection)
         samples: dict[str, list[QueueSampled]] = {}
         failures = await asyncio.gather(*(self._sample_all(due, with_dead_letters, samples) for _ in range(_CONCURRENCY)))
+        await self._publisher.publish(itertools.chain(*samples.values()), self._existing)
         for of_tenant in samples.values():
             self._outbox.record(None, *of_tenant)
         if any(failures):
@@ -85,6 +90,7 @@ class QueueSampler:
         tenants, active = set(self._tenants()), self._throughput.active_streams()
         records = [record for key in self._table.keys_under() if (record := self._table.get(key)) is not None]
         by_stream = {one.stream: one for one in records if one.state is QueueState.READY and one.tenant in tenants}
+        self._existing = [(one.tenant, one.name) for one in by_stream.values()]
         first = now - self._seconds
         self._last = {stream: self._last.get(stream) or _LastSample(first, has_messages=True) for stream in by_stream}
         due = [
