@@ -349,8 +349,7 @@ class Committer:
 
     def _deadline_error(self, cause: Exception) -> EngineUnavailable:
         detail = f"{self.stream} did not answer in time: the message may or may not be stored"
-        kind = EngineNoResponders if isinstance(cause, EngineNoResponders) else EngineUnavailable
-        error = kind(detail, retry_after=1)
+        error = (type(cause) if isinstance(cause, EngineNoResponders) else EngineUnavailable)(detail, retry_after=1)
         error.__cause__ = cause
         return error
 
