@@ -86,6 +86,14 @@ class QueueSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_messages: Annotated[
         int, Meta(ge=0, le=10**12, description="Publishing fails with status 507 above this number; 0: no limit.")
     ] = 0
+    max_in_flight: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="At most this many messages are leased, or wait for a retry, at the same time; 0: no limit.",
+        ),
+    ] = 0
     replicas: Annotated[
         Literal[1, 3, 5] | None,
         Meta(description="Copies of the queue. The installation's default if left out. A single server keeps one copy."),

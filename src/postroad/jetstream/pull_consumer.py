@@ -33,20 +33,26 @@ _WAITING_PULL_LOST_SECONDS = 1.0  # without an answer for this long after its en
 _WAITING_PULL_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
 _PULL_ANSWER_SECONDS = 5.0
+_LIMITED_PULL_SECONDS = 0.02
 _BARRIER_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 
 _INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
 
 
-async def ensure_work_consumer(connection: Connection, stream: str, name: str, *subjects: str) -> None:
-    """`ack_wait` only matters between a delivery and its lease: it redelivers the messages of a process that died there."""
+async def ensure_work_consumer(
+    connection: Connection, stream: str, name: str, *subjects: str, max_in_flight: int | None = None
+) -> None:
+    """`ack_wait` only matters between a delivery and its lease: it redelivers the messages of a process that died there.
+
+    At most `max_in_flight` messages are delivered and not acknowledged at the same time, whatever process has them.
+    """
     filters: dict[str, object] = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": list(subjects)}
     config = {
         **filters,
         "ack_wait": _ACK_WAIT_SECONDS * 1_000_000_000,
         "max_deliver": -1,
-        "max_ack_pending": -1,
+        "max_ack_pending": max_in_flight or -1,
         "max_waiting": 10_000,
     }
     await ensure_consumer(connection, stream, name, config)
@@ -83,6 +89,7 @@ class PullConsumer(Acknowledger):
         self._task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Msg | None] = asyncio.Queue()  # None wakes the task
         self._inbox_subject = ""
+        self.is_limited = False  # the consumer has a `max_in_flight`
         self._has_waiting_pull = False
         self._waiting_pull_ends_at = 0.0
         self._has_reconnected = False
@@ -221,8 +228,12 @@ class PullConsumer(Acknowledger):
 
     async def _fetch(self, demand: int, bytes_max: int | None) -> tuple[int, bool]:
         """Dispatch up to `demand` messages that are ready now; their number, and whether `bytes_max` ended the request."""
+        if self.is_limited and self._has_waiting_pull:
+            return 0, False  # it delivers one when there is room; the answers of two requests could not be distinguished
         batch = demand - self._has_waiting_pull  # the waiting pull covers one: asking twice would deliver one too many
         request: dict[str, object] = {"batch": batch, "no_wait": True}
+        if self.is_limited:  # at its limit a consumer answers only when the request expires
+            request["expires"] = int(_LIMITED_PULL_SECONDS * 1e9)
         if bytes_max is not None and (batch > 1 or self._received_bytes):  # one message alone is delivered whatever its size
             request["max_bytes"] = bytes_max
         if batch <= 0 or not await self._send_pull(request):
@@ -242,7 +253,12 @@ class PullConsumer(Acknowledger):
                             timeout.reschedule(loop.time() + _WAITING_PULL_GRACE_SECONDS)
                     elif status == _BYTES_EXCEEDED:
                         return received, True
-                    elif status in ("404", "409", "503") or self._has_reconnected or not self._connection.is_up:
+                    elif (
+                        (self.is_limited and status == "408")
+                        or status in ("404", "409", "503")
+                        or self._has_reconnected
+                        or not self._connection.is_up
+                    ):
                         if status == "503":
                             await self._handle_unavailable(EngineNoResponders)
                         break

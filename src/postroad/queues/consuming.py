@@ -176,6 +176,7 @@ class Consumer:
         found = self._pull_consumers.get(record.stream)
         if found is None or found.consumer != record.consumer:
             found = self._pull_consumers[record.stream] = PullConsumer(self._connection, record.stream, record.consumer)
+        found.is_limited = record.settings.max_in_flight > 0
         return found
 
     async def ack(self, context: RequestContext, queue: str, receipt_ids: Sequence[str]) -> list[PostroadError | None]:

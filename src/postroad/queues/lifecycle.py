@@ -278,7 +278,13 @@ class QueueLifecycle:
         await self._ensure_consumer(record)
 
     async def _ensure_consumer(self, record: QueueRecord) -> None:
-        await ensure_work_consumer(self._connection, record.stream, record.consumer, *record.ready_subjects)
+        await ensure_work_consumer(
+            self._connection,
+            record.stream,
+            record.consumer,
+            *record.ready_subjects,
+            max_in_flight=record.settings.max_in_flight,
+        )
 
     async def with_feature(self, record: QueueRecord, feature: str) -> QueueRecord:
         """The queue, prepared for messages that use this feature. Raises QueueNotFound, EngineUnavailable."""

@@ -31,6 +31,12 @@ def put_queues(
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", help="Publishing fails with status 507 above this number; 0: no limit.")
     ] = None,
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option(
+            "--max-in-flight", help="At most this many messages are leased, or wait for a retry, at the same time; 0: no limit."
+        ),
+    ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
@@ -63,6 +69,7 @@ def put_queues(
                 max_attempts=max_attempts,
                 retry_delays_ms=numbers(retry_delays_ms),
                 max_messages=max_messages,
+                max_in_flight=max_in_flight,
                 replicas=replicas,
                 geo=geo,
                 schema=json_value(schema, "schema"),
