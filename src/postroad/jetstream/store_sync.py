@@ -6,6 +6,7 @@ uses the store syncs what it waits for itself.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import os
@@ -221,9 +222,10 @@ class StoreSync:
         """Fail all callers. A failed sync is not repeated: the kernel reports an error once, and drops the data."""
         if self._failure.done():
             return
-        log.critical("store_sync_failed", error=repr(problem), remedy="check the disk")
         self._failure.set_result(problem)
         self._fail_callers(lambda _caller: True)
+        with contextlib.suppress(OSError):  # the log may be on the same disk
+            log.critical("store_sync_failed", error=repr(problem), remedy="check the disk")
 
     def _fail_callers(self, is_failed: Callable[[_Caller], bool]) -> None:
         for groups in (self._groups, self._filesystem_groups):

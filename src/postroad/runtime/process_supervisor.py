@@ -42,7 +42,7 @@ class SupervisedProcess:
     """A command that `run` restarts whenever it ends or its watchdog expires. `pid` is the current process; `starts` counts them.
 
     `before_start` is called in a thread before each start, `on_end` with the pid of each process that has ended, and whether the
-    watchdog ended it.
+    watchdog ended it, and `on_exit_code` with its exit code.
     """
 
     command: Command
@@ -51,6 +51,7 @@ class SupervisedProcess:
     watchdog: Watchdog | None = None
     before_start: Callable[[], None] | None = None
     on_end: Callable[[int, bool], None] | None = None
+    on_exit_code: Callable[[int], None] | None = None
     pid: int | None = None
     starts: int = 0
 
@@ -73,6 +74,8 @@ class SupervisedProcess:
                 self.pid = None
             if self.on_end is not None:
                 self.on_end(process.pid, is_hung)
+            if self.on_exit_code is not None:
+                self.on_exit_code(code)
             if loop.time() - started > _STABLE_SECONDS:
                 delays = backoff.delays()
             delay = next(delays)

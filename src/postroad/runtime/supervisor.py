@@ -29,6 +29,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.storage_budget import default_reserve
 from postroad.kernel.errors import PostroadError
 from postroad.runtime.embedded_server import EmbeddedServer, EmbeddedServerSettings, default_store_bytes, raise_descriptor_limit
+from postroad.runtime.failed_disk import EXIT_CODE, DiskFailed, forget_cached_pages
 from postroad.runtime.metrics_directory import SupervisorMetrics, metrics_directory
 from postroad.runtime.private_files import write_private
 from postroad.runtime.process_supervisor import Command, SupervisedProcess, running, supervised
@@ -81,6 +82,9 @@ async def up(settings: Settings, announce: Announce) -> None:
             embedded = replace(settings, nats_url=Secret(server.url), nats_nkey=server.nkey_file)
             await _serve(embedded, Role.ALL, announce, engine, monitor)
         monitor.record_stop()
+    except DiskFailed:
+        await asyncio.to_thread(forget_cached_pages, server.store_dir)
+        raise
     finally:
         server.release()
 
@@ -96,6 +100,15 @@ async def serve(settings: Settings, role: Role, announce: Announce) -> None:
 
 async def _serve(settings: Settings, role: Role, announce: Announce, engine: str, monitor: StoreMonitor | None = None) -> None:
     stop = _stop_signal()
+    failures: list[DiskFailed] = []
+
+    def check_exit_code(code: int) -> None:
+        if code == EXIT_CODE:
+            failures.append(
+                DiskFailed("the store could not be synced: check the disk, then start again and run `postroad check`")
+            )
+            stop.set()
+
     probe_context = _probe_context(settings)
     raise_descriptor_limit()
     listener = _listen(settings.host, settings.port)
@@ -121,6 +134,7 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
                     stop_seconds=settings.stop_seconds + 1.7,
                     watchdog=watchdog,
                     on_end=_record_end(metrics, metrics_dir, command.name),
+                    on_exit_code=check_exit_code,
                 )
                 await stack.enter_async_context(supervised(worker))
             await _unless_stopped(stop, _wait_ready(_LOOPBACK.get(host, host), port, probe_context))
@@ -134,9 +148,11 @@ async def _serve(settings: Settings, role: Role, announce: Announce, engine: str
             announce(StartupInfo(url, engine, settings.data_dir.resolve(), credentials, is_first))
             await stop.wait()
     except _Stopped:
-        return
+        pass
     finally:
         listener.close()
+    if failures:
+        raise failures[0]
 
 
 def _worker_roles(role: Role, workers: int) -> list[Role]:

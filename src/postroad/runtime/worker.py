@@ -14,9 +14,10 @@ import uvloop
 from postroad.container import Role, running_node
 from postroad.http.server import RequestLimits, Server
 from postroad.http.tls import TlsCertificate
-from postroad.jetstream.store_sync import STREAMS_OPEN_MAX
+from postroad.jetstream.store_sync import STREAMS_OPEN_MAX, StoreSyncFailed
 from postroad.kernel.buffered_metrics import start_flusher
 from postroad.logs import configure_logging
+from postroad.runtime.failed_disk import EXIT_CODE
 from postroad.runtime.watchdog import send_heartbeats
 from postroad.settings import Settings, load_settings
 
@@ -85,7 +86,13 @@ def main() -> None:
     configure_logging(settings.log_level, settings.log_format)
     start_flusher()
     role, listener, heartbeat = Role(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    uvloop.run(run(settings, role, socket.socket(fileno=listener), heartbeat))
+    is_disk_failed = False
+    try:
+        uvloop.run(run(settings, role, socket.socket(fileno=listener), heartbeat))
+    except* StoreSyncFailed:
+        is_disk_failed = True
+    if is_disk_failed:  # an exception of its own would be wrapped by `except*`
+        sys.exit(EXIT_CODE)
 
 
 if __name__ == "__main__":
