@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from unittest.mock import ANY
 
+import msgspec
 import pytest
 
 from postroad.api.sessions import SessionNotFound
@@ -13,7 +14,7 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import CommitPolicy, Committer, PendingMessage, PublishAck
 from postroad.kernel.errors import Conflict, EngineUnavailable, Overloaded, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
-from postroad.sessions import service, subscribers
+from postroad.sessions import lifecycle, service, subscribers
 from postroad.sessions.fanout import Fanout, FanoutResult
 from postroad.sessions.lifecycle import SessionLifecycle, SessionSnapshot
 from postroad.sessions.records import SessionRecord, Subscription, session_subject, subscribers_subject
@@ -753,3 +754,46 @@ async def test_invalid_operations_raise_expected_errors(one: Process) -> None:
     for call in (one.touch("s"), one.end("s"), one.unsubscribe("s", "a"), one.publish("a", b"1"), one.subscribe("s", "a")):
         with pytest.raises(PostroadError):
             await call
+
+
+# Many subscriptions
+
+
+@pytest.mark.parametrize("ends", ["deleted", "expired", "replaced"])
+async def test_a_session_with_more_subscriptions_than_a_batch_has_messages_ends(
+    one: Process, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(lifecycle, "LEAVES_MAX", 3)
+    sources = [f"source-{number}" for number in range(8)]
+    for source in sources:
+        await one.create(source)
+        await one.subscribe("s", source)
+    if ends == "deleted":
+        await one.end("s")
+    else:
+        clock.ahead_ms = TTL_MS + 1
+        if ends == "expired":
+            assert await one.clean() == 1
+        else:
+            assert (await one.subscribe("s", sources[0])).is_new
+    for source in sources[1:]:
+        assert await one.subscribers(source) == {}
+    assert set(await one.subscribers(sources[0])) == ({"s"} if ends == "replaced" else set())
+    if ends == "replaced":
+        assert await subscriptions(one, "s") == {sources[0]}
+    else:
+        assert await is_gone(one, "s")
+
+
+async def test_a_session_with_a_thousand_subscriptions_is_deleted(one: Process) -> None:
+    await one.create("chat")
+    await one.subscribe("s", "chat")
+    record = await one.record("s")
+    assert record is not None
+    many = {f"source-{number}": Subscription(1) for number in range(service.SUBSCRIPTIONS_MAX)}
+    message = lifecycle.session_message(
+        one.tenant, msgspec.structs.replace(record, subscriptions=many), (await snapshot_by(one)).record_at
+    )
+    await one.committers.of(one.name("").store).append(message)
+    await one.end("s")
+    assert await is_gone(one, "s")

@@ -1,7 +1,7 @@
 """Lifecycle of sessions: look up, delete, expire."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
@@ -25,6 +25,7 @@ from postroad.streams.rules import StreamSnapshot, existing_record
 from postroad.streams.store import LAST_ONLY, StreamName, StreamStore, precondition, record_message
 from postroad.telemetry.outbox import Outbox
 
+LEAVES_MAX = 900  # subscriptions that end in one batch, which has at most 1,000 messages
 _RECORDS_MAX = 500  # of one read
 
 
@@ -132,7 +133,8 @@ class SessionLifecycle:
         return Ending(id=new_id(), at_ms=self._clock(), is_expired=is_expired, subscriptions=len(record.subscriptions))
 
     async def _end(self, tenant: str, record: SessionRecord, snapshot: SessionSnapshot, *, is_expired: bool) -> None:
-        """End all subscriptions and the stream in one batch, so that no copy can follow. Raises Conflict.
+        """End all subscriptions and the stream in one batch, so that no copy can follow; of many subscriptions, some before it.
+        Raises Conflict.
 
         The record keeps its `ended` until the rest is removed. A repeated call after a crash records the same event again and
         continues.
@@ -141,7 +143,9 @@ class SessionLifecycle:
         ending, record_at, stream_until = record.ended, snapshot.record_at, snapshot.stream.last
         if ending is None:
             ending = self._ending(record, is_expired=is_expired)
-            messages = _end_messages(tenant, record, snapshot, ending)
+            while len(record.subscriptions) > LEAVES_MAX:
+                record, record_at = await self._leave_some(tenant, record, replace(snapshot, record_at=record_at))
+            messages = _end_messages(tenant, record, replace(snapshot, record_at=record_at), ending)
             stored = await self._committers.of(streams_store(tenant)).append_together(messages, uses_reserve=True)
             record_at = stored[0].sequence
             stream_until = stored[-1].sequence if len(stored) > 1 else stream_until
@@ -149,6 +153,19 @@ class SessionLifecycle:
         if stream is None or (not stream.forks and stream.is_session_stream):
             await self._store.purge(name, stream_until + 1)
         await self._store.purge_subject(tenant, session_subject(tenant, record.id), record_at + 1)
+
+    async def _leave_some(self, tenant: str, record: SessionRecord, snapshot: SessionSnapshot) -> tuple[SessionRecord, int]:
+        """End as many subscriptions as fit into a batch. Returns the record with the others and its sequence. Raises Conflict."""
+        sources = list(record.subscriptions)
+        rest = {source: record.subscriptions[source] for source in sources[LEAVES_MAX:]}
+        changed = msgspec.structs.replace(record, subscriptions=rest)
+        messages = [session_message(tenant, changed, snapshot.record_at)]
+        messages += [leave_message(tenant, source, record.id) for source in sources[:LEAVES_MAX]]
+        name = StreamName(tenant, SESSION_PREFIX + record.id)
+        condition = precondition(name.record, snapshot.stream.record_at)
+        messages[1] = msgspec.structs.replace(messages[1], headers=condition, is_conditional=True)
+        stored = await self._committers.of(streams_store(tenant)).append_together(messages, uses_reserve=True)
+        return changed, stored[0].sequence
 
 
 def _end_messages(tenant: str, record: SessionRecord, snapshot: SessionSnapshot, ending: Ending) -> list[PendingMessage]:

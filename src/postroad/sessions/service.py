@@ -17,11 +17,11 @@ from postroad.jetstream.connection import Connection
 from postroad.kernel.circuit_breaker import BreakerState, CircuitBreaker
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
-from postroad.kernel.errors import PostroadError, PreconditionFailed
+from postroad.kernel.errors import Conflict, PostroadError, PreconditionFailed
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import SESSION_PREFIX, streams_store
 from postroad.kernel.usage_counters import UsageCounters
-from postroad.sessions import metrics
+from postroad.sessions import lifecycle, metrics
 from postroad.sessions.events import SessionSubscribed, SessionTouched, SessionUnsubscribed
 from postroad.sessions.fanout import FanoutPool, FanoutResult, TooManySubscribers
 from postroad.sessions.fanout_queue import FanoutQueue
@@ -136,6 +136,9 @@ class Sessions:
         _check_usable(snapshot.stream, is_new=is_new)
         record = snapshot.record if self._lifecycle.is_live(snapshot.stream) else None
         replaced = snapshot.record if record is None else None  # an expired session of this id that was not cleaned up yet
+        if replaced is not None and len(replaced.subscriptions) > lifecycle.LEAVES_MAX:
+            await self._lifecycle.end_if_expired(tenant, session)
+            raise Conflict("an expired session of this id was ended")
         if record is None:
             # A stream that a user created under this name becomes the session's.
             media = content_type if is_new or snapshot.stream.record is None else snapshot.stream.record.content_type
