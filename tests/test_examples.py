@@ -1,22 +1,28 @@
 """The README's first message and every example, run against a started Postroad as a newcomer would."""
 
 import asyncio
+import hashlib
+import hmac
+import os
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from postroad.runtime.embedded_server import free_port
 from tests.installation import Installation
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("examples"))
+    installation = Installation(tmp_path_factory.mktemp("examples"), POSTROAD_OUTBOUND_ALLOW="127.0.0.0/8")
     yield await installation.start().ready()
     installation.end()
 
@@ -114,3 +120,62 @@ async def test_the_access_example_shows_what_was_done(running: Installation) -> 
     assert [action for action in done if not action.startswith("queue.")] == ["key.rotate", "key.create", "tenant.create"]
     assert output.splitlines()[-1].startswith("deleting parcels-")
     assert "pr_" not in output
+
+
+@pytest.mark.parametrize("command", [[sys.executable, "receiver.py"], ["node", "receiver.mjs"]], ids=["python", "node"])
+async def test_the_receivers_verify_and_print_deliveries(running: Installation, command: list[str], name: str) -> None:
+    port, folder = free_port(), ROOT / "examples" / "webhooks"
+    secret = "the secret of the receivers"
+    receiver = subprocess.Popen(  # noqa: ASYNC220  # it returns at once
+        command, cwd=folder, env={**os.environ, "SECRET": secret, "PORT": str(port)}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        async with aiohttp.ClientSession(running.url, headers=running.headers) as session:
+            await eventually(lambda: _is_listening(port))
+            async with session.put(f"/v1/topics/{name}", json={}) as answer:
+                assert answer.status == 201
+            new = {"delivery_type": "http_push", "url": f"http://127.0.0.1:{port}/", "secret": secret}
+            async with session.post(f"/v1/topics/{name}/subscriptions", json=new) as answer:
+                assert answer.status == 201
+            async with session.post(f"/v1/topics/{name}/messages", json={"subject": "eu.created", "payload": {"n": 1}}) as answer:
+                assert answer.status == 201
+            assert receiver.stdout is not None
+            line = await asyncio.wait_for(asyncio.to_thread(receiver.stdout.readline), 30)
+            assert line == f'{name} eu.created 1 {{"n": 1}}\n'
+            async with session.post(
+                f"http://127.0.0.1:{port}/", data=b"forged", headers={"X-MQ-Signature": "sha256=00"}
+            ) as answer:
+                assert answer.status == 400
+    finally:
+        receiver.kill()
+        receiver.wait()
+
+
+async def test_the_shell_receiver_verifies_a_delivery(running: Installation) -> None:
+    secret, timestamp, body = "a secret", "1700000000000", '{"n": 1}'
+    signature = "sha256=" + hmac.new(secret.encode(), f"{timestamp}.{body}".encode(), hashlib.sha256).hexdigest()
+    script = ROOT / "examples" / "webhooks" / "receiver.sh"
+
+    def verify(given: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", str(script), timestamp, given],
+            env={"PATH": "/usr/bin:/bin", "SECRET": secret},
+            input=body,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    assert verify(signature).stdout == body
+    refused = verify(signature[:-1] + ("0" if signature[-1] != "0" else "1"))
+    assert (refused.returncode, refused.stdout) == (1, "")
+
+
+async def _is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -11,7 +11,7 @@ from tests.installation import Installation
 
 @pytest.fixture(scope="session")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("cli"))
+    installation = Installation(tmp_path_factory.mktemp("cli"), POSTROAD_OUTBOUND_ALLOW="127.0.0.0/8")
     yield await installation.start().ready()
     installation.end()
 

@@ -97,18 +97,26 @@ OrderingKey = Annotated[
 ]
 
 
+_ORDERING = "`key`: messages of one key are delivered one after the other."
+_FORMAT = "`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."
+
+
 class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """A subscription to create."""
 
-    delivery_type: DeliveryType = msgspec.field(name="delivery_type")
-    name: SubscriptionName | None = None
+    delivery_type: Annotated[
+        DeliveryType, Meta(description="Where messages go: an HTTP endpoint (`url`), or a `queue` of the tenant.")
+    ] = msgspec.field(name="delivery_type")
+    name: Annotated[SubscriptionName, Meta(description="Unique in the topic: a repeated request creates nothing.")] | None = None
     filter: Patterns | Pattern = (">",)
     content_filter: ContentFilterDefinition | None = None
     url: Url | None = None
     secret: EndpointSecret | None = None
     headers: EndpointHeaders = {}
     queue: TargetQueue | None = None
-    start_from: StartFrom = StartFrom.NEW
+    start_from: Annotated[StartFrom, Meta(description="First message: `new` ones, `all`, or from a `sequence` or `time`.")] = (
+        StartFrom.NEW
+    )
     start_sequence: Annotated[int, Meta(ge=1, description="With `startFrom: sequence`.")] | None = None
     start_time: Annotated[AwareDatetime, Meta(description="With `startFrom: time`.")] | None = None
     max_deliver: MaxDeliver = 20
@@ -116,9 +124,9 @@ class NewSubscription(msgspec.Struct, frozen=True, rename="camel", kw_only=True,
     ack_wait_ms: AckWaitMs = 25_000
     max_per_second: MaxPerSecond | None = None
     max_in_flight: MaxInFlight = 8
-    ordering: Ordering = Ordering.NONE
+    ordering: Annotated[Ordering, Meta(description=_ORDERING)] = Ordering.NONE
     ordering_key: OrderingKey = "subject"
-    format: PushFormat = PushFormat.RAW
+    format: Annotated[PushFormat, Meta(description=_FORMAT)] = PushFormat.RAW
 
 
 class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -134,9 +142,9 @@ class SubscriptionPatch(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     ack_wait_ms: AckWaitMs | UnsetType = UNSET
     max_per_second: MaxPerSecond | UnsetType | None = UNSET
     max_in_flight: MaxInFlight | UnsetType = UNSET
-    ordering: Ordering | UnsetType = UNSET
+    ordering: Annotated[Ordering, Meta(description=_ORDERING)] | UnsetType = UNSET
     ordering_key: OrderingKey | UnsetType = UNSET
-    format: PushFormat | UnsetType = UNSET
+    format: Annotated[PushFormat, Meta(description=_FORMAT)] | UnsetType = UNSET
 
 
 class SubscriptionStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -201,7 +209,7 @@ class SecretRotation(msgspec.Struct, frozen=True, rename="camel", kw_only=True, 
     """A new secret. The previous one stays valid for `graceSeconds`."""
 
     secret: EndpointSecret | None = None
-    grace_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = 86_400
+    grace_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400, description="How long the previous secret stays valid.")] = 86_400
 
 
 class RotatedSecret(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -228,7 +236,7 @@ class Attempt(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 class AttemptQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcome: Annotated[Literal["delivered", "failed"] | None, Meta(description="Only such attempts.")] = None
-    limit: Annotated[int, Meta(ge=1, le=100)] = 100
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum number of attempts.")] = 100
 
 
 class Attempts(msgspec.Struct, frozen=True):
@@ -240,9 +248,9 @@ class Attempts(msgspec.Struct, frozen=True):
 class DeliveryTest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """A message for a test; it is not stored."""
 
-    subject: Annotated[str, Meta(min_length=1, max_length=256)] = "test"
+    subject: Annotated[str, Meta(min_length=1, max_length=256, description="Subject of the message.")] = "test"
     payload: Annotated[Any, Meta(description="Any JSON.")] = msgspec.field(default_factory=lambda: {"test": True})
-    headers: Annotated[dict[str, str], Meta(max_length=32)] = {}
+    headers: Annotated[dict[str, str], Meta(max_length=32, description="Headers of the message.")] = {}
 
 
 class DeliveryTestResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -261,11 +269,11 @@ class DeliveryTestResult(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 class ReplayRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Deliver a range of the topic again, beside the live delivery."""
 
-    from_sequence: Annotated[int, Meta(ge=1)] | None = None
+    from_sequence: Annotated[int, Meta(ge=1, description="First sequence.")] | None = None
     to_sequence: Annotated[int, Meta(ge=1, description="Last sequence. The newest message if left out.")] | None = None
-    from_time: AwareDatetime | None = None
-    to_time: AwareDatetime | None = None
-    rate_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    from_time: Annotated[AwareDatetime, Meta(description="Messages from this time on.")] | None = None
+    to_time: Annotated[AwareDatetime, Meta(description="Messages before this time.")] | None = None
+    rate_per_second: Annotated[int, Meta(ge=1, le=10_000, description="Attempts per second.")] = 100
     dry_run: DryRun = False
 
 
@@ -304,9 +312,9 @@ class SubscriptionDeadLetterFilter(msgspec.Struct, frozen=True, rename="camel", 
 
 
 class SubscriptionDeadLetterQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
-    subject: Pattern | None = None
-    search: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    reason: Annotated[str, Meta(min_length=1, max_length=1000, description="Exactly this reason.")] | None = None
+    subject: Annotated[Pattern, Meta(description="Subjects that match this pattern.")] | None = None
+    search: Annotated[str, Meta(min_length=1, max_length=256, description="Text in the body.")] | None = None
     limit: Limit = 100
     cursor: Annotated[int, Meta(ge=1)] | None = None
 
@@ -338,14 +346,18 @@ class SubscriptionDeadGroups(msgspec.Struct, frozen=True, rename="camel", kw_onl
 class SubscriptionRedriveRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Deliver the dead letters that match the filter again; without a filter, all."""
 
-    filter: SubscriptionDeadLetterFilter = SubscriptionDeadLetterFilter()
-    rate_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    limit: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    filter: Annotated[
+        SubscriptionDeadLetterFilter, Meta(description="Conditions on the dead letters, all of which must hold.")
+    ] = SubscriptionDeadLetterFilter()
+    rate_per_second: Annotated[int, Meta(ge=1, le=10_000, description="Attempts per second.")] = 100
+    limit: Annotated[int, Meta(ge=1, le=10**9, description="Maximum number of dead letters.")] | None = None
     dry_run: DryRun = False
 
 
 class SubscriptionPurgeRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    filter: SubscriptionDeadLetterFilter = SubscriptionDeadLetterFilter()
+    filter: Annotated[
+        SubscriptionDeadLetterFilter, Meta(description="Conditions on the dead letters, all of which must hold.")
+    ] = SubscriptionDeadLetterFilter()
     dry_run: DryRun = False
 
 

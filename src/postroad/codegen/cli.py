@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from postroad.codegen.parameters import Imports, Parameter, contains, is_paged, merge_roots, page_size_of, parameters_of
@@ -68,7 +69,7 @@ def group_module(
 def _function(group: str, route: Route, imports: Imports, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     command = _command(route)
     word = command.name.rpartition(" ")[2]
-    parameters = [_described(one, schemas) for one in parameters_of(route)]
+    parameters = [_described(one, schemas) for one in _parameters(route)]
     arguments = [_argument(one, command, imports) for one in parameters if one.required]
     arguments += [_option(one, command, imports) for one in parameters if not one.required]
     if is_paged(route) and page_size_of(route):
@@ -191,6 +192,18 @@ def _help(one: Parameter) -> str:
 def _is_duration(one: Parameter) -> bool:
     """True for spans that people type as `30d`; other settings keep their unit in the name."""
     return one.type is int and one.name.endswith(("_in_seconds", "grace_seconds"))
+
+
+def _parameters(route: Route) -> list[Parameter]:
+    """The parameters of a command. What may be one text or several is an option that can be repeated."""
+    return [
+        dataclasses.replace(one, type=tuple[str, ...]) if get_origin(one.type) is UnionType and _is_text_or_texts(one) else one
+        for one in parameters_of(route)
+    ]
+
+
+def _is_text_or_texts(one: Parameter) -> bool:
+    return {get_origin(kind) or kind for kind in get_args(one.type)} in ({str, tuple}, {str, list})
 
 
 def _is_list(one: Parameter) -> bool:

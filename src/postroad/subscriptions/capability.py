@@ -1,7 +1,7 @@
 """Wiring of subscriptions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from postroad.access.settings import AccessSettings
 from postroad.api.subscriptions import FilterInvalid
@@ -48,7 +48,6 @@ class SubscriptionsCapability(Capability):
     errors = (FilterInvalid,)
     events = EVENTS
     buckets = (SUBSCRIPTIONS_BUCKET, MEMBERS_BUCKET)
-    cli_groups: ClassVar[Mapping[str, str]] = {"subscriptions": "Messages of topics, delivered to endpoints and queues."}
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)

@@ -22,5 +22,4 @@ MODULES = frozenset(
 GROUPS: dict[str, str] = {
     "tokens": "Stream tokens, for live reads where the client cannot send a header. Needs the scope read.",
     "schedules": "Messages published by cron expression or interval.",
-    "subscriptions": "Messages of topics, delivered to endpoints and queues.",
 }

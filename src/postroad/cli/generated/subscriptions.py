@@ -7,18 +7,20 @@ import typer
 
 from postroad.cli.output import AsJson, Wide, Yes, confirm, connected
 from postroad.cli.rendering import json_value, nullable, numbers, show_done, show_item, show_list, show_secret
+from postroad.cli.subscriptions import subscriptions
 from postroad.cli.times import from_now, seconds
-
-subscriptions = typer.Typer(help="Messages of topics, delivered to endpoints and queues.", no_args_is_help=True)
 
 
 @subscriptions.command("create")
 def create_subscriptions(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
-    delivery_type: Annotated[Literal["http_push", "queue"], typer.Argument()],
-    name: Annotated[str | None, typer.Option("--name")] = None,
+    delivery_type: Annotated[
+        Literal["http_push", "queue"],
+        typer.Argument(help="Where messages go: an HTTP endpoint (`url`), or a `queue` of the tenant."),
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="Unique in the topic: a repeated request creates nothing.")] = None,
     filter: Annotated[
-        str | None, typer.Option("--filter", help="Subject patterns: `*` is one token, a final `>` one or more.")
+        list[str] | None, typer.Option("--filter", help="Subject patterns: `*` is one token, a final `>` one or more.")
     ] = None,
     content_filter: Annotated[
         str | None, typer.Option("--content-filter", help="Conditions on payload and headers, at most 32; see the guide.")
@@ -31,7 +33,10 @@ def create_subscriptions(
         str | None, typer.Option("--headers", help="Headers of each request, such as an authorization. Not shown again.")
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", help="Queue of `queue` deliveries.")] = None,
-    start_from: Annotated[Literal["new", "all", "sequence", "time"] | None, typer.Option("--start-from")] = None,
+    start_from: Annotated[
+        Literal["new", "all", "sequence", "time"] | None,
+        typer.Option("--start-from", help="First message: `new` ones, `all`, or from a `sequence` or `time`."),
+    ] = None,
     start_sequence: Annotated[int | None, typer.Option("--start-sequence", help="With `startFrom: sequence`.")] = None,
     start_time: Annotated[
         str | None,
@@ -53,11 +58,17 @@ def create_subscriptions(
         int | None, typer.Option("--max-per-second", help="Attempts per second. No limit if left out.")
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Attempts at the same time.")] = None,
-    ordering: Annotated[Literal["none", "key"] | None, typer.Option("--ordering")] = None,
+    ordering: Annotated[
+        Literal["none", "key"] | None,
+        typer.Option("--ordering", help="`key`: messages of one key are delivered one after the other."),
+    ] = None,
     ordering_key: Annotated[
         str | None, typer.Option("--ordering-key", help="Key of `ordering: key`: `subject`, or `header:<name>`.")
     ] = None,
-    format: Annotated[Literal["raw", "cloudevents"] | None, typer.Option("--format")] = None,
+    format: Annotated[
+        Literal["raw", "cloudevents"] | None,
+        typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -72,7 +83,7 @@ def create_subscriptions(
                 topic,
                 delivery_type,
                 name=name,
-                filter=json_value(filter, "filter"),
+                filter=filter,
                 content_filter=json_value(content_filter, "content_filter"),
                 url=url,
                 secret=secret,
@@ -128,7 +139,7 @@ def get_subscriptions(
 def update_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
     filter: Annotated[
-        str | None, typer.Option("--filter", help="Subject patterns: `*` is one token, a final `>` one or more.")
+        list[str] | None, typer.Option("--filter", help="Subject patterns: `*` is one token, a final `>` one or more.")
     ] = None,
     content_filter: Annotated[
         str | None,
@@ -153,11 +164,17 @@ def update_subscriptions(
         str | None, typer.Option("--max-per-second", help="Attempts per second. No limit if left out. `none` removes it.")
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option("--max-in-flight", help="Attempts at the same time.")] = None,
-    ordering: Annotated[Literal["none", "key"] | None, typer.Option("--ordering")] = None,
+    ordering: Annotated[
+        Literal["none", "key"] | None,
+        typer.Option("--ordering", help="`key`: messages of one key are delivered one after the other."),
+    ] = None,
     ordering_key: Annotated[
         str | None, typer.Option("--ordering-key", help="Key of `ordering: key`: `subject`, or `header:<name>`.")
     ] = None,
-    format: Annotated[Literal["raw", "cloudevents"] | None, typer.Option("--format")] = None,
+    format: Annotated[
+        Literal["raw", "cloudevents"] | None,
+        typer.Option("--format", help="`raw`, or `cloudevents` with the attributes of CloudEvents 1.0 in headers."),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -169,7 +186,7 @@ def update_subscriptions(
         show_item(
             client.subscriptions.update(
                 subscription,
-                filter=json_value(filter, "filter"),
+                filter=filter,
                 content_filter=nullable(content_filter, lambda text: json_value(text, "content_filter")),
                 url=url,
                 headers=json_value(headers, "headers"),
@@ -203,7 +220,9 @@ def rotate_secret_subscriptions(
     secret: Annotated[
         str | None, typer.Option("--secret", help="Signs the deliveries. Generated and shown once if left out.")
     ] = None,
-    grace_seconds: Annotated[str | None, typer.Option("--grace", help="Such as `90s`, `12h`, `7d`.")] = None,
+    grace_seconds: Annotated[
+        str | None, typer.Option("--grace", help="How long the previous secret stays valid. Such as `90s`, `12h`, `7d`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace the secret of a subscription.
@@ -239,9 +258,9 @@ def resume_subscriptions(
 @subscriptions.command("test")
 def test_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
-    subject: Annotated[str | None, typer.Option("--subject")] = None,
+    subject: Annotated[str | None, typer.Option("--subject", help="Subject of the message.")] = None,
     payload: Annotated[str | None, typer.Option("--payload", help="Any JSON.")] = None,
-    headers: Annotated[str | None, typer.Option("--headers")] = None,
+    headers: Annotated[str | None, typer.Option("--headers", help="Headers of the message.")] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -262,17 +281,23 @@ def test_subscriptions(
 @subscriptions.command("replay")
 def replay_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
-    from_sequence: Annotated[int | None, typer.Option("--from-sequence")] = None,
+    from_sequence: Annotated[int | None, typer.Option("--from-sequence", help="First sequence.")] = None,
     to_sequence: Annotated[
         int | None, typer.Option("--to-sequence", help="Last sequence. The newest message if left out.")
     ] = None,
     from_time: Annotated[
-        str | None, typer.Option("--from-time", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.")
+        str | None,
+        typer.Option(
+            "--from-time", help="Messages from this time on. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."
+        ),
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to-time", help="A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`.")
+        str | None,
+        typer.Option(
+            "--to-time", help="Messages before this time. A time such as `2027-01-31T12:00:00Z`, or a span such as `12h`."
+        ),
     ] = None,
-    rate_per_second: Annotated[int | None, typer.Option("--rate-per-second")] = None,
+    rate_per_second: Annotated[int | None, typer.Option("--rate-per-second", help="Attempts per second.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -301,7 +326,7 @@ def replay_subscriptions(
 def attempts_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
     outcome: Annotated[Literal["delivered", "failed"] | None, typer.Option("--outcome", help="Only such attempts.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Maximum number of attempts.")] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -316,9 +341,9 @@ def attempts_subscriptions(
 @subscriptions.command("dlq")
 def dlq_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
-    reason: Annotated[str | None, typer.Option("--reason")] = None,
-    subject: Annotated[str | None, typer.Option("--subject")] = None,
-    search: Annotated[str | None, typer.Option("--search")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Exactly this reason.")] = None,
+    subject: Annotated[str | None, typer.Option("--subject", help="Subjects that match this pattern.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="Text in the body.")] = None,
     limit: Annotated[int, typer.Option(help="Most items to show.", min=1)] = 100,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -355,9 +380,11 @@ def dlq_groups_subscriptions(
 @subscriptions.command("redrive")
 def redrive_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
-    filter: Annotated[str | None, typer.Option("--filter")] = None,
-    rate_per_second: Annotated[int | None, typer.Option("--rate-per-second")] = None,
-    limit: Annotated[int | None, typer.Option("--limit")] = None,
+    filter: Annotated[
+        str | None, typer.Option("--filter", help="Conditions on the dead letters, all of which must hold.")
+    ] = None,
+    rate_per_second: Annotated[int | None, typer.Option("--rate-per-second", help="Attempts per second.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Maximum number of dead letters.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -380,7 +407,9 @@ def redrive_subscriptions(
 @subscriptions.command("purge-dlq")
 def purge_dlq_subscriptions(
     subscription: Annotated[str, typer.Argument(help="Id of the subscription.")],
-    filter: Annotated[str | None, typer.Option("--filter")] = None,
+    filter: Annotated[
+        str | None, typer.Option("--filter", help="Conditions on the dead letters, all of which must hold.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
