@@ -360,7 +360,8 @@ class Consumer:
         except (SignatureInvalid, ValueError):
             return ReceiptInvalid("this is not a receipt of this queue")
         deadline = receipt.deadline_ms
-        nacked = self._lease_log.nack_of(record, receipt.stream_sequence, receipt.attempt)
+        leases = self._lease_log.queue(record)
+        nacked = None if leases is None else leases.nack_of(receipt.stream_sequence, receipt.attempt)
         if nacked is not None and nacked.step == Step.SHORTENED:
             deadline = min(deadline, nacked.until_ms)
         if self._clock() > deadline:
@@ -369,7 +370,7 @@ class Consumer:
             if nacked.step == step:
                 return None
             return AlreadySettled(f"the lease was ended with {_SETTLED_BY[Step(nacked.step)]} at {rfc3339(nacked.at_ms)}")
-        if self._lease_log.is_delivered_again(record, receipt.stream_sequence, receipt.attempt):
+        if leases is not None and leases.is_delivered_again(receipt.stream_sequence, receipt.attempt):
             return LeaseExpired("the message was delivered again")
         return receipt
 

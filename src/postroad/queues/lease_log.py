@@ -35,6 +35,7 @@ _FRAME_TRANSITIONS_MAX = 5000
 _BUFFERED_MAX = 200_000
 _LOAD_SECONDS = 2.0
 _COMPACT_MIN = 5000
+_MARK_BYTES = 64  # of a frame, which begin with its version and process
 
 log = structlog.get_logger("postroad.queues")
 
@@ -53,13 +54,15 @@ def lease_stream(replicas: int, bytes_max: int) -> StreamSpec:
 class LeaseLog:
     def __init__(self, connection: Connection, committers: Committers, table: ReplicatedTable[QueueRecord], clock: Clock) -> None:
         self._connection, self._committers, self._clock = connection, committers, clock
-        self._queues: dict[str, QueueLeases] = {}
+        self._queues: dict[str, QueueLeases] = {}  # by incarnation of the queue
+        self._incarnations: dict[str, str] = {}  # by key in the table
         self._buffer: dict[tuple[str, int, int, int], Transition] = {}  # by queue, sequence, attempt, step
         self._flushing = asyncio.Lock()
         self._appended = 0
         self._tail = Tail(connection, Source(STREAM, "lease.>"), 0, self._receive, poll_seconds=2.0)
         self._advanced = asyncio.Event()
         self._peers = PeerSync(connection, "postroad.leases", self._reached)
+        self._own_mark = self._peers.process.encode()
         self._since_snapshot = 0
         table.on_change(self._queue_changed)
 
@@ -67,7 +70,7 @@ class LeaseLog:
 
     def record(self, record: QueueRecord, transitions: Sequence[Transition]) -> None:
         """Take transitions into account here at once, and in other processes soon."""
-        key, buffer = record.lease_key, self._buffer
+        key, buffer = record.incarnation, self._buffer
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = QueueLeases()
@@ -103,6 +106,7 @@ class LeaseLog:
 
     async def _append(self, by_queue: dict[str, list[Transition]]) -> int:
         frame = encode_frame(LeaseFrame(1, self._peers.process, by_queue))
+        self._since_snapshot += sum(map(len, by_queue.values()))
         ack = await self._committers.of(STREAM).append(PendingMessage(_SUBJECT, frame, new_id()), uses_reserve=True)
         return ack.sequence
 
@@ -111,7 +115,7 @@ class LeaseLog:
     def counts(self, record: QueueRecord, unacknowledged: int) -> LeaseCounts:
         """Deliveries by state, of which JetStream has `unacknowledged` in total. Messages can leave a queue without a transition:
         they expire, or a process is killed before it has recorded an acknowledgement. Then JetStream's number is the limit."""
-        queue, now = self._queues.get(record.lease_key), self._clock()
+        queue, now = self._queues.get(record.incarnation), self._clock()
         if queue is None:
             return LeaseCounts()
         found = queue.counts(now)
@@ -124,19 +128,19 @@ class LeaseLog:
 
     def lease_of(self, record: QueueRecord, sequence: int) -> Transition | None:
         """The lease of a message, or its return for a retry that is not due."""
-        queue = self._queues.get(record.lease_key)
+        queue = self._queues.get(record.incarnation)
         if queue is None:
             return None
         queue.advance(self._clock())
         return queue.lease_of(sequence)
 
-    def nack_of(self, record: QueueRecord, sequence: int, attempt: int) -> Transition | None:
-        queue = self._queues.get(record.lease_key)
-        return None if queue is None else queue.nack_of(sequence, attempt)
+    def queue(self, record: QueueRecord) -> QueueLeases | None:
+        """The states of a queue; None if nothing is known of it."""
+        return self._queues.get(record.incarnation)
 
-    def is_delivered_again(self, record: QueueRecord, sequence: int, attempt: int) -> bool:
-        queue = self._queues.get(record.lease_key)
-        return queue is not None and queue.is_delivered_again(sequence, attempt)
+    def nack_of(self, record: QueueRecord, sequence: int, attempt: int) -> Transition | None:
+        queue = self._queues.get(record.incarnation)
+        return None if queue is None else queue.nack_of(sequence, attempt)
 
     async def loaded(self) -> None:
         """Wait until the log was read to its end, once after the start; not longer than two seconds."""
@@ -178,6 +182,8 @@ class LeaseLog:
     async def _receive(self, entry: Entry) -> None:
         """Called by the tail after it has set its position to that of the entry."""
         self._advanced.set()
+        if self._own_mark in entry.payload[:_MARK_BYTES]:  # taken into account when it was recorded
+            return
         try:
             frame = decode_frame(entry.payload)
         except (msgspec.DecodeError, RecursionError):
@@ -185,8 +191,6 @@ class LeaseLog:
             return
         for key, transitions in frame.by_queue.items():
             self._since_snapshot += len(transitions)
-            if frame.process == self._peers.process:
-                continue
             queue = self._queues.get(key)
             if queue is None:
                 queue = self._queues[key] = QueueLeases()
@@ -196,11 +200,10 @@ class LeaseLog:
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Forget the leases of a deleted queue."""
         if record is not None and record.state is not QueueState.DELETING:
+            self._incarnations[key] = record.incarnation
             return
-        tenant, _, token = key.partition(".")
-        prefix = f"Q_{tenant}__{token}/"
-        for one in [one for one in self._queues if one.startswith(prefix)]:
-            del self._queues[one]
+        incarnation = self._incarnations.pop(key, None) if record is None else record.incarnation
+        self._queues.pop(incarnation or "", None)
 
     async def compact(self) -> None:
         """Replace the frames up to the present position by a snapshot. Frames that arrive meanwhile stay."""

@@ -92,7 +92,8 @@ class QueueLeases:
             return
         before = self._latest.get(transition.sequence)
         if before is not None:
-            if before == transition or before.rank > transition.rank:
+            is_end = transition.step == Step.ACKED and before.step <= Step.SHORTENED and before.attempt <= transition.attempt
+            if not is_end and (before == transition or before.rank > transition.rank):  # the end is the common case
                 return
             self._count(before, -1)
         self._latest[transition.sequence] = transition

@@ -54,11 +54,6 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"work-{self.incarnation[-12:]}"
 
     @property
-    def lease_key(self) -> str:
-        """Names this incarnation of the queue in the lease log."""
-        return f"{self.stream}/{self.incarnation[-12:]}"
-
-    @property
     def has_unique(self) -> bool:
         """True if a message with a unique key was ever published to the queue."""
         return UNIQUE in self.features
