@@ -101,3 +101,9 @@ def _prose(module: Module) -> Iterator[tuple[int, str]]:
 
 def _words(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def test_only_counters_end_with_total() -> None:
+    """Prometheus computes rates of names that end so, which is wrong for a value that is set."""
+    declared = re.compile(r'(Gauge|Histogram)\(\s*"(\w+_total)"')
+    assert not [name for module in modules() for _, name in declared.findall(module.text)]

@@ -7,7 +7,7 @@ import pytest
 from postroad import __version__
 from postroad.access.keys import PLATFORM_PREFIX, new_key
 from postroad.api.health import Check
-from postroad.container import Role, described_assembly
+from postroad.container import Role, described_assembly, described_routes
 from postroad.http.request import Request
 from postroad.http.routing import Route, Router
 from postroad.http.system_routes import SystemRoutes
@@ -180,7 +180,8 @@ async def test_the_errors_page_has_a_row_for_every_error(gateway: Gateway) -> No
     page = html.unescape(answer.body.decode())
     for error in described_assembly().errors:
         assert f'<tr id="{error.code}"><td><code>{error.code}</code><td>{error.status}' in page
-        assert error.title in page and error.__doc__ and error.__doc__ in page
+        assert error.title in page and error.__doc__
+        assert all(part in page for part in error.__doc__.split("`"))
 
 
 async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gateway) -> None:
@@ -192,6 +193,36 @@ async def test_the_type_of_a_problem_is_a_row_of_the_errors_page(gateway: Gatewa
 async def test_system_routes_need_no_key() -> None:
     operations = SystemRoutes(__version__, all_checks_ok, PlatformKeyAuthenticator())
     operations.describe(operations.table(), {}, ())
-    assert len(Router(operations.table()).routes) == 8
+    assert len(Router(operations.table()).routes) == 9
     async with client_of(small_app(*operations.table())) as client:
-        assert [(await client.get(one.path)).status for one in operations.table()] == [200] * 8
+        browser = {"Accept": "text/html"}
+        assert [(await client.get(one.path, headers=browser)).status for one in operations.table()] == [200] * 9
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html", "TEXT/HTML;q=1"]
+)
+async def test_a_browser_gets_links_to_the_documentation(gateway: Gateway, accept: str) -> None:
+    answer = await gateway.anonymous.get("/", headers={"Accept": accept})
+    assert answer.status == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = answer.body.decode()
+    for path in re.findall(r'href="([^"]+)"', page):
+        assert (await gateway.anonymous.get(path)).status == 200
+    assert 'href="/docs"' in page and "docs/README.md" in page and "<main>" in page
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "application/json", "application/json, text/html"])
+async def test_other_clients_get_a_problem_at_the_root(gateway: Gateway, accept: str) -> None:
+    (await gateway.anonymous.get("/", headers={"Accept": accept})).problem(404, "route-not-found")
+
+
+async def test_the_docs_page_lists_an_operation_once_and_keeps_the_key_in_sight(gateway: Gateway) -> None:
+    page = (await gateway.anonymous.get("/docs")).body.decode()
+    assert "_of_project$" in page, "operations with the tenant in the path are shown with their twins"
+    tools = page.index('<section id="page-tools"')
+    assert tools < page.index('id="page-key"') < page.index("</section>", tools)
+    assert re.search(r"#page-tools \{ position: sticky; top: 0;", page)
+
+
+def test_tags_begin_with_a_capital() -> None:
+    assert not [route.tag for route in described_routes() if not route.tag[:1].isupper()]

@@ -225,7 +225,7 @@ async def test_a_process_is_ready_with_or_without_a_pipeline(own_gateway: Gatewa
     async def is_measured() -> bool:
         text = (await own_gateway.anonymous.get("/metrics")).body.decode()
         names = ('postroad_pipeline_lag_messages{stream="AUDIT"}', "postroad_pipeline_last_batch_timestamp_seconds")
-        return all(name in text for name in (*names, "postroad_pipeline_quarantined_total 2.0"))
+        return all(name in text for name in (*names, "postroad_pipeline_quarantined_lines 2.0"))
 
     await eventually(is_measured)
 

@@ -20,6 +20,7 @@ from postroad.pipeline.compaction import compact
 from postroad.pipeline.driver import BatchProgress, LakeBusy, Pipeline, PipelineConfig, lake_lock
 from postroad.pipeline.lake import Lake
 from postroad.pipeline.measures import measures
+from postroad.pipeline.report_publisher import AffectedRange
 from postroad.pipeline.rollups import KEY, ROLLUPS, merge
 from postroad.pipeline.schemas import BRONZE, QUARANTINE, events_schema
 from postroad.pipeline.tables import table_policies
@@ -222,6 +223,28 @@ def test_the_results_of_a_completed_batch_are_published_after_a_restart(
     assert environment.events().count() == len(events)
     assert len(environment.results("insight.acme.usage.>")) == 3
     assert [progress.counts.events for progress in environment.batches] == [0]
+
+
+def test_all_parts_of_a_report_are_published_from_one_batch(environment: Environment) -> None:
+    """Minutes alone would be newer than the day that they belong to."""
+    send(environment.settings, framed(Traffic(1).jobs(20)))
+    pipeline = environment.pipeline()
+    pipeline.run_once()
+    manifest, publisher = environment.lake.manifest(), pipeline._publisher
+    affected = publisher.affected(manifest, 0)
+    assert affected.hours
+
+    def batches() -> dict[str, int]:
+        return {part["part"]: part["batch"] for part in environment.results("insight.acme.usage.20261101.*")}
+
+    publisher._due = 0.0
+    publisher.publish(manifest, 7, affected, LATER)
+    assert batches() == {"minute-12": 7, "hour": 7, "day": 7}
+    publisher.publish(manifest, 8, affected, LATER)
+    assert batches() == {"minute-12": 7, "hour": 7, "day": 7}, "they wait for each other"
+    publisher._due = 0.0
+    publisher.publish(manifest, 9, AffectedRange(frozenset(), frozenset()), LATER)
+    assert batches() == {"minute-12": 9, "hour": 9, "day": 9}
 
 
 def test_expired_sessions_become_cleanup_requests(environment: Environment) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from postroad.api.insights import Grain, columns_of
 from postroad.kernel.event import Event
 from postroad.pipeline.measures import measures
-from postroad.pipeline.reports import spark_reports
+from postroad.pipeline.reports import backlog, spark_reports
 from tests.pipeline.event_samples import dead, leased, moment, queued, redriven, sample_events, sampled, stored
 from tests.pipeline.frames import events_frame
 
@@ -115,3 +115,9 @@ def test_backlog_has_means_and_maxima(rollups: DataFrame) -> None:
         ("acme", 0, "mail", 14.0, 30, 0.333, 2.0, 3.0, 900)
     ]
     assert [row["ready"] for row in read("backlog", "minute", rollups, types)] == [6.0, 30.0]
+
+
+def test_an_empty_queue_has_no_oldest_message(spark: SparkSession) -> None:
+    samples = [sampled(5, ready=0), sampled(70, ready=1, oldest_age_ms=3), sampled(75, ready=0)]
+    minutes = backlog.rows(measures(events_frame(spark, samples)), Grain.MINUTE).orderBy("time").collect()
+    assert [(row["readyMax"], row["oldestAgeMsMax"]) for row in minutes] == [(0, None), (1, 3)]

@@ -153,7 +153,10 @@ async def test_waiting_pulls_are_counted(watcher: Watcher) -> None:
     await waiting
 
 
-async def test_queues_with_messages_are_sampled_in_every_round_and_once_after(watcher: Watcher) -> None:
+async def test_queues_with_messages_are_sampled_in_every_round_and_for_two_minutes_after(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sampler_module._EMPTIED_SECONDS == 120
     tenant = watcher.tenant
     await tenant.queue("empty")
     full = await tenant.queue("full")
@@ -166,6 +169,8 @@ async def test_queues_with_messages_are_sampled_in_every_round_and_once_after(wa
     (await tenant.ack(full, message["receiptId"])).ok()
     [empty, _] = await watcher.round()
     assert (empty["queue"], empty["ready"], empty["leased"]) == ("full", 0, 0)
+    assert names(await watcher.round()) == ["full", "later"], "a whole minute shows that it is empty"
+    monkeypatch.setattr(sampler_module, "_EMPTIED_SECONDS", 0.0)
     assert names(await watcher.round()) == ["later"]
 
 

@@ -25,6 +25,7 @@ from postroad.report.charts import Axis, Frame, Series, bar_chart, line_chart
 from postroad.report.fetch import Computed, DayData, TenantData
 from postroad.report.html import Cell, chip, escaped, legend, table, tiles
 from postroad.report.page import frame_of, render_page
+from postroad.report.style import STYLE
 
 MIDNIGHT = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
 HOURLY = Frame(MIDNIGHT, MIDNIGHT + 24 * HOUR, HOUR, 1066, 136)  # a plot of 1000 by 100
@@ -489,3 +490,21 @@ def test_errors_have_exit_codes(shell: Shell) -> None:
     assert shell.invoke("report", "--day", "someday").code == 2
     refused = shell.invoke("report", "--out", "no/such/folder/r.html")
     assert (refused.code, "No such file or directory" in refused.stderr) == (1, True)
+
+
+# Colours
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(("text", "ground"), [("good", "good-bg"), ("bad", "bad-bg"), ("dim", "dim-bg"), ("soft", "page")])
+def test_texts_have_enough_contrast(scheme: int, text: str, ground: str) -> None:
+    """WCAG 2.1, level AA, for small texts."""
+    colours = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in STYLE.split("@media (prefers-color-scheme", 1)]
+    light, dark = sorted((_luminance(colours[scheme][name]) for name in (text, ground)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -17,7 +17,7 @@ last_batch = Gauge(
     multiprocess_mode="livemostrecent",
 )
 quarantined = Gauge(
-    "postroad_pipeline_quarantined_total",
-    "Lines that are not valid events, in total.",
+    "postroad_pipeline_quarantined_lines",
+    "Lines that are not valid events since the lake was created.",
     multiprocess_mode="livemostrecent",
 )

@@ -1,7 +1,8 @@
 """Computes the reports that a batch affects, and publishes them.
 
-Minutes and snapshots are published after every batch. Hours and days are sums over many more rows, so they are computed only from
-time to time: for at most a twentieth of the time.
+Snapshots are published after every batch. The minutes, hours and days of a report are published together, from the same batch, so
+that a table of the day agrees with its chart. Hours and days are sums over many rows, so this happens only from time to time: for
+at most a twentieth of the time.
 """
 
 import time
@@ -23,8 +24,8 @@ from postroad.pipeline.rollups import ROLLUPS
 from postroad.pipeline.spark_session import small_query_settings
 
 _COARSE = (Grain.HOUR, Grain.DAY)
-_COARSE_SECONDS = 60.0
-_COARSE_SHARE = 20
+_PAUSE_SECONDS = 10.0  # at least, between two publications of time reports
+_PAUSE_FACTOR = 20  # of the time that the last one took
 _TENANTS_MAX = 500
 _CLEANUP_DAYS = timedelta(days=2)
 _HOUR_MS = 3_600_000
@@ -56,11 +57,11 @@ class ReportPublisher:
         chosen = [one for one in spark_reports() if one.report.name in names]
         self._time_reports = [one for one in chosen if not one.report.is_snapshot]
         self._snapshots = [one for one in chosen if one.report.is_snapshot]
-        self._deferred = NOTHING  # whose hours and days are not published yet
-        self._coarse_due = 0.0
+        self._deferred = NOTHING  # whose time reports are not published yet
+        self._due = 0.0
 
     def resume(self, manifest: Manifest) -> None:
-        """Schedule the hours and days of recent batches: a driver that died may not have published them."""
+        """Schedule the reports of recent batches: a driver that died may not have published them."""
         self._deferred = self._affected_by([entry for entry in manifest.entries("rollups") if entry.batch >= 0])
 
     def defer(self, affected: AffectedRange) -> None:
@@ -81,31 +82,31 @@ class ReportPublisher:
         return AffectedRange(frozenset(row["tenant"] for row in rows), frozenset(row["hour"] for row in rows))
 
     def publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool = False) -> int:
-        """Publish the affected reports; `everything` includes hours and days. Returns the number of queries. Idempotent."""
+        """Publish the affected reports, those over time only if they are due or with `everything`. Returns the number of queries.
+        Idempotent."""
         with small_query_settings(self._lake.spark):
             return self._publish(manifest, batch, affected, now, everything=everything)
 
     def _publish(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime, *, everything: bool) -> int:
         self._deferred |= affected
-        parts = self._minutes(manifest, batch, affected, now)
         begun = time.monotonic()
-        is_coarse = bool(self._deferred.hours) and (everything or begun >= self._coarse_due)
-        if is_coarse:
+        is_due = bool(self._deferred.hours) and (everything or begun >= self._due)
+        parts: list[DataFrame] = []
+        if is_due:
+            parts += self._minutes(manifest, batch, self._deferred, now)
             parts += self._hours_and_days(manifest, batch, self._deferred, now)
         parts += self._snapshot_messages(manifest, batch, now)
-        if self._has_cleanups and (is_coarse or everything):
+        if self._has_cleanups and (is_due or everything):
             parts += self._session_cleanups(manifest, now)
         if parts:
             self._engine.write(reduce(DataFrame.unionByName, parts).coalesce(2))
-        if is_coarse:
+        if is_due:
             self._deferred = NOTHING
-            took = time.monotonic() - begun
-            self._coarse_due = time.monotonic() + max(_COARSE_SECONDS, _COARSE_SHARE * took)
+            ended = time.monotonic()
+            self._due = ended + max(_PAUSE_SECONDS, _PAUSE_FACTOR * (ended - begun))
         return len(parts)
 
     def _minutes(self, manifest: Manifest, batch: int, affected: AffectedRange, now: datetime) -> list[DataFrame]:
-        if not affected.hours:
-            return []
         entries = [
             entry
             for entry in manifest.entries("rollups")

@@ -1,7 +1,8 @@
 """Records the stats of queues as `queue.sampled` events. Runs in one process of the installation, the control role's leader.
 
-A queue with messages, or with traffic since its last sample, is sampled in every round; an empty and idle one every five
-minutes. A round samples a limited number of queues, the longest waiting first.
+A queue with messages, or with traffic since its last sample, is sampled in every round, and for two minutes after that, so that
+reports have a whole minute in which it is empty; an empty and idle one every five minutes. A round samples a limited number of
+queues, the longest waiting first.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from postroad.telemetry.outbox import Outbox
 
 DEFAULT_DRAIN_SECONDS = 300  # of queues without `expectedDrainSeconds`
 _IDLE_SECONDS = 300.0
+_EMPTIED_SECONDS = 120.0
 _ROUND_MAX = 1000
 _CONCURRENCY = 8
 
@@ -34,10 +36,11 @@ log = structlog.get_logger("postroad.queues")
 
 @dataclass(slots=True)
 class _LastSample:
-    """When a queue was last sampled, by the loop's clock, and whether it had messages."""
+    """When a queue was last sampled, by the loop's clock, whether it had messages, and when it last had messages or traffic."""
 
     at: float
     has_messages: bool
+    busy_at: float = float("-inf")
 
 
 class QueueSampler:
@@ -96,7 +99,7 @@ class QueueSampler:
         due = [
             (last.at, stream)
             for stream, last in self._last.items()
-            if last.has_messages or stream in active or now - last.at >= _IDLE_SECONDS
+            if last.has_messages or stream in active or now - last.busy_at <= _EMPTIED_SECONDS or now - last.at >= _IDLE_SECONDS
         ]
         return [by_stream[stream] for _, stream in sorted(due)[:_ROUND_MAX]]
 
@@ -121,7 +124,10 @@ class QueueSampler:
         seconds = max(now - last.at, 0.001)
         last.at = now
         last.has_messages = bool(stats.ready or stats.leased or stats.retrying or stats.delayed)
-        return _event(record, stats, self._throughput.pop_totals(record.stream), seconds)
+        totals = self._throughput.pop_totals(record.stream)
+        if last.has_messages or any(totals):
+            last.busy_at = now
+        return _event(record, stats, totals, seconds)
 
 
 def _event(record: QueueRecord, stats: QueueStats, totals: tuple[int, int], seconds: float) -> QueueSampled:

@@ -4,7 +4,7 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1b2330; --soft: #5b6675; --hair: #e3e7ec; --grid: #e9edf1;
-  --accent: #2f6fde; --good: #1a7f4b; --bad: #c0342b; --dim: #7a6a1e; --good-bg: #e3f4ea; --bad-bg: #fbe6e4; --dim-bg: #f6f0d8;
+  --accent: #2f6fde; --good: #14683d; --bad: #b02e26; --dim: #7a6a1e; --good-bg: #e3f4ea; --bad-bg: #fbe6e4; --dim-bg: #f6f0d8;
   --c0: #2f6fde; --c1: #e0792b; --c2: #159a7a; --c3: #b4469b; --c4: #c29a12; --c5: #6a5fd0; --c6: #d0455c; --c7: #4a8fa3;
   --cx: #98a2ae;
   --p50: #86b1f2; --p95: #2f6fde; --p99: #12346f;

@@ -19,6 +19,7 @@ SAMPLED = {label: Sampled("queue.sampled", level) for label, level in _LEVELS.it
 
 def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
     """Means of the samples, except for `readyMax` and `oldestAgeMsMax`."""
+    oldest = top_of("oldest_age_ms")
     return (
         rollups.where("report = 'backlog'")
         .groupBy("tenant", start_of(grain), F.expr("name AS queue"))
@@ -28,6 +29,6 @@ def rows(rollups: DataFrame, grain: Grain) -> DataFrame:
             F.expr(f"{mean_of('leased')} AS leased"),
             F.expr(f"{mean_of('delayed')} AS delayed"),
             F.expr(f"{mean_of('dead')} AS dead"),
-            F.expr(f"{top_of('oldest_age_ms')} AS oldestAgeMsMax"),
+            F.expr(f"CASE WHEN {top_of('ready')} > 0 OR {oldest} > 0 THEN {oldest} END AS oldestAgeMsMax"),
         )
     )

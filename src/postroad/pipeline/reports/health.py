@@ -18,7 +18,7 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
     """A row for each queue with samples in the last ten minutes.
 
     Only completed minutes are compared. `problems` is empty if the state is unknown; `growthPerMinute` is null unless there are
-    two minutes to compare.
+    two minutes to compare. A queue that is empty now does not grow, and has no oldest message.
     """
     this_minute = F.timestamp_seconds(F.lit(int(now.timestamp()) // 60 * 60))
     age = (F.unix_seconds(this_minute) - F.unix_seconds("minute")) / 60  # in minutes: 0 is the current one
@@ -42,8 +42,8 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
     )
     is_unknown = F.col("at") < F.lit(int((now - timedelta(minutes=_WATCHED_MINUTES)).timestamp() * 1000))
     is_old = F.col("oldest_age_ms") > F.col("expected_drain_seconds") * (1000 * _DRAINS_MAX)
-    is_unpolled = F.col("is_unpolled") & (F.col("ready") > 0)
-    found = zip((is_old, _rose(), is_unpolled), _PROBLEMS, strict=True)
+    is_empty = F.col("ready") == 0
+    found = zip((is_old, _rose() & ~is_empty, F.col("is_unpolled") & ~is_empty), _PROBLEMS, strict=True)
     problems = F.filter(F.array(*(F.when(~is_unknown & is_so, problem) for is_so, problem in found)), lambda one: one.isNotNull())
     return queues.withColumn("problems", problems).select(
         "tenant",
@@ -55,9 +55,9 @@ def rows(rollups: DataFrame, now: datetime) -> DataFrame:
         "delayed",
         "dead",
         "waiting",
-        F.col("oldest_age_ms").alias("oldestAgeMs"),
+        F.when(~is_empty | (F.col("oldest_age_ms") > 0), F.col("oldest_age_ms")).alias("oldestAgeMs"),
         F.col("expected_drain_seconds").alias("expectedDrainSeconds"),
-        "growthPerMinute",
+        F.when(is_empty, F.least("growthPerMinute", F.lit(0.0))).otherwise(F.col("growthPerMinute")).alias("growthPerMinute"),
         F.timestamp_millis("at").alias("sampledAt"),
     )
 
