@@ -3,7 +3,7 @@
 TMPDIR=<folder on ext4 with a journal> .venv/bin/python -m benchmarks.group_sync [pairs]
 
 Two installations take turns: the same number of operations on one, then on the other. The table has the medians of the processor
-times of gateway, nats-server and background process, and of the rate, which is of use on an idle machine only.
+times of gateway, nats-server and the process of the control role, and of the rate, which is of use on an idle machine only.
 """
 
 import asyncio
@@ -93,8 +93,8 @@ def processes(server: Server) -> dict[str, int]:
             if f"{server.home}/nats/nats.conf" in command:
                 found["engine"] = int(folder.name)
             elif f"POSTROAD_DATA_DIR={server.home}\0" in (folder / "environ").read_text():
-                for kind in ("gateway", "background"):
-                    if f"runtime.worker {kind}" in command:
+                for kind, role in (("gateway", "gateway"), ("background", "control")):
+                    if f"runtime.worker {role}" in command:
                         found[kind] = int(folder.name)
     return found
 
