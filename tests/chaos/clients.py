@@ -87,7 +87,7 @@ class Line:
             await asyncio.sleep(_PAUSE)
             return None
         self._front.answers.record_response(f"{method} {path}", found.status, found.headers, _problem(found))
-        if found.status in (503, 507):
+        if found.status in (502, 503, 507):
             self.move()
             await asyncio.sleep(_PAUSE)
         return found
@@ -211,7 +211,7 @@ class Appender(Client):
                 self.done += 1
                 if not is_repeated:
                     await self._inspect(message, answer.end)
-            elif answer is not None and answer.status not in (503, 507):
+            elif answer is not None and answer.status not in (502, 503, 507):
                 self.model.refusals.append(f"{message} was answered {answer.status}: {answer.body.decode()}")
                 self.is_stopping = True
             elif self.is_numbered and not self.is_stopping:

@@ -138,7 +138,7 @@ class Answers:
         code = problem.get("code", "?")
         self.counted[f"{status} {code}"] += 1
         is_clear = headers.get("content-type") == "application/problem+json" and problem.get("status") == status
-        if status in (503, 507) and "retry-after" not in headers:
+        if status in (502, 503, 507) and "retry-after" not in headers:
             is_clear = False
         if status not in self.expected or not is_clear:
             self.unclear.append(f"{what} was answered {status} {code}: {problem.get('detail', '')} {headers}")

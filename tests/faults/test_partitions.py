@@ -80,7 +80,8 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 async def clients(deployment: Partitioned) -> AsyncIterator[Sequence[Campaign]]:
     """The clients of each gateway, which use no other one; at work through all tests."""
     endpoints = [
-        Endpoints((gateway.url,), deployment.gateways[0].headers, Answers(frozenset({503}))) for gateway in deployment.gateways
+        Endpoints((gateway.url,), deployment.gateways[0].headers, Answers(frozenset({502, 503})))
+        for gateway in deployment.gateways
     ]
     made = [Campaign(one, f"partitions-{number}", worker_count=1) for number, one in enumerate(endpoints, 1)]
     try:
