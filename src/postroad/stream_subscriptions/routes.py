@@ -80,7 +80,7 @@ class SubscriptionRoutes:
             Route(
                 "GET",
                 f"{root}/subscriptions",
-                self.list_subscriptions,
+                self.list_stream_subscriptions,
                 Scope.READ,
                 "List subscriptions",
                 _TAG,
@@ -95,7 +95,7 @@ class SubscriptionRoutes:
             route(
                 "PUT",
                 one,
-                self.put_subscription,
+                self.put_stream_subscription,
                 Scope.WRITE,
                 "Create a subscription",
                 body=NewStreamSubscription,
@@ -110,7 +110,7 @@ class SubscriptionRoutes:
             route(
                 "GET",
                 one,
-                self.get_subscription,
+                self.get_stream_subscription,
                 Scope.READ,
                 "Show a subscription",
                 response=StreamSubscription,
@@ -120,7 +120,7 @@ class SubscriptionRoutes:
             route(
                 "DELETE",
                 one,
-                self.delete_subscription,
+                self.delete_stream_subscription,
                 Scope.WRITE,
                 "Delete a subscription",
                 status=204,
@@ -213,13 +213,13 @@ class SubscriptionRoutes:
             ),
         ]
 
-    async def list_subscriptions(self, request: Request) -> Response:
+    async def list_stream_subscriptions(self, request: Request) -> Response:
         query: StreamSubscriptionQuery = request.query
         page = self._subscriptions.page(request.caller, query.prefix or "", query.cursor, query.limit)
         items = [listed(record) for record in page.items]
         return Response(ListedStreamSubscriptionPage(items=items, next_cursor=page.next_cursor))
 
-    async def put_subscription(self, request: Request) -> Response:
+    async def put_stream_subscription(self, request: Request) -> Response:
         wanted: NewStreamSubscription = request.body
         config = rules.config_of(
             kind=wanted.type,
@@ -233,13 +233,13 @@ class SubscriptionRoutes:
         record, is_new = await self._subscriptions.create(request.context, _id(request), config, self._root(request))
         return Response(self._shown(record), 201 if is_new else 200)
 
-    async def get_subscription(self, request: Request) -> Response:
+    async def get_stream_subscription(self, request: Request) -> Response:
         if Scope.READ not in request.caller.scopes:  # without credentials: streams may be public, subscriptions are not
             raise request.refusal()
         record = await self._subscriptions.find(request.caller, _id(request))
         return Response(self._shown(record))
 
-    async def delete_subscription(self, request: Request) -> Response:
+    async def delete_stream_subscription(self, request: Request) -> Response:
         await self._subscriptions.delete(request.context, _id(request))
         return Response(status=204)
 

@@ -50,7 +50,7 @@ class SubscriptionDeadLetterRoutes:
             Route(
                 "GET",
                 _DLQ,
-                self.list_dead_letters,
+                self.list_subscription_dead_letters,
                 Scope.READ,
                 "List the dead letters of a subscription",
                 _TAG,
@@ -78,7 +78,7 @@ class SubscriptionDeadLetterRoutes:
             Route(
                 "POST",
                 f"{_DLQ}/redrive",
-                self.redrive_dead_letters,
+                self.redrive_subscription_dead_letters,
                 Scope.WRITE,
                 "Deliver dead letters of a subscription again",
                 _TAG,
@@ -97,7 +97,7 @@ class SubscriptionDeadLetterRoutes:
             Route(
                 "POST",
                 f"{_DLQ}/purge",
-                self.purge_dead_letters,
+                self.purge_subscription_dead_letters,
                 Scope.WRITE,
                 "Delete dead letters of a subscription",
                 _TAG,
@@ -112,7 +112,7 @@ class SubscriptionDeadLetterRoutes:
             ),
         ]
 
-    async def list_dead_letters(self, request: Request) -> Response:
+    async def list_subscription_dead_letters(self, request: Request) -> Response:
         query: SubscriptionDeadLetterQuery = request.query
         record = await self._find(request)
         wanted = SubscriptionDeadLetterFilter(reason=query.reason, subject=query.subject, search=query.search)
@@ -132,12 +132,12 @@ class SubscriptionDeadLetterRoutes:
         total = await self._dead_letters.count(record)
         return Response(SubscriptionDeadGroups(groups=groups_of(scan.found), scanned=scan.scanned, total=total))
 
-    async def redrive_dead_letters(self, request: Request) -> Response:
+    async def redrive_subscription_dead_letters(self, request: Request) -> Response:
         count, task = await self._redriver.start(request.context, request.parameters["subscription"], request.body)
         shown = None if task is None else task_of(task)
         return Response(Replay(count=count, task=shown), status=200 if task is None else 202)
 
-    async def purge_dead_letters(self, request: Request) -> Response:
+    async def purge_subscription_dead_letters(self, request: Request) -> Response:
         wanted: SubscriptionPurgeRequest = request.body
         record = await self._find(request)
         if wanted.dry_run:
