@@ -420,6 +420,59 @@ async def test_a_long_poll_whose_pull_request_was_lost_is_repeated(
     assert _payloads(await waiting) == [b"1"]
 
 
+async def test_a_pull_that_a_replicated_consumer_cannot_fill_returns_at_once(
+    queue: _Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server ends the request with 408, where a single one sends 404; a waiting pull that expires ends with 408 as well."""
+    monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 60)
+    on_message = PullConsumer._on_message
+
+    async def replicated(consumer: PullConsumer, message: Any) -> None:
+        if (message.headers or {}).get("Status") == "404":
+            message.headers.update({"Status": "408", "Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "262000"})
+        await on_message(consumer, message)
+
+    monkeypatch.setattr(PullConsumer, "_on_message", replicated)
+    await queue.publish(b"1", b"2")
+    assert len(await queue.take(2)) == 2
+    assert await queue.pull(10, 0) == []
+    waiting = asyncio.create_task(queue.pull(10, 5))
+    await eventually(lambda: queue.work._has_waiting_pull)
+    await queue.publish(b"3")
+    assert _payloads(await waiting) == [b"3"]
+
+
+@pytest.fixture
+def lost_pulls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The first pull requests, which get no answer, as while a consumer has no leader."""
+    monkeypatch.setattr(pull_consumer, "_PULL_ANSWER_SECONDS", 0.1)
+    publish = Connection.publish
+    lost: list[dict[str, Any]] = []
+
+    async def lossy(connection: Connection, subject: str, payload: bytes, reply_subject: str = "") -> None:
+        if "MSG.NEXT" in subject and len(lost) < 3:
+            lost.append(msgspec.json.decode(payload))
+        else:
+            await publish(connection, subject, payload, reply_subject)
+
+    monkeypatch.setattr(Connection, "publish", lossy)
+    return lost
+
+
+async def test_a_pull_without_an_answer_is_repeated_before_it_waits(queue: _Queue, lost_pulls: list[dict[str, Any]]) -> None:
+    """A waiting pull would be lost as well, and nothing would be sent until it has expired."""
+    await queue.publish(b"1")
+    assert _payloads(await queue.pull(10, 30)) == [b"1"]
+    assert [request.get("no_wait") for request in lost_pulls] == [True] * 3
+
+
+@pytest.mark.usefixtures("lost_pulls")
+async def test_a_pull_that_does_not_wait_is_unavailable_without_an_answer(queue: _Queue) -> None:
+    await queue.publish(b"1")
+    with pytest.raises(EngineUnavailable):
+        await queue.pull(10, 0)
+
+
 async def test_leases_and_attempts_survive_a_restart_of_the_server(
     own_server: Server, open_connection: OpenConnection, name: str
 ) -> None:

@@ -22,6 +22,8 @@ from tests.gateway import Tenant
 from tests.queues.test_schema_cost import ORDER, chain
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.engine  # starts processes
+
 TREE: dict[str, Any] = {
     "$defs": {
         "node": {

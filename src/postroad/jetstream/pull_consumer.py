@@ -26,6 +26,7 @@ _FIRST_PULL_BYTES_MAX = 256 * 1024  # sufficient for most pulls; those that need
 # Replies to other requests wait behind the messages that the server has sent before them on the same connection.
 _SLICE_BYTES_MAX = 512 * 1024
 _BYTES_EXCEEDED = "Message Size Exceeds MaxBytes"
+_NO_MORE = "no more"  # the end of a request that a replicated consumer could not fill: 408, as for a waiting pull that expires
 _BATCH_COMPLETED = "Batch Completed"  # follows the last message of a request that has a limit in bytes
 _WAITING_PULL_SECONDS = 5.0
 _WAITING_PULL_SECONDS_MIN = 0.001
@@ -34,6 +35,7 @@ _WAITING_PULL_GRACE_SECONDS = 0.2
 _IDLE_SECONDS = 5.0
 _PULL_ANSWER_SECONDS = 5.0
 _LIMITED_PULL_SECONDS = 0.02
+_REPLICATED_PULL_ANSWER_SECONDS = 3.0  # another server may lead by then
 _BARRIER_SECONDS = 1.0
 _ACK_WAIT_SECONDS = 10
 
@@ -241,7 +243,7 @@ class PullConsumer(Acknowledger):
         loop = asyncio.get_running_loop()
         received, bytes_before, is_near_limit = 0, self._received_bytes, False
         try:
-            async with asyncio.timeout(_PULL_ANSWER_SECONDS) as timeout:
+            async with asyncio.timeout(self._answer_seconds) as timeout:
                 while received < demand:
                     status = await self._dispatch(await self._inbox.get())
                     if status == "message":
@@ -255,7 +257,7 @@ class PullConsumer(Acknowledger):
                         return received, True
                     elif (
                         (self.is_limited and status == "408")
-                        or status in ("404", "409", "503")
+                        or status in (_NO_MORE, "404", "409", "503")
                         or self._has_reconnected
                         or not self._connection.is_up
                     ):
@@ -265,8 +267,14 @@ class PullConsumer(Acknowledger):
         except TimeoutError:
             if received < batch and not is_near_limit:
                 self._connection.report_unanswered(self._stream)
+                if not received:  # a waiting pull would be lost as well
+                    await self._handle_unavailable()
             return received, is_near_limit
         return received, False
+
+    @property
+    def _answer_seconds(self) -> float:
+        return _REPLICATED_PULL_ANSWER_SECONDS if self._connection.settings.has_replicas else _PULL_ANSWER_SECONDS
 
     async def _handle_unavailable(self, kind: type[EngineUnavailable] = EngineUnavailable) -> None:
         """There is no connection or no leader at present: fail the callers whose time is up, and ask again for the others."""
@@ -341,6 +349,8 @@ class PullConsumer(Acknowledger):
             if description == _BATCH_COMPLETED:
                 return ""
             status = headers.get("Status", "")
+            if status == "408" and headers.get("Nats-Pending-Bytes", "0") != "0":  # a waiting pull has no limit in bytes
+                return _NO_MORE
             if status in ("408", "409", "503"):
                 self._has_waiting_pull = False
             return status
