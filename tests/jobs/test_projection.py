@@ -8,14 +8,15 @@ import pytest
 
 from postroad.jetstream import stream_reader
 from postroad.jetstream.commit import PendingMessage
-from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import delete_stream, stream_info
+from postroad.jetstream.connection import Connection, ConnectionSettings
+from postroad.jetstream.management import StreamState, delete_stream, purge_stream, stream_info
 from postroad.jobs import metrics, stream_follower
+from postroad.jobs import projection as projection_module
 from postroad.jobs.projection import Projection
 from postroad.jobs.queries import JobFilter, find, page
 from postroad.jobs.rules import status_at
 from postroad.jobs.store import Store, files_in
-from postroad.jobs.stream_follower import jobs_stream_info
+from postroad.jobs.stream_follower import JobsStreamInfo, jobs_stream_info
 from postroad.kernel.clock import now_ms
 from postroad.kernel.errors import EngineUnavailable, PreconditionFailed
 from postroad.kernel.ids import new_id
@@ -268,6 +269,46 @@ async def test_a_stream_that_was_made_anew_leads_to_a_new_file(
     await caught_up(projection, connection, "t")
     assert projection.position == (await jobs_stream_info(connection)).state.last_seq == frames
     assert len(files_in(tmp_path / "jobs")) == 1
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+async def test_on_a_cluster_an_old_state_of_the_stream_is_a_loss_only_if_it_lasts(
+    own_server: Server,
+    open_connection: OpenConnection,
+    tmp_path: Path,
+    background: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    lasts: bool,
+) -> None:
+    """A leader that has lost its majority answers with what it knew last. Frames may be gone from the stream, so a new file would
+    have fewer jobs."""
+    if lasts:
+        monkeypatch.setattr(projection_module, "_BEHIND_SECONDS", 0.3)
+    connection = await open_connection(ConnectionSettings((own_server.url,), name="tests", has_replicas=True))
+    await make_streams(connection)
+    one = Lifecycle("t", t0=now_ms())
+    for at in range(5):
+        await send(outbox_on(connection), one.queued(), one.leased(at, at + 1))
+    projection = Projection(connection, now_ms, tmp_path / "jobs", 30, poll_seconds=0.02)
+    background(projection.run())
+    await caught_up(projection, connection, "t")
+    [file] = files_in(tmp_path / "jobs")
+    await purge_stream(connection, "JOBS")
+    asked = []
+
+    async def old_state(asked_connection: Connection) -> JobsStreamInfo:
+        asked.append(1)
+        found = await jobs_stream_info(asked_connection)
+        return JobsStreamInfo(found.created, StreamState(messages=2, bytes=1, first_seq=1, last_seq=2))
+
+    monkeypatch.setattr(projection_module, "jobs_stream_info", old_state)
+    if lasts:
+        await eventually(lambda: files_in(tmp_path / "jobs") not in ([file], []))
+        return
+    await eventually(lambda: len(asked) > 10)
+    monkeypatch.setattr(projection_module, "jobs_stream_info", jobs_stream_info)
+    assert files_in(tmp_path / "jobs") == [file]
+    assert await status_of(projection, one) is not None
 
 
 async def test_it_survives_the_engines_death(

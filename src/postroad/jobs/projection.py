@@ -6,6 +6,7 @@ replaced by a new one, made from the stream.
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from postroad.kernel.task_group import StoppableTaskGroup
 _CHUNK_SIZE = 500  # rows per step of a sweep or of pruning: takes milliseconds, while readers wait
 _PRUNE_SECONDS = 600.0
 _RETRY_SECONDS = 0.5
+_BEHIND_SECONDS = 30.0  # a leader without a majority answers with an old state for about ten seconds
 _DAY_MS = 86_400_000
 _CLOCK_SKEW_MS = 600_000  # between the time of creation of a job and the time when its first event was stored
 
@@ -37,6 +39,10 @@ log = structlog.get_logger("postroad.jobs")
 
 class StreamRecreated(Exception):
     """The file belongs to a stream that was deleted and created again."""
+
+
+class StreamBehind(Exception):
+    """The stream's state is older than the file. On a cluster, the answer may be that of a leader that has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class Projection:
         self.on_expired: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
         self._running: _Running | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._behind_since: float | None = None
 
     # Reading
 
@@ -147,7 +154,7 @@ class Projection:
         while True:
             try:
                 await self._run_once()
-            except (StreamRecreated, ConcurrentWriter) as reason:
+            except (StreamRecreated, StreamBehind, ConcurrentWriter) as reason:
                 log.warning("jobs_opened_again", reason=type(reason).__name__)
             except (sqlite3.Error, PostroadError, OSError) as problem:
                 log.error("jobs_failed", problem=repr(problem))
@@ -180,15 +187,42 @@ class Projection:
                 running.next.thread.close(and_remove=True)
 
     def _open(self, stream: JobsStreamInfo) -> Store:
-        """Open the newest valid file, or create one. Other files are removed."""
+        """Open the newest valid file, or create one. Other files are removed. Raises StreamBehind."""
         found: Store | None = None
         for path in files_in(self._folder):
             if found is None:
-                found = _usable(path, stream)
+                found = self._usable(path, stream)
                 if found is not None:
                     continue
             remove(path)
         return found or make_store(fresh_path(self._folder, self._clock()), stream.created)
+
+    def _usable(self, path: Path, stream: JobsStreamInfo) -> Store | None:
+        """Raises StreamBehind."""
+        try:
+            found = open_store(path, stream.created)
+        except InvalidStoreFile as reason:
+            log.warning("jobs_file_discarded", file=path.name, reason=str(reason))
+            return None
+        if self._has_lost_frames(found.position, stream):  # the engine will assign their sequences again
+            log.warning("jobs_file_discarded", file=path.name, reason="ahead of the stream")
+            found.close()
+            return None
+        if found.position > stream.state.last_seq:
+            found.close()
+            raise StreamBehind
+        return found
+
+    def _has_lost_frames(self, position: int, stream: JobsStreamInfo) -> bool:
+        """True if the stream does not have all frames up to the position. On a cluster, only if that lasts: a rebuild for an old
+        answer would forget the jobs whose frames the pipeline has removed."""
+        if stream.state.last_seq >= position:
+            self._behind_since = None
+            return False
+        now = time.monotonic()
+        if self._behind_since is None:
+            self._behind_since = now
+        return not self._connection.settings.has_replicas or now - self._behind_since >= _BEHIND_SECONDS
 
     async def _watch(self, running: _Running, stream: JobsStreamInfo) -> None:
         """Check that the stream is still the same, and measure the lag."""
@@ -198,9 +232,9 @@ class Projection:
                 found = await jobs_stream_info(self._connection)
             except PostroadError:
                 continue
-            if found.created != stream.created or found.state.last_seq < running.current.position:
+            if found.created != stream.created or self._has_lost_frames(running.current.position, found):
                 raise StreamRecreated
-            behind = found.state.last_seq - running.current.position if found.state.messages else 0
+            behind = max(0, found.state.last_seq - running.current.position) if found.state.messages else 0
             age_ms = self._clock() - running.current.last_at_ms
             metrics.behind_frames.set(behind)
             metrics.behind_seconds.set(max(0, age_ms) / 1000 if behind and running.current.last_at_ms else 0)
@@ -276,19 +310,6 @@ class Projection:
                 if new.position >= wanted or (await new.has_all() and running.current.position == wanted):
                     return
             await asyncio.sleep(0.02)
-
-
-def _usable(path: Path, stream: JobsStreamInfo) -> Store | None:
-    try:
-        found = open_store(path, stream.created)
-    except InvalidStoreFile as reason:
-        log.warning("jobs_file_discarded", file=path.name, reason=str(reason))
-        return None
-    if found.position > stream.state.last_seq:  # the engine lost its last writes, and will assign these sequences again
-        log.warning("jobs_file_discarded", file=path.name, reason="ahead of the stream")
-        found.close()
-        return None
-    return found
 
 
 def _report_missed_frames(position: int, stream: JobsStreamInfo) -> None:
