@@ -35,8 +35,8 @@ conformance: setup ## The public Durable Streams suite and the official client (
 	@sh scripts/setup-node
 	@$(BIN)/python -m tests.conformance.run
 
-chaos: setup ## Kill, pause and restart at random while clients work, then check every promise (SECONDS=60 SEED=… CLUSTER=1)
-	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
+chaos: setup ## Kill, pause and restart at random while clients work, then check every promise (SECONDS=60 SEED=… CLUSTER=1 PARTITIONS=1)
+	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster) $(if $(PARTITIONS),--partitions)
 
 check: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .

@@ -6,12 +6,15 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign
 from tests.chaos.clients import Endpoints
 from tests.chaos.deployment import Clustered, Deployment, Single, plan
 from tests.chaos.model import Answers
+from tests.chaos.partitions import Partitioned
+from tests.network import missing_for_networks
 
 
 class ProgressLog:
@@ -31,7 +34,7 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
     await campaign.makes_progress(1, 30)
     progress.write("everyone is at work")
     until = time.monotonic() + seconds
-    for fault in plan(seed, deployment.victims):
+    for fault in plan(seed, deployment.victims, deployment.whats):
         if time.monotonic() + fault.pause + fault.lasting > until:
             break
         await asyncio.sleep(fault.pause)
@@ -46,15 +49,18 @@ async def run(deployment: Deployment, seconds: float, seed: int, progress: Progr
         found.append(f"does not go on after the last fault: {stuck}")
     found += await campaign.end()
     found += deployment.violations()
+    found += await campaign.unfinished_jobs()
     progress.write(campaign.summary())
+    if deployment.summary():
+        progress.write(deployment.summary())
     return found
 
 
-async def main(seconds: float, seed: int, *, is_cluster: bool, keep: bool) -> int:
+async def main(seconds: float, seed: int, deployed: Callable[[Path], Deployment], *, keep: bool) -> int:
     progress = ProgressLog()
     home = Path(tempfile.mkdtemp(prefix="postroad-chaos-"))
-    deployment: Deployment = Clustered(home) if is_cluster else Single(home)
-    progress.write(f"seed {seed}, {seconds:.0f} s, {'a cluster and two gateways' if is_cluster else 'one installation'}")
+    deployment = deployed(home)
+    progress.write(f"seed {seed}, {seconds:.0f} s, {type(deployment).__doc__}")
     try:
         violations = await run(deployment, seconds, seed, progress)
     finally:
@@ -75,5 +81,9 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--cluster", action="store_true", help="three servers and two gateways instead of one installation")
     parser.add_argument("--keep", action="store_true", help="leave logs and data behind in any case")
+    parser.add_argument("--partitions", action="store_true", help="with --cluster: cut the network, too (root)")
     chosen = parser.parse_args()
-    sys.exit(asyncio.run(main(chosen.seconds, chosen.seed, is_cluster=chosen.cluster, keep=chosen.keep)))
+    if chosen.partitions and missing_for_networks():
+        parser.error(missing_for_networks())
+    kind = Partitioned if chosen.partitions else Clustered if chosen.cluster else Single
+    sys.exit(asyncio.run(main(chosen.seconds, chosen.seed, kind, keep=chosen.keep)))

@@ -180,6 +180,25 @@ class Campaign:
             await eventually(is_complete, seconds)
         return reader_violations(f"session {number}", got, content)
 
+    async def unfinished_jobs(self, seconds: float = 300) -> list[str]:
+        """Jobs of the queue that are not done after a while, although the queue is empty: the leader reconciles them."""
+        line, counts = self.line(), {}
+
+        async def are_finished() -> bool:
+            for status in ("queued", "delayed", "leased", "retrying"):
+                answer = await line.call("GET", f"/v1/jobs?queue={self.name}&status={status}&limit=1000")
+                jobs = answer.json["jobs"] if answer is not None and answer.status == 200 else None
+                counts[status] = "?" if jobs is None else len(jobs)
+            return not any(counts.values())
+
+        try:
+            await eventually(are_finished, seconds)
+        except AssertionError:
+            return [f"unfinished jobs after {seconds:.0f} s: {counts}"]
+        finally:
+            await line.close()
+        return []
+
     def summary(self) -> str:
         written = {
             kind: sum(one.done for one in self.writers if one.name.startswith(kind)) for kind in ("publisher", "log", "news")

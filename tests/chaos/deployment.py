@@ -19,8 +19,9 @@ from tests.cluster import Cluster, Node
 from tests.installation import Installation, is_running
 from tests.waiting import eventually
 
-What = Literal["kill", "pause", "restart"]
-_WHATS: tuple[What, ...] = ("kill", "kill", "pause", "restart")  # a kill is what most promises are about
+What = Literal["kill", "pause", "restart", "isolate", "minority", "one-way", "side"]
+KILLS: tuple[What, ...] = ("kill", "kill", "pause", "restart")  # a kill is what most promises are about
+CUTS: tuple[What, ...] = ("isolate", "minority", "one-way", "side")  # of the network, see `partitions.py`
 _READY_SECONDS = 60.0
 
 
@@ -34,14 +35,19 @@ class Fault:
     lasting: float
 
     def __str__(self) -> str:
-        return f"{self.what} {' and '.join(self.victims)}" + (f" for {self.lasting:.1f} s" if self.what == "pause" else "")
+        has_time = self.what == "pause" or self.what in CUTS
+        return f"{self.what} {' and '.join(self.victims)}" + (f" for {self.lasting:.1f} s" if has_time else "")
 
 
-def plan(seed: int, victims: Sequence[str]) -> Iterator[Fault]:
-    """One hurt after the other, without end; now and then two victims at once."""
+def plan(seed: int, victims: Sequence[str], whats: Sequence[What] = KILLS) -> Iterator[Fault]:
+    """One hurt after the other, without end; now and then two victims at once. A cut concerns one server."""
     chance = random.Random(seed)
     while True:
-        what = chance.choice(_WHATS)
+        what = chance.choice(whats)
+        if what in CUTS:
+            servers = [victim for victim in victims if victim.startswith("n")]
+            yield Fault(round(chance.uniform(0.5, 4.0), 1), what, (chance.choice(servers),), round(chance.uniform(1.0, 20.0), 1))
+            continue
         chosen = tuple(chance.sample(list(victims), 2 if chance.random() < 0.2 else 1))
         lasting = 0.0 if what == "restart" else round(chance.uniform(0.2, 6.0), 1)
         yield Fault(round(chance.uniform(0.5, 4.0), 1), what, chosen, lasting)
@@ -51,6 +57,7 @@ class Deployment(ABC):
     """Processes that can be hurt one by one, and made whole again."""
 
     victims: tuple[str, ...]
+    whats: tuple[What, ...] = KILLS
 
     @abstractmethod
     async def start(self) -> None: ...
@@ -72,6 +79,10 @@ class Deployment(ABC):
     def violations(self) -> list[str]:
         """Faults that the processes report themselves."""
         return []
+
+    def summary(self) -> str:
+        """What was measured, if anything."""
+        return ""
 
     @abstractmethod
     def end(self) -> None: ...

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.deployment import Clustered, Fault, plan
+from tests.chaos.deployment import CUTS, Clustered, Fault, plan
 from tests.chaos.model import Answers, Message, QueueModel, StreamModel, reader_violations
+from tests.chaos.partitions import Partitioned, Prober
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
@@ -119,3 +120,18 @@ def test_a_plan_comes_from_its_seed_alone_and_leaves_nobody_out() -> None:
     assert faults(7) == faults(7) != faults(8)
     assert {victim for fault in faults(7) for victim in fault.victims} == set(Clustered.victims)
     assert {fault.what for fault in faults(7)} == {"kill", "pause", "restart"}
+
+
+def test_a_plan_with_partitions_has_all_kinds_of_them_and_one_server_each() -> None:
+    faults = list(itertools.islice(plan(7, Partitioned.victims, Partitioned.whats), 200))
+    cuts = [fault for fault in faults if fault.what in CUTS]
+    assert {fault.what for fault in cuts} == set(CUTS)
+    assert {fault.victims for fault in cuts} == {("n1",), ("n2",), ("n3",)}
+    assert {fault.what for fault in faults} == {"kill", "pause", "restart", *CUTS}
+
+
+def test_the_time_without_a_successful_probe_is_measured_to_both_ends() -> None:
+    prober = Prober(None, {}, [1.0, 2.0, 7.0, 8.0])  # type: ignore[arg-type]
+    assert prober.longest_gap(0.5, 8.5) == 5.0
+    assert prober.longest_gap(3.0, 12.0) == 4.0
+    assert prober.longest_gap(9.0, 20.0) == 11.0
