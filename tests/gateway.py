@@ -38,13 +38,14 @@ PLATFORM_KEY = "the platform key of the tests, long enough"
 
 
 class ShiftedClock:
-    """The real time plus an offset that tests set."""
+    """The real time plus an offset that tests set, or a time at which it stands still."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
+        self.frozen_ms: int | None = None
 
     def __call__(self) -> int:
-        return now_ms() + self.ahead_ms
+        return now_ms() + self.ahead_ms if self.frozen_ms is None else self.frozen_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,9 @@ async def events_of(connection: Connection, stream: str, tenant: str) -> list[di
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    frozen=True, slots=True, repr=False
+)  # Hypothesis prints the arguments of a failed test: those of a node fill megabytes
 class Gateway:
     """A running node. All its clients share the connections of one session."""
 
@@ -179,6 +182,10 @@ class Gateway:
     clock: ShiftedClock
     session: aiohttp.ClientSession
     admin_key: str
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """For Hypothesis, which prints the arguments of a failed test: the fields of a node have megabytes."""
+        printer.text(f"Gateway({self.url})")
 
     @property
     def anonymous(self) -> Client:

@@ -5,7 +5,10 @@ Every test belongs to one tier: the one it is marked with, else the one that its
 
 import gc
 import os
+import re
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -13,6 +16,10 @@ import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 
 _LONGEST_FIRST = ("spark", "slow", "engine", "unit")
+
+# A module that is marked as a whole has no unit tests, and need not be imported to find that out.
+_MARKED_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(engine|slow|spark)\b", re.MULTILINE)
+_PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 _SLOW_FIXTURES = {"install"}
 _ENGINE_FIXTURES = {"engine_url", "own_server", "running", "own", "nats", "start_nats"}
@@ -55,6 +62,12 @@ def tier_of(item: pytest.Item) -> str:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """With `-n auto`: two workers more than cores, because a test mostly waits for servers; unit tests do not."""
     return (os.cpu_count() or 1) + (0 if config.option.markexpr == "unit" else 2)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr == "unit" and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return True if _MARKED_MODULE.search(collection_path.read_text()) else None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,6 +114,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif "running" in fixtures:  # one installation for a folder
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
     items.sort(key=lambda item: _LONGEST_FIRST.index(tiers[item]))
+
+
+_unit_test: str | None = None  # that runs now
+
+
+def _forbid_processes(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in _PROCESS_EVENTS and _unit_test is not None:
+        raise RuntimeError(f"{_unit_test} starts a process: mark it as `engine`")
+
+
+sys.addaudithook(_forbid_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that starts a process is not a unit test."""
+    global _unit_test
+    _unit_test = item.nodeid if tier_of(item) == "unit" else None
+    try:
+        return (yield)
+    finally:
+        _unit_test = None
 
 
 @pytest.hookimpl(wrapper=True)

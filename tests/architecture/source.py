@@ -1,6 +1,7 @@
 """The source of Postroad, parsed once per process."""
 
 import ast
+import gc
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,12 @@ class Module:
 
 @cache
 def modules() -> tuple[Module, ...]:
-    return tuple(_parsed(path) for path in sorted(SOURCE.rglob("*.py")))
+    gc.disable()  # all of it stays
+    try:
+        return tuple(_parsed(path) for path in sorted(SOURCE.rglob("*.py")))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _parsed(path: Path) -> Module:

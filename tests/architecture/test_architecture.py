@@ -23,6 +23,8 @@ from postroad.registry import capabilities, event_types
 from postroad.telemetry.events import TrafficSampled
 from tests.architecture.source import ROOT, Module, modules
 
+pytestmark = pytest.mark.xdist_group("source")  # which is parsed once per process
+
 LINES_MAX = 450
 READS_THE_ENVIRONMENT = {
     "settings.py",

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 
+import pytest
+
 from tests.architecture.source import ROOT, modules
+
+pytestmark = pytest.mark.xdist_group("source")  # which is parsed once per process
 
 
 @cache

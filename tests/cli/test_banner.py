@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.engine  # starts processes
+
 SCRIPT = """
 from pathlib import Path
 from postroad.cli.banner import print_banner

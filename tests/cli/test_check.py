@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from tests.cli.shell import Shell
 from tests.installation import Installation
 
@@ -15,6 +17,7 @@ def test_check_reads_every_stream_of_a_running_installation(shell: Shell, runnin
     assert "0 streams damaged, 0 messages unreadable" in done.stdout
 
 
+@pytest.mark.engine
 def test_check_needs_data(anonymous: Shell, tmp_path: Path) -> None:
     done = anonymous.run_process("check", "--data", str(tmp_path / "none"))
 

@@ -336,6 +336,7 @@ def test_an_ordinary_call_imports_only_what_it_uses(shell: Shell) -> None:
     assert of_keys & {*SLOW, *groups - {"postroad.cli.keys"}, "postroad.api.queues", "postroad.api.streams"} == set()
 
 
+@pytest.mark.engine
 def test_help_and_completion_of_the_root_import_no_command(anonymous: Shell) -> None:
     environment = {"PATH": "/usr/bin:/bin", "XDG_CONFIG_HOME": str(anonymous.home)}
     groups = {entry.modules[0] for entry in ENTRIES}
@@ -356,6 +357,7 @@ def test_a_mistyped_command_gets_a_suggestion(anonymous: Shell) -> None:
     assert "Did you mean 'queues'" in " ".join(finished.stderr.replace("│", " ").split())
 
 
+@pytest.mark.engine
 def test_the_client_imports_what_is_used() -> None:
     of_client = imported_by("import postroad.client")
     assert not of_client & {

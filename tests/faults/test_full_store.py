@@ -21,6 +21,8 @@ from tests.installation import Installation
 from tests.servers import Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.engine  # starts processes
+
 MIB = 1024 * 1024
 STORE = 32 * MIB
 BLOB = "x" * 500_000

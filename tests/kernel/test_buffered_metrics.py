@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COUNTING = """
 import sys, threading, time
 from prometheus_client import CollectorRegistry, generate_latest
@@ -66,6 +68,7 @@ def run(program: str, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.engine
 def test_additions_of_all_threads_reach_the_files_while_running_and_at_exit(tmp_path: Path) -> None:
     run(COUNTING, tmp_path)
     run(READING, tmp_path)

@@ -3,6 +3,8 @@ import sys
 import time
 import uuid
 
+import pytest
+
 from postroad.kernel.ids import ShortIds, new_id
 
 _FORK = """
@@ -54,6 +56,7 @@ def test_every_random_bit_of_an_id_varies() -> None:
     assert ever_set & random_bits == random_bits
 
 
+@pytest.mark.engine
 def test_a_forked_process_does_not_reuse_random_bytes() -> None:
     answer = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=30)
     parent, child = answer.stdout.split()

@@ -16,6 +16,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.engine
 def test_the_directory_of_a_killed_supervisor_is_removed_and_that_of_a_running_one_is_not(temporary: Path) -> None:
     script = (
         "import os, signal\nfrom postroad.runtime.metrics_directory import metrics_directory\n"

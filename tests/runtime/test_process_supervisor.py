@@ -11,6 +11,8 @@ from tests.waiting import eventually
 
 from postroad.runtime.process_supervisor import Command, SupervisedProcess
 
+pytestmark = pytest.mark.engine  # starts processes
+
 Supervise = Callable[[SupervisedProcess], "asyncio.Task[None]"]
 
 

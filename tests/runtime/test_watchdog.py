@@ -57,6 +57,7 @@ asyncio.run(send_heartbeats(int(sys.argv[1]), 1.0))
 """
 
 
+@pytest.mark.engine
 async def test_a_stopped_process_is_killed_and_restarted() -> None:
     watchdog = Watchdog(1.0, 60.0)
     ends: list[tuple[int, bool]] = []
