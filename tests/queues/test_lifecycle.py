@@ -24,6 +24,7 @@ DEFAULTS = {
     "retentionMs": 0,
     "dedupeWindowMs": None,
     "maxMessages": 0,
+    "maxInFlight": 0,
     "replicas": None,
     "maxAttempts": 10,
     "retryDelaysMs": [1_000, 5_000, 30_000, 120_000, 600_000],
