@@ -82,8 +82,12 @@ def test_retry_after_is_seconds_or_a_date(text: str, expected: int | None) -> No
     assert retry_after_ms({"retry-after": text}, noon) == expected
 
 
-def test_the_window_halves_on_a_timeout_and_grows_with_successes() -> None:
+def test_the_window_grows_with_successes_and_halves_on_a_timeout() -> None:
     window = ConcurrencyWindow(8)
+    assert window.size == 1
+    for _ in range(20):
+        window.grow()
+    assert window.size == 8
     sizes = []
     for _ in range(4):
         window.halve()
@@ -91,6 +95,3 @@ def test_the_window_halves_on_a_timeout_and_grows_with_successes() -> None:
     assert sizes == [4, 2, 1, 1]
     window.grow()
     assert window.size == 2
-    for _ in range(20):
-        window.grow()
-    assert window.size == 8

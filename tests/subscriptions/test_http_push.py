@@ -197,14 +197,16 @@ async def test_an_endpoint_that_does_not_answer_times_out(tenant: Tenant, receiv
 
 
 async def test_at_most_max_in_flight_requests_are_open(tenant: Tenant, receiver: Receiver) -> None:
-    receiver.hold()
     topic = TopicClient(tenant)
     await topic.create()
     await topic.subscribe(receiver.url, maxInFlight=3)
+    await topic.publish_many(5)
+    await eventually(lambda: len(receiver.received) == 5)  # the window has grown
+    receiver.hold()
     await topic.publish_many(10)
     await eventually(lambda: receiver.in_flight == 3)
     receiver.released.set()
-    await eventually(lambda: len(receiver.received) == 10)
+    await eventually(lambda: len(receiver.received) == 15)
     assert receiver.in_flight_max == 3
 
 

@@ -116,13 +116,15 @@ async def test_a_changed_ordering_takes_effect(tenant: Tenant, receiver: Receive
     await eventually(lambda: receiver.sequences == [1])
     change = {"ordering": "key", "orderingKey": "header:x-customer"}
     (await tenant.client.call("PATCH", f"/v1/subscriptions/{made['id']}", change)).ok()
+    await topic.publish(headers={"X-Customer": "c"})
+    await eventually(lambda: receiver.sequences == [1, 2])  # the concurrency has grown
     receiver.hold()
     for customer in ("a", "a", "b"):
         await topic.publish(headers={"X-Customer": customer})
     await eventually(lambda: receiver.in_flight == 2)
-    assert sorted(receiver.sequences) == [1, 2, 4]
+    assert sorted(receiver.sequences) == [1, 2, 3, 5]
     receiver.released.set()
-    await eventually(lambda: sorted(receiver.sequences) == [1, 2, 3, 4])
+    await eventually(lambda: sorted(receiver.sequences) == [1, 2, 3, 4, 5])
 
 
 async def test_a_topic_with_subscriptions_is_deleted_by_cascade_only(tenant: Tenant) -> None:

@@ -91,15 +91,17 @@ class Outbound:
         *,
         seconds: float,
         allow_loopback: bool = False,
+        group: str = "",
     ) -> HttpResult:
         """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`.
 
-        The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`.
+        The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`. Calls of different
+        groups to one host do not share the connections per host: a caller that limits its own calls is not limited twice.
         """
         try:
             target = self._target(url, allow_loopback)
             check_headers(headers)
-            result = await self._exchange(tenant, target, _request(target, body, headers), seconds)
+            result = await self._exchange(tenant, target, _request(target, body, headers), seconds, group)
         except (OutboundRefused, OutboundFailed) as problem:
             metrics.calls.labels(problem.reason if isinstance(problem, OutboundFailed) else "refused").inc()
             raise
@@ -110,9 +112,9 @@ class Outbound:
         self._pool.close()
         await self._resolver.close()
 
-    async def _exchange(self, tenant: str, target: _Target, request: bytes, seconds: float) -> HttpResult:
+    async def _exchange(self, tenant: str, target: _Target, request: bytes, seconds: float, group: str) -> HttpResult:
         deadline = asyncio.get_running_loop().time() + seconds
-        key = (tenant, target.origin)
+        key = (tenant, f"{target.origin} {group}")
         try:
             await self._slots.acquire(*key, deadline)
         except SlotsBusy as exc:

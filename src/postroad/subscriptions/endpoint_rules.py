@@ -92,11 +92,14 @@ def retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
 
 
 class ConcurrencyWindow:
-    """How many calls of a subscription may be in flight: one more after each success, half after a timeout, within limits."""
+    """How many calls of a subscription may be in flight: one at first, one more after each success, half after a timeout.
+
+    It starts small, so that many endpoints that do not respond at all occupy few slots.
+    """
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
-        self._size = float(maximum)
+        self._size = 1.0
 
     @property
     def size(self) -> int:

@@ -60,6 +60,7 @@ class PushClient:
                 headers,
                 seconds=endpoint.ack_wait_ms / 1000,
                 allow_loopback=self._allow_loopback,
+                group=endpoint.subscription,
             )
         except OutboundFailed as failed:
             return AttemptResult(
