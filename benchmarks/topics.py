@@ -71,7 +71,7 @@ def processes(supervisor: int) -> dict[str, list[int]]:
     children = [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") for pid in children}
     return {
-        "worker": [pid for pid, line in lines.items() if "postroad.runtime.worker" in line and "background" not in line],
+        "worker": [pid for pid, line in lines.items() if "postroad.runtime.worker\0gateway" in line],
         "engine": [pid for pid, line in lines.items() if "nats-server" in line],
     }
 

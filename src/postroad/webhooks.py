@@ -12,6 +12,7 @@ import hmac
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 TOLERANCE_SECONDS = 300
 
@@ -67,6 +68,7 @@ def signature(secret: str, signed: bytes) -> str:
     return base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
 
 
+@lru_cache(maxsize=1024)
 def _key(secret: str) -> bytes:
     """A secret that starts with `whsec_` is base64, any other is used as it is."""
     if secret.startswith("whsec_"):

@@ -95,8 +95,8 @@ class Outbound:
     ) -> HttpResult:
         """POST and return the response, of any status. Raises OutboundRefused, and OutboundFailed also after `seconds`.
 
-        The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`. Calls of different
-        groups to one host do not share the connections per host: a caller that limits its own calls is not limited twice.
+        The tenant's other calls, and those of other tenants, share the connections by `fair_slots.may_take`. A caller that
+        limits its own calls names a `group`: they are not limited here, and have connections of their own.
         """
         try:
             target = self._target(url, allow_loopback)
@@ -114,19 +114,26 @@ class Outbound:
 
     async def _exchange(self, tenant: str, target: _Target, request: bytes, seconds: float, group: str) -> HttpResult:
         deadline = asyncio.get_running_loop().time() + seconds
-        key = (tenant, f"{target.origin} {group}")
+        if group:
+            return await self._exchange_on(group, tenant, target, request, deadline)
         try:
-            await self._slots.acquire(*key, deadline)
+            await self._slots.acquire(tenant, target.origin, deadline)
         except SlotsBusy as exc:
             raise OutboundFailed("busy") from exc
+        try:
+            return await self._exchange_on(tenant, tenant, target, request, deadline)
+        finally:
+            self._slots.release(tenant, target.origin)
+
+    async def _exchange_on(self, owner: str, tenant: str, target: _Target, request: bytes, deadline: float) -> HttpResult:
+        """One exchange, on an idle connection of the owner if there is one."""
         connection: HttpConnection | None = None
         try:
-            connection = self._pool.take(key) or await self._connect(tenant, target, deadline)
+            connection = self._pool.take((owner, target.origin)) or await self._connect(tenant, target, deadline)
             return await connection.exchange(request, deadline)
         finally:
             if connection is not None:
-                self._pool.put(key, connection)
-            self._slots.release(*key)
+                self._pool.put((owner, target.origin), connection)
 
     async def _connect(self, tenant: str, target: _Target, deadline: float) -> HttpConnection:
         """Raises OutboundRefused, OutboundFailed."""

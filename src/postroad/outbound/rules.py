@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from yarl import URL
 
@@ -20,7 +21,8 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _FORBIDDEN_CHARACTER = re.compile(r"[\x00-\x20\x7f\\]")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
+_HEADER_VALUE_CHARS_MAX = 4096
+_HEADER_VALUE = re.compile(rf"[\x20-\x7e\t]{{0,{_HEADER_VALUE_CHARS_MAX}}}")
 _RESERVED_HEADERS = frozenset(  # they control how the client sends the request
     [
         "accept",
@@ -181,9 +183,19 @@ def is_listed(address: Address, allowed: Sequence[Network]) -> bool:
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raises OutboundRefused if a header is malformed or reserved to the client."""
     for name, value in headers.items():
-        is_reserved = name.lower() in _RESERVED_HEADERS
-        if is_reserved or not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        if not _is_allowed_name(name) or not _is_allowed_value(value):
             raise OutboundRefused("header")
+
+
+@lru_cache(maxsize=4096)
+def _is_allowed_name(name: str) -> bool:
+    return name.lower() not in _RESERVED_HEADERS and _HEADER_NAME.fullmatch(name) is not None
+
+
+def _is_allowed_value(value: str) -> bool:
+    if len(value) <= _HEADER_VALUE_CHARS_MAX and value.isascii() and value.isprintable():  # the common case, without a regex
+        return True
+    return _HEADER_VALUE.fullmatch(value) is not None
 
 
 def _parse_address(host: str) -> Address | None:

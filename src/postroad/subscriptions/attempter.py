@@ -1,9 +1,12 @@
 """Attempts: send one message, judge the result, and apply it to the subscription's progress."""
 
+from functools import cache
+
 import structlog
 
 from postroad.api.subscriptions import DeliveryType
 from postroad.crypto.secret_encryption import DecryptionFailed
+from postroad.kernel.buffered_metrics import Counter
 from postroad.kernel.clock import Clock
 from postroad.subscriptions import metrics
 from postroad.subscriptions.attempt_log import AttemptLog
@@ -19,6 +22,11 @@ from postroad.telemetry.outbox import Outbox
 from postroad.topics.records import StoredTopicMessage
 
 log = structlog.get_logger("postroad.subscriptions")
+
+
+@cache
+def _counter(delivery_type: DeliveryType, outcome: Outcome) -> Counter:
+    return metrics.attempts.labels(delivery_type.value, outcome.value)
 
 
 class Attempter:
@@ -59,7 +67,7 @@ class Attempter:
             retry_delays_ms=record.retry_delays_ms,
             retry_after_ms=result.retry_after_ms,
         )
-        metrics.attempts.labels(record.delivery_type.value, result.outcome.value).inc()
+        _counter(record.delivery_type, result.outcome).inc()
         if owned.is_released:
             return decision
         owned.count(result, now_ms)

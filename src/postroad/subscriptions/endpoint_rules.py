@@ -82,6 +82,8 @@ def decide(
 def retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
     """The delay that a `Retry-After` header asks for, as seconds or as a date; None without a valid one."""
     text = headers.get("retry-after", "").strip()
+    if not text:
+        return None
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return int(text) * 1000
     try:

@@ -1,8 +1,13 @@
-"""When attempts start: in fair turns over tenants and subscriptions, as far as slots are free, and when their time has come."""
+"""When attempts start: in fair turns over tenants and subscriptions, as far as slots are free, and when their time has come.
+
+A tenant may hold a part of the slots only, however many endpoints of its do not respond: with `n` tenants that have attempts in
+flight, one of `n + 1` parts. So slots are left for the next tenant.
+"""
 
 import asyncio
 import contextlib
 import heapq
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 
 from postroad.kernel.clock import Clock
@@ -25,6 +30,8 @@ class Scheduler:
         self._timers: list[tuple[int, str]] = []
         self._timer_of: dict[str, int] = {}  # the valid timer of each subscription; other entries of the heap are outdated
         self._running: dict[asyncio.Task[None], OwnedSubscription] = {}
+        self._in_flight: Counter[str] = Counter()  # by tenant
+        self._deferred: dict[str, deque[str]] = {}  # subscriptions of tenants that hold their part of the slots
         self._is_pump_scheduled = False
         self._timers_changed = asyncio.Event()
 
@@ -88,8 +95,12 @@ class Scheduler:
             if not self._is_served(owned.record.tenant):
                 self._wake_at(subscription, now_ms + _NOT_SERVED_MS)
                 continue
+            if not self._may_start(owned.record.tenant):
+                self._deferred.setdefault(owned.record.tenant, deque()).append(subscription)
+                continue
             started = owned.start(now_ms)
             if isinstance(started, Started):
+                self._in_flight[owned.record.tenant] += 1
                 task = asyncio.get_running_loop().create_task(self._run_attempt(owned, started))
                 self._running[task] = owned
                 task.add_done_callback(self._running.pop)
@@ -102,7 +113,23 @@ class Scheduler:
             await self._attempt(owned, started)
         finally:
             owned.in_flight -= 1
-            asyncio.get_running_loop().call_soon(self.wake, owned)  # after the slot of this task is free
+            asyncio.get_running_loop().call_soon(self._ended, owned)  # after the slot of this task is free
+
+    def _ended(self, owned: OwnedSubscription) -> None:
+        tenant = owned.record.tenant
+        self._in_flight[tenant] -= 1
+        if not self._in_flight[tenant]:
+            del self._in_flight[tenant]
+        self.wake(owned)
+        deferred = self._deferred.get(tenant)
+        if deferred:
+            self._ring.add(tenant, deferred.popleft())
+        elif deferred is not None:
+            del self._deferred[tenant]
+
+    def _may_start(self, tenant: str) -> bool:
+        others = len(self._in_flight) - (tenant in self._in_flight)
+        return self._in_flight[tenant] < self._slots // (others + 2)
 
     def _wake_at(self, subscription: str, at_ms: int) -> None:
         if self._timer_of.get(subscription) != at_ms:
