@@ -1,5 +1,5 @@
-"""kill -9 of every process while messages of a topic are pushed: each is delivered at least once, in order per key, and few
-are delivered twice."""
+"""kill -9 of every process while messages of a topic are pushed: each is delivered at least once, in order per key, and again
+after a kill at most."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ from tests.waiting import eventually
 
 MESSAGES = 600
 KEYS = 5
+KILLS = 5
 
 
 class Publisher:
@@ -54,8 +55,8 @@ async def _call(running: Installation, method: str, path: str, body: Any) -> Any
 
 async def _kill_at_times(running: Installation, receiver: Receiver) -> None:
     """The delivery process, the engine, a gateway, all of them, and the delivery process again."""
-    for step in range(1, 6):
-        due = MESSAGES * step // 7
+    for step in range(1, KILLS + 1):
+        due = MESSAGES * step // (KILLS + 2)
         await eventually(lambda due=due: len(set(receiver.sequences)) >= due, 120)  # type: ignore[misc]
         await eventually(lambda: len(running.background_pids) == 2 and running.children("nats-server") and running.worker_pids)
         delivery, engine = running.background_pids[1:], running.children("nats-server")
@@ -82,6 +83,5 @@ async def test_each_message_is_delivered_through_kills(install: Install) -> None
             seen.add(one.sequence)
             first_deliveries.setdefault(one.headers["x-mq-published-subject"], []).append(one.sequence)
     assert all(sequences == sorted(sequences) for sequences in first_deliveries.values())
-    repeated = sum(count - 1 for count in Counter(receiver.sequences).values())
-    assert repeated < MESSAGES // 2
+    assert max(Counter(receiver.sequences).values()) <= 1 + KILLS
     assert sorted(Counter(one.body for one in receiver.received)) == sorted(str(number).encode() for number in range(MESSAGES))
