@@ -264,6 +264,27 @@ async def test_a_message_can_be_acknowledged_by_another_process(
     assert (again.payload, again.ref.attempt) == (two.payload, 2)
 
 
+async def test_acks_of_concurrent_callers_are_sent_together_and_end_separately(
+    queue: _Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.publish(*[b"%d" % number for number in range(40)])
+    found = await queue.take(40)
+    really, writes = Connection.send, list[int]()
+
+    def spy(connection: Connection, commands: bytes, *, is_urgent: bool = True) -> None:
+        writes.append(commands.count(f"$JS.ACK.{queue.name}.".encode()))
+        really(connection, commands, is_urgent=is_urgent)
+
+    monkeypatch.setattr(Connection, "send", spy)
+    cancelled = asyncio.create_task(queue.ack(*found[:3]))
+    acking = [asyncio.create_task(queue.ack(one)) for one in found[3:]]
+    asyncio.get_running_loop().call_soon(cancelled.cancel)
+    await asyncio.wait_for(asyncio.gather(*acking), 10)
+    assert cancelled.cancelled()
+    assert [count for count in writes if count] == [40]
+    await eventually(lambda: _is_empty(queue))
+
+
 async def test_many_messages_are_acknowledged_together(queue: _Queue) -> None:
     await queue.publish(*[b"%d" % number for number in range(300)])
     await queue.ack(*await queue.take(300))
