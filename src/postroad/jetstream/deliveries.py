@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 ACK = b"+ACK"
+ACK_WAIT_MARGIN_MS = 250  # of a consumer's own lease: half for the way of a delivery to its caller, half as a reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,15 @@ class DeliveryRef:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
+    """A delivered message. The server delivered it at `requested_at` (time of the event loop) or later; None: not known."""
+
     ref: DeliveryRef
     payload: bytes
+    requested_at: float | None = None
+
+    def is_leased(self, now: float) -> bool:
+        """True if the consumer's own lease (`ensure_work_consumer`) lasts, from `now` on, for its full time."""
+        return self.requested_at is not None and (now - self.requested_at) * 2000 <= ACK_WAIT_MARGIN_MS
 
 
 Acknowledgement = tuple[DeliveryRef, bytes]  # the second is `ACK` or a `nak`

@@ -1,8 +1,8 @@
 """A work queue on a durable pull consumer: one pull loop per queue and process, leases as delayed naks.
 
 A lease has no owner and no timer here: at delivery the server is asked not to deliver the message again before the lease ends
-(`-NAK` with a delay). An ack ends the lease, another delayed nak extends it, and both may come from any process, since the
-subject to send them to follows from the delivery's numbers.
+(`-NAK` with a delay), unless the consumer has the same lease of its own. An ack ends the lease, another delayed nak extends it,
+and both may come from any process, since the subject to send them to follows from the delivery's numbers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from postroad.jetstream.acknowledger import Acknowledger
 from postroad.jetstream.connection import Connection, ConnectionLost
-from postroad.jetstream.deliveries import Delivery, DeliveryRef, nak, parse_ack_subject
+from postroad.jetstream.deliveries import ACK_WAIT_MARGIN_MS, Delivery, DeliveryRef, nak, parse_ack_subject
 from postroad.jetstream.management import ensure_consumer
 from postroad.kernel.errors import EngineNoResponders, EngineUnavailable, PostroadError
 from postroad.kernel.ids import new_id
@@ -37,22 +37,25 @@ _PULL_ANSWER_SECONDS = 5.0
 _LIMITED_PULL_SECONDS = 0.02
 _REPLICATED_PULL_ANSWER_SECONDS = 3.0  # another server may lead by then
 _BARRIER_SECONDS = 1.0
-_ACK_WAIT_SECONDS = 10
+_ACK_WAIT_MS = 10_000
+_DOUBT_SECONDS = 30.0  # after a request without an answer: then nothing can arrive for it any more
 
 _INVALID_PULL_REQUEST = b'{"batch": "none"}'  # not a number: every server version rejects it without delivering a message
 
 
 async def ensure_work_consumer(
-    connection: Connection, stream: str, name: str, *subjects: str, max_in_flight: int | None = None
+    connection: Connection, stream: str, name: str, *subjects: str, max_in_flight: int | None = None, lease_ms: int = 0
 ) -> None:
-    """`ack_wait` only matters between a delivery and its lease: it redelivers the messages of a process that died there.
+    """At most `max_in_flight` messages are delivered and not acknowledged at the same time, whatever process has them.
 
-    At most `max_in_flight` messages are delivered and not acknowledged at the same time, whatever process has them.
+    `lease_ms`: the consumer's own lease, which a delivery has unless another is sent (`Delivery.is_leased`). It must never
+    change: the server would change the leases that exist. Without it, `ack_wait` only redelivers the messages of a process that
+    died between a delivery and its lease.
     """
     filters: dict[str, object] = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": list(subjects)}
     config = {
         **filters,
-        "ack_wait": _ACK_WAIT_SECONDS * 1_000_000_000,
+        "ack_wait": (lease_ms + ACK_WAIT_MARGIN_MS if lease_ms else _ACK_WAIT_MS) * 1_000_000,
         "max_deliver": -1,
         "max_ack_pending": max_in_flight or -1,
         "max_waiting": 10_000,
@@ -96,6 +99,8 @@ class PullConsumer(Acknowledger):
         self._waiting_pull_ends_at = 0.0
         self._has_reconnected = False
         self._received_bytes = 0  # of the present fetch
+        self._requested_at: float | None = None  # of the present fetch, if a message can belong to no earlier request
+        self._doubtful_until = 0.0  # until then a message may belong to an earlier request
 
     @property
     def waiting(self) -> int:
@@ -170,6 +175,7 @@ class PullConsumer(Acknowledger):
         """Pull requests from before the connection was lost will not be answered."""
         self._has_waiting_pull = False
         self._has_reconnected = True
+        self._doubt(asyncio.get_running_loop().time() + _DOUBT_SECONDS)
         for caller in self._callers:
             caller.is_requested = False
         self._inbox.put_nowait(None)
@@ -238,9 +244,13 @@ class PullConsumer(Acknowledger):
             request["expires"] = int(_LIMITED_PULL_SECONDS * 1e9)
         if bytes_max is not None and (batch > 1 or self._received_bytes):  # one message alone is delivered whatever its size
             request["max_bytes"] = bytes_max
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
         if batch <= 0 or not await self._send_pull(request):
             return 0, False
-        loop = asyncio.get_running_loop()
+        if self._has_waiting_pull:  # whose message will it be?
+            self._doubt(self._waiting_pull_ends_at + _WAITING_PULL_LOST_SECONDS)
+        self._requested_at = sent_at if sent_at > self._doubtful_until else None
         received, bytes_before, is_near_limit = 0, self._received_bytes, False
         try:
             async with asyncio.timeout(self._answer_seconds) as timeout:
@@ -265,16 +275,22 @@ class PullConsumer(Acknowledger):
                             await self._handle_unavailable(EngineNoResponders)
                         break
         except TimeoutError:
+            self._doubt(loop.time() + _DOUBT_SECONDS)
             if received < batch and not is_near_limit:
                 self._connection.report_unanswered(self._stream)
                 if not received:  # a waiting pull would be lost as well
                     await self._handle_unavailable()
             return received, is_near_limit
+        finally:
+            self._requested_at = None
         return received, False
 
     @property
     def _answer_seconds(self) -> float:
         return _REPLICATED_PULL_ANSWER_SECONDS if self._connection.settings.has_replicas else _PULL_ANSWER_SECONDS
+
+    def _doubt(self, until: float) -> None:
+        self._doubtful_until = max(self._doubtful_until, until)
 
     async def _handle_unavailable(self, kind: type[EngineUnavailable] = EngineUnavailable) -> None:
         """There is no connection or no leader at present: fail the callers whose time is up, and ask again for the others."""
@@ -320,6 +336,7 @@ class PullConsumer(Acknowledger):
         except TimeoutError:
             if loop.time() >= lost_at:
                 self._has_waiting_pull = False
+                self._doubt(loop.time() + _DOUBT_SECONDS)
         self._resolve_callers()
 
     async def _send_pull(self, body: dict[str, object]) -> bool:
@@ -354,7 +371,7 @@ class PullConsumer(Acknowledger):
             if status in ("408", "409", "503"):
                 self._has_waiting_pull = False
             return status
-        delivery = Delivery(parse_ack_subject(message.reply), message.data)
+        delivery = Delivery(parse_ack_subject(message.reply), message.data, self._requested_at)
         self._has_waiting_pull = False
         self._received_bytes += len(message.data)
         for caller in self._callers:

@@ -102,7 +102,8 @@ class Consumer:
         self, record: QueueRecord, context: RequestContext, deliveries: Sequence[Delivery], visibility_timeout_ms: int
     ) -> list[Message]:
         """Lease the deliveries. Messages without attempts left become dead letters; expired ones are deleted."""
-        now = self._clock()
+        now, loop_now = self._clock(), asyncio.get_running_loop().time()
+        has_consumer_lease = 0 < visibility_timeout_ms == record.consumer_lease_ms
         messages: list[Message] = []
         leased: list[JobEvent] = []
         leases: list[tuple[DeliveryRef, bytes]] = []
@@ -122,7 +123,8 @@ class Consumer:
             if stored is not None and is_last_attempt(record.settings, one.ref.attempt - 1):
                 exhausted.append((one.ref, stored))
                 continue
-            leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
+            if stored is None or not (has_consumer_lease and one.is_leased(loop_now)):
+                leases.append((one.ref, nak(visibility_timeout_ms if stored else _UNREADABLE_RETRY_MS)))
             if stored is None:
                 transitions.append(_transition(one.ref, Step.RETRIED, now, now + _UNREADABLE_RETRY_MS))
             else:

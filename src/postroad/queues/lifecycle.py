@@ -34,6 +34,7 @@ from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
 from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
 from postroad.telemetry.outbox import Outbox
 
@@ -200,6 +201,7 @@ class QueueLifecycle:
             incarnation=new_id(),
             settings=settings,
             replicas=self._replicas_of(settings),
+            consumer_lease_ms=consumer_lease_ms(settings),
             created_at_ms=now,
             updated_at_ms=now,
         )
@@ -284,6 +286,7 @@ class QueueLifecycle:
             record.consumer,
             *record.ready_subjects,
             max_in_flight=record.settings.max_in_flight,
+            lease_ms=record.consumer_lease_ms,
         )
 
     async def with_feature(self, record: QueueRecord, feature: str) -> QueueRecord:

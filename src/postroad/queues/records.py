@@ -36,6 +36,7 @@ class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     settings: StrictQueueSettings
     is_paused: bool = False
     features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
+    consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
     created_at_ms: int
     updated_at_ms: int

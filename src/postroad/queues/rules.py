@@ -11,11 +11,22 @@ from postroad.api.queues import DELAY_MS_MAX, RETENTION_MS_MAX, NewMessage, Queu
 from postroad.kernel.errors import TooLarge
 from postroad.kernel.json import invalid_field
 
+_CONSUMER_LEASE_MS_MIN, _CONSUMER_LEASE_MS_MAX = 1_000, 60_000
+
 
 def retry_delay_ms(settings: QueueSettings, attempt: int) -> int:
     """The delay after this attempt."""
     delays = settings.retry_delays_ms
     return delays[min(max(attempt, 1), len(delays)) - 1]
+
+
+def consumer_lease_ms(settings: QueueSettings) -> int:
+    """The lease that the consumer of a new queue gives by itself, or 0.
+
+    It is also the time after which the messages return that were on their way to a worker that died, so it is never long.
+    """
+    lease_ms = settings.visibility_timeout_ms or 0
+    return lease_ms if _CONSUMER_LEASE_MS_MIN <= lease_ms <= _CONSUMER_LEASE_MS_MAX else 0
 
 
 def is_last_attempt(settings: QueueSettings, attempt: int) -> bool:
