@@ -8,14 +8,15 @@ import msgspec
 import pytest
 
 from postroad.api.queues import StrictQueueSettings
+from postroad.jetstream import stream_lifecycle
 from postroad.jetstream.bucket import Bucket
 from postroad.jetstream.commit import PendingMessage
 from postroad.jetstream.management import StreamSpec, delete_stream, ensure_stream, stream_info
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.ids import new_id
 from postroad.kernel.names import escape, queue_stream, queue_subject
-from postroad.queues import lifecycle
 from postroad.queues.lifecycle import QUEUES_BUCKET, QueueLifecycle
-from postroad.queues.records import QueueRecord, QueueState, StoredMessage, encode_message
+from postroad.queues.records import QueueRecord, StoredMessage, encode_message
 from tests.gateway import Gateway, ShiftedClock, Tenant, gateway_settings, running_gateway
 from tests.waiting import eventually
 
@@ -442,7 +443,7 @@ async def test_the_number_of_queues_of_a_tenant_is_limited(engine_url: str) -> N
 # Recovery of interrupted operations
 
 
-def interrupted(tenant: Tenant, state: QueueState, *, at_ms: int = 0, incarnation: str = "") -> QueueRecord:
+def interrupted(tenant: Tenant, state: RecordState, *, at_ms: int = 0, incarnation: str = "") -> QueueRecord:
     return QueueRecord(
         state=state,
         tenant=tenant.id,
@@ -471,14 +472,14 @@ async def write(gateway: Gateway, record: QueueRecord, *, with_stream: bool, str
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recover after 0.1 seconds instead of ten."""
-    monkeypatch.setattr(lifecycle, "_RECOVER_SECONDS", 0.1)
+    monkeypatch.setattr(stream_lifecycle, "_RECOVER_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("with_stream", [False, True])
 async def test_an_interrupted_creation_is_finished_by_the_next_look_up(
     gateway: Gateway, tenant: Tenant, soon: None, with_stream: bool
 ) -> None:
-    await write(gateway, interrupted(tenant, QueueState.CREATING), with_stream=with_stream)
+    await write(gateway, interrupted(tenant, RecordState.CREATING), with_stream=with_stream)
     await tenant.publish("/v1/queues/orders", "first")
     shown = (await tenant.client.get("/v1/queues/orders")).ok()
     assert shown["settings"]["maxMessages"] == 77
@@ -488,7 +489,7 @@ async def test_an_interrupted_creation_is_finished_by_the_next_look_up(
 async def test_an_interrupted_creation_does_not_keep_messages_of_an_earlier_queue(
     gateway: Gateway, tenant: Tenant, soon: None
 ) -> None:
-    await write(gateway, interrupted(tenant, QueueState.CREATING), with_stream=True, stream_of="earlier")
+    await write(gateway, interrupted(tenant, RecordState.CREATING), with_stream=True, stream_of="earlier")
     await tenant.publish("/v1/queues/orders", "first")
     assert [message["payload"] for message in await tenant.pull("/v1/queues/orders", 10)] == ["first"]
 
@@ -497,7 +498,7 @@ async def test_an_interrupted_creation_does_not_keep_messages_of_an_earlier_queu
 async def test_an_interrupted_deletion_is_finished_by_the_next_look_up(
     gateway: Gateway, tenant: Tenant, soon: None, with_stream: bool
 ) -> None:
-    await write(gateway, interrupted(tenant, QueueState.DELETING), with_stream=with_stream)
+    await write(gateway, interrupted(tenant, RecordState.DELETING), with_stream=with_stream)
     assert (await tenant.client.get("/v1/queues")).ok()["queues"] == []
     (await tenant.client.get("/v1/queues/orders")).problem(404, "queue-not-found")
     assert not await stream_exists(gateway, tenant, "orders")
@@ -506,7 +507,7 @@ async def test_an_interrupted_deletion_is_finished_by_the_next_look_up(
 
 
 async def test_two_gateways_recover_the_same_queue(gateway: Gateway, second_gateway: Gateway, tenant: Tenant, soon: None) -> None:
-    await write(gateway, interrupted(tenant, QueueState.CREATING), with_stream=False)
+    await write(gateway, interrupted(tenant, RecordState.CREATING), with_stream=False)
     both = (tenant, second_gateway.seen_by(tenant))
     await asyncio.gather(*[one.publish("/v1/queues/orders", number) for one in both for number in range(5)])
     assert (await tenant.stats("/v1/queues/orders"))["ready"] == 10
@@ -514,11 +515,11 @@ async def test_two_gateways_recover_the_same_queue(gateway: Gateway, second_gate
 
 async def test_a_look_up_waits_for_a_creation_in_progress(gateway: Gateway, tenant: Tenant) -> None:
     """Another process creates the queue and finishes in time: no recovery."""
-    record = interrupted(tenant, QueueState.CREATING)
+    record = interrupted(tenant, RecordState.CREATING)
     await write(gateway, record, with_stream=False)
     look_up = asyncio.create_task(tenant.client.get("/v1/queues/orders"))
     await eventually(lambda: gateway.node.app._usage.open_requests == 1)
-    ready = msgspec.structs.replace(record, state=QueueState.READY)
+    ready = msgspec.structs.replace(record, state=RecordState.READY)
     await lifecycle_of(gateway)._ensure_streams(ready)
     bucket = Bucket(gateway.node.platform.connection, QUEUES_BUCKET, gateway.node.platform.committers)
     assert not look_up.done()
@@ -529,8 +530,8 @@ async def test_a_look_up_waits_for_a_creation_in_progress(gateway: Gateway, tena
 
 async def test_recovery_finishes_old_operations_only(gateway: Gateway, tenant: Tenant, clock: ShiftedClock) -> None:
     other = await gateway.tenant()
-    await write(gateway, interrupted(tenant, QueueState.DELETING, at_ms=clock() - 61_000), with_stream=True)
-    await write(gateway, interrupted(other, QueueState.CREATING, at_ms=clock()), with_stream=False)
+    await write(gateway, interrupted(tenant, RecordState.DELETING, at_ms=clock() - 61_000), with_stream=True)
+    await write(gateway, interrupted(other, RecordState.CREATING, at_ms=clock()), with_stream=False)
     queues = lifecycle_of(gateway)
 
     async def both_are_known() -> bool:

@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from postroad.api.queues import StrictQueueSettings
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.queues.records import (
     Marker,
     QueueRecord,
-    QueueState,
     Receipt,
     StoredMessage,
     decode_marker,
@@ -99,7 +99,7 @@ def test_records_of_earlier_versions_are_readable() -> None:
     )
     read = msgspec.json.decode(record, type=QueueRecord)
     assert (read.state, read.settings, read.stream, read.subject) == (
-        QueueState.READY,
+        RecordState.READY,
         StrictQueueSettings(visibility_timeout_ms=30_000),
         "Q_acme__a_db",
         "q.acme.a_db",
@@ -116,7 +116,7 @@ def test_a_message_leaves_out_absent_fields() -> None:
 
 def record_of(tenant: str, name: str, incarnation: str) -> QueueRecord:
     return QueueRecord(
-        state=QueueState.READY,
+        state=RecordState.READY,
         tenant=tenant,
         name=name,
         incarnation=incarnation,

@@ -21,6 +21,7 @@ from postroad.jetstream import stream_reader
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import has_current_replicas
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.jobs import metrics
 from postroad.jobs.event_decoder import millis
@@ -33,7 +34,7 @@ from postroad.queues import job_events
 from postroad.queues.cancelled_messages import CancelledMessages
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import JobEvent, QueuePurged
-from postroad.queues.records import QueueRecord, QueueState, read_message
+from postroad.queues.records import QueueRecord, read_message
 from postroad.telemetry.outbox import Outbox
 
 GRACE_MS = 60_000  # since the last event of a job: by then the events of its last operation are stored
@@ -112,7 +113,7 @@ class JobReconciler:
 
     async def _reconcile(self, found: UnfinishedJobs) -> int:
         record = await self._queues.fetch(f"{found.tenant}.{escape(found.queue)}")
-        if record is not None and record.state is not QueueState.READY:
+        if record is not None and record.state is not RecordState.READY:
             return 0
         # Jobs from before the queue was created belong to a deleted queue of the same name.
         exists_since = _FAR_MS if record is None else record.created_at_ms - SKEW_MS

@@ -22,6 +22,7 @@ from postroad.jetstream.deliveries import ACK, Acknowledgement, Delivery, Delive
 from postroad.jetstream.management import consumer_state
 from postroad.jetstream.pull_consumer import PullConsumer
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
@@ -36,7 +37,6 @@ from postroad.queues.lifecycle import QueueLifecycle
 from postroad.queues.records import (
     MAX_ATTEMPTS_REACHED,
     QueueRecord,
-    QueueState,
     Receipt,
     StoredMessage,
     decode_message,
@@ -378,7 +378,7 @@ class Consumer:
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Fail the waiting pulls of a deleted queue."""
-        if record is not None and record.state is not QueueState.DELETING:
+        if record is not None and record.state is not RecordState.DELETING:
             return
         tenant, _, token = key.partition(".")
         pull_consumer = self._pull_consumers.pop(f"Q_{tenant}__{token}", None)

@@ -17,6 +17,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import StreamSpec, purge_stream
 from postroad.jetstream.peer_sync import PeerSync
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.jetstream.tail import Source, Tail, republish
 from postroad.kernel.clock import Clock
@@ -25,7 +26,7 @@ from postroad.kernel.ids import new_id
 from postroad.kernel.task_group import run_all
 from postroad.queues import metrics
 from postroad.queues.lease_states import LIVE, LeaseCounts, LeaseFrame, QueueLeases, Step, Transition, decode_frame, encode_frame
-from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.records import QueueRecord
 
 STREAM = "LEASES"
 _SUBJECT = "lease.frames"
@@ -199,7 +200,7 @@ class LeaseLog:
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Forget the leases of a deleted queue."""
-        if record is not None and record.state is not QueueState.DELETING:
+        if record is not None and record.state is not RecordState.DELETING:
             self._incarnations[key] = record.incarnation
             return
         incarnation = self._incarnations.pop(key, None) if record is None else record.incarnation

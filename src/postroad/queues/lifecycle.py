@@ -1,9 +1,4 @@
-"""Queue lifecycle: create, look up, update, pause, list, delete.
-
-The record in the registry is authoritative and acts as a lock: the process that creates it creates the stream, the process that
-marks it as deleting deletes the stream, and all others wait. If a process dies before it is finished, the next process that
-needs the queue, or the control role, recovers it.
-"""
+"""Queue lifecycle: create, look up, update, pause, list, delete."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -15,15 +10,10 @@ from postroad.api.queues import QueueNotFound, StrictQueueSettings
 from postroad.governance.audit import Audit
 from postroad.governance.tenant_settings import TenantSettingsStore
 from postroad.jetstream.connection import Connection
-from postroad.jetstream.management import (
-    StreamSpec,
-    delete_stream,
-    ensure_stream,
-    pause_consumer,
-    stream_info,
-)
+from postroad.jetstream.management import StreamSpec, ensure_stream, pause_consumer
 from postroad.jetstream.pull_consumer import ensure_work_consumer
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import INCARNATION, RecordState, StreamLifecycle
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
 from postroad.kernel.errors import Conflict, EngineRefused, Forbidden, InvalidParameter
@@ -33,15 +23,12 @@ from postroad.kernel.json import invalid_field
 from postroad.kernel.names import QUEUE_CHARS_MAX, escape, queue_name
 from postroad.queues.dead_letters import DeadLetters
 from postroad.queues.events import QueueChanged, QueueDeleted, QueuePurged
-from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.records import QueueRecord
 from postroad.queues.rules import consumer_lease_ms
 from postroad.queues.schemas import Schemas
 from postroad.telemetry.outbox import Outbox
 
 QUEUES_BUCKET = "postroad_queues"
-_INCARNATION = "postroad.incarnation"
-_RECOVER_SECONDS = 10.0  # how long a look-up waits for the process that works on the queue
-_STUCK_MS = 60_000
 
 
 class QueueLifecycle:
@@ -62,15 +49,16 @@ class QueueLifecycle:
         self._tenant_settings, self._audit = tenant_settings, audit
         self._dead_letters, self._schemas, self._replicas = dead_letters, schemas, replicas
         self._locks: dict[str, asyncio.Lock] = {}
+        self._streams = StreamLifecycle(connection, table, clock, ensure=self._ensure_streams, release=dead_letters.remove_queue)
 
     def cached(self, tenant: str, name: str) -> QueueRecord | None:
         """The queue if this process knows it, which is nearly always. Cheaper than `find`, for the hot paths."""
         record = self._table.get(_key(tenant, name)) if len(name) <= QUEUE_CHARS_MAX else None
-        return record if record is not None and record.state is QueueState.READY else None
+        return record if record is not None and record.state is RecordState.READY else None
 
     async def find(self, tenant: str, name: str) -> QueueRecord:
         """Raises QueueNotFound, InvalidParameter."""
-        record = await self._await_ready(_key(tenant, queue_name(name)))
+        record = await self._streams.await_ready(_key(tenant, queue_name(name)))
         if record is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return record
@@ -161,7 +149,7 @@ class QueueLifecycle:
     ) -> tuple[QueueRecord, QueueRecord | None]:
         """The queue now and before: the same object if it did not change, None if it is new."""
         while True:
-            known = await self._await_ready(key)
+            known = await self._streams.await_ready(key)
             try:
                 wanted = make(known)
                 if known is None:
@@ -195,7 +183,7 @@ class QueueLifecycle:
         self._check_count(context.tenant)
         now = self._clock()
         record = QueueRecord(
-            state=QueueState.CREATING,
+            state=RecordState.CREATING,
             tenant=context.tenant,
             name=name,
             incarnation=new_id(),
@@ -207,53 +195,7 @@ class QueueLifecycle:
         )
         async with self._audit.change(context, "queue.create", name, after=settings):
             await self._table.create(key, record)
-        try:
-            return await self._finish_creation(key, record)
-        except EngineRefused:  # will not succeed later: do not leave an unfinished queue behind
-            await self._destroy(key, record)
-            raise
-
-    async def _finish_creation(self, key: str, record: QueueRecord) -> QueueRecord:
-        """Create the stream. A leftover stream of an earlier queue with the same name is deleted first."""
-        revision = self._table.revision(key)
-        leftover = await stream_info(self._connection, record.stream)
-        if leftover is not None and leftover.metadata.get(_INCARNATION) != record.incarnation:
-            await delete_stream(self._connection, record.stream)
-        await self._ensure_streams(record)
-        ready = msgspec.structs.replace(record, state=QueueState.READY)
-        await self._table.update(key, ready, revision)
-        return ready
-
-    async def _await_ready(self, key: str) -> QueueRecord | None:
-        """The record once no process works on its stream; None if there is no queue. Recovers an interrupted operation."""
-        loop = asyncio.get_running_loop()
-        recover_at = loop.time() + _RECOVER_SECONDS
-        while True:
-            record = await self._table.fetch(key)
-            if record is None or record.state is QueueState.READY:
-                return record
-            if loop.time() > recover_at:
-                await self._recover(key, record)
-            else:
-                await asyncio.sleep(0.02)
-
-    async def _recover(self, key: str, record: QueueRecord) -> None:
-        """Finish the creation or deletion that another process began."""
-        try:
-            if record.state is QueueState.CREATING:
-                await self._finish_creation(key, record)
-            else:
-                await self._destroy(key, record)
-        except Conflict:
-            self._table.forget(key)
-
-    async def _destroy(self, key: str, record: QueueRecord) -> None:
-        revision = self._table.revision(key)
-        info = await stream_info(self._connection, record.stream)
-        if info is not None and info.metadata.get(_INCARNATION) == record.incarnation:
-            await self._dead_letters.remove_queue(record)
-            await delete_stream(self._connection, record.stream)
-        await self._table.delete(key, revision)
+        return await self._streams.create_stream(key, record)
 
     def _check_count(self, tenant: str) -> None:
         count = self._table.count_under(f"{tenant}.")
@@ -271,7 +213,7 @@ class QueueLifecycle:
             "allow_msg_schedules": True,
             "num_replicas": record.replicas or self._replicas_of(record.settings),
             "duplicate_window": 60_000_000_000,  # for the retries of our own writes, which end after seconds
-            "metadata": {_INCARNATION: record.incarnation},
+            "metadata": {INCARNATION: record.incarnation},
         }
         if record.settings.geo is not None:
             options["placement"] = {"tags": [record.settings.geo]}
@@ -309,32 +251,20 @@ class QueueLifecycle:
         record = await self.find(context.tenant, name)
         revision = self._table.revision(key)  # of this record: it may change while the audit entry is written
         async with self._audit.change(context, "queue.delete", name, before=record.settings):
-            await self._delete(key, record, revision)
+            await self._streams.delete(key, record, revision)
         self._outbox.record(context, QueuePurged(queue=name, count=0, is_deleted=True))
         self._outbox.record(context, QueueDeleted(queue=name))
 
-    async def _delete(self, key: str, record: QueueRecord, revision: int) -> None:
-        deleting = msgspec.structs.replace(record, state=QueueState.DELETING, updated_at_ms=self._clock())
-        try:
-            await self._table.update(key, deleting, revision)
-            await self._destroy(key, deleting)
-        except Conflict as exc:
-            self._table.forget(key)
-            raise Conflict(f"the queue {record.name!r} was changed at the same time") from exc
-
     async def delete_all(self, tenant: str) -> None:
         """Delete all queues of a tenant. May be repeated after an interruption."""
-        for key in list(self._table.keys_under(f"{tenant}.")):
-            record = await self._await_ready(key)
-            if record is not None:
-                await self._delete(key, record, self._table.revision(key))
+        await self._streams.delete_all(tenant)
 
     def records(self, caller: Caller, prefix: str = "", after: str | None = None) -> Iterator[QueueRecord]:
         """The queues that the caller may use whose names start with `prefix`, ordered by the tokens of their names, after the
         queue `after`. The cost is that of those that are taken."""
         keys = self._table.keys_under(_key(caller.tenant, prefix), _key(caller.tenant, after) if after is not None else "")
         found = (record for key in keys if (record := self._table.get(key)) is not None)
-        return (one for one in found if one.state is not QueueState.DELETING and caller.may_use("queue", one.name))
+        return (one for one in found if one.state is not RecordState.DELETING and caller.may_use("queue", one.name))
 
     def count(self, caller: Caller, prefix: str = "") -> int:
         """The number of these queues, without reading them if the caller may use all."""
@@ -361,15 +291,7 @@ class QueueLifecycle:
 
     async def recover_all(self) -> int:
         """Finish interrupted creations and deletions; return how many there were. For the control role."""
-        stuck = [key for key in self._table.keys_under() if (found := self._table.get(key)) and self._is_stuck(found)]
-        for key in stuck:
-            record = await self._table.fetch(key)
-            if record is not None and self._is_stuck(record):
-                await self._recover(key, record)
-        return len(stuck)
-
-    def _is_stuck(self, record: QueueRecord) -> bool:
-        return record.state is not QueueState.READY and self._clock() - record.updated_at_ms > _STUCK_MS
+        return await self._streams.recover_all()
 
 
 def _changed_event(record: QueueRecord, *, is_new: bool) -> QueueChanged:

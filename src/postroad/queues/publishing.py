@@ -14,6 +14,7 @@ from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import purge_stream
 from postroad.jetstream.protocol import header_lines
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.jetstream.stream_reader import Entry
 from postroad.kernel.clock import Clock, rfc3339
 from postroad.kernel.context import RequestContext
@@ -27,7 +28,6 @@ from postroad.queues.records import (
     UNIQUE,
     Marker,
     QueueRecord,
-    QueueState,
     SequenceMarker,
     StoredMessage,
     decode_marker,
@@ -367,7 +367,7 @@ class Publisher:
 
     def _queue_changed(self, key: str, record: QueueRecord | None) -> None:
         """Drop the state of deleted queues, and fail their waiting writes."""
-        if record is not None and record.state is not QueueState.DELETING:
+        if record is not None and record.state is not RecordState.DELETING:
             return
         tenant, _, token = key.partition(".")
         stream = f"Q_{tenant}__{token}"

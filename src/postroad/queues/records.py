@@ -3,43 +3,27 @@
 import struct
 import uuid
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from postroad.api.dead_letters import DeadMessage
 from postroad.api.queues import Message, PeekedMessage, Published, Queue, QueueStats, StrictQueueSettings
+from postroad.jetstream.stream_lifecycle import StreamOwner
 from postroad.kernel.clock import rfc3339
 from postroad.kernel.names import dead_stream, dead_subject, queue_stream, queue_subject
 
 UNIQUE = "unique"  # a feature of a queue
 
 
-class QueueState(StrEnum):
-    """The record of a queue is written before its stream is created and deleted after its stream. So one process at most works
-    on the stream, and another process can complete an interrupted creation or deletion."""
+class QueueRecord(StreamOwner, frozen=True, kw_only=True):
+    """A queue in the registry."""
 
-    CREATING = "making"
-    READY = "ready"
-    DELETING = "deleting"
-
-
-class QueueRecord(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A queue in the registry. `incarnation` distinguishes it from an earlier queue with the same name."""
-
-    v: int = 1
-    state: QueueState
-    tenant: str
-    name: str
-    incarnation: str
     settings: StrictQueueSettings
     is_paused: bool = False
     features: tuple[str, ...] = ()  # that its messages use, and its consumer is configured for
     consumer_lease_ms: int = 0  # the lease that its consumer gives by itself (0: none), as of its creation
     replicas: int | None = None  # that the engine keeps; None in records of earlier versions
-    created_at_ms: int
-    updated_at_ms: int
 
     @property
     def stream(self) -> str:

@@ -16,11 +16,12 @@ from postroad.api.queues import QueueStats
 from postroad.jetstream.connection import Connection
 from postroad.jetstream.management import stream_info
 from postroad.jetstream.replicated_table import ReplicatedTable
+from postroad.jetstream.stream_lifecycle import RecordState
 from postroad.kernel.errors import PostroadError
 from postroad.kernel.names import dead_stream
 from postroad.queues.events import QueueSampled
 from postroad.queues.gauges import SamplePublisher
-from postroad.queues.records import QueueRecord, QueueState
+from postroad.queues.records import QueueRecord
 from postroad.queues.stats import QueueStatsReader
 from postroad.queues.throughput import Throughput
 from postroad.telemetry.outbox import Outbox
@@ -92,7 +93,7 @@ class QueueSampler:
         """The queues to sample now, the longest waiting first."""
         tenants, active = set(self._tenants()), self._throughput.active_streams()
         records = [record for key in self._table.keys_under() if (record := self._table.get(key)) is not None]
-        by_stream = {one.stream: one for one in records if one.state is QueueState.READY and one.tenant in tenants}
+        by_stream = {one.stream: one for one in records if one.state is RecordState.READY and one.tenant in tenants}
         self._existing = [(one.tenant, one.name) for one in by_stream.values()]
         first = now - self._seconds
         self._last = {stream: self._last.get(stream) or _LastSample(first, has_messages=True) for stream in by_stream}
